@@ -1,0 +1,1 @@
+//! The FUSE front end: decode, call the FileSystem, encode

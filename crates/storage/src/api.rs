@@ -1,0 +1,99 @@
+//! The interface to a storage server, the same in one process, over a network and in the simulated world.
+
+use bytes::Bytes;
+use std::ops::Range;
+use striped_log::fragment::{Fragment, FragmentHeader};
+use thiserror::Error;
+use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
+
+/// Why a storage server did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StorageError {
+    /// The fragment is not here (never was, or deleted).
+    #[error("{0} is not on this store")]
+    NotFound(FragmentId),
+    /// The stored bytes do not match their checksum; the caller reads from the rest of the stripe.
+    #[error("{0} is damaged on this store")]
+    Damaged(FragmentId),
+    /// The disk refused or failed. Whether a put got there is unknown; the store stops accepting puts until restarted.
+    #[error("disk error: {0}")]
+    Disk(String),
+    /// No room for the fragment.
+    #[error("store is full")]
+    Full,
+    /// The log is sealed against this epoch: the writer was declared dead.
+    #[error("log {0} is sealed")]
+    Sealed(LogId),
+    /// The store does not answer, or refuses since it has failed before.
+    #[error("store is not available")]
+    Unavailable,
+    /// The request makes no sense (foreign file system, range beyond the fragment).
+    #[error("bad request: {0}")]
+    BadRequest(&'static str),
+}
+
+/// A fence on a log: fragments of epochs before `epoch` are refused from now on, and those of them with a seq beyond
+/// `through` were discarded by recovery and are deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seal {
+    /// The log.
+    pub log: LogId,
+    /// The first epoch that may still write.
+    pub epoch: u32,
+    /// The last seq of earlier epochs that counts.
+    pub through: u64,
+}
+
+/// Small replicated state (maps) that every store keeps the latest copy of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Maps {
+    /// Grows with each change.
+    pub epoch: u64,
+    /// Opaque to stores.
+    pub bytes: Bytes,
+}
+
+/// What a store says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreStatus {
+    /// Which store.
+    pub id: StoreId,
+    /// Bytes it may use for fragments.
+    pub capacity_bytes: u64,
+    /// Bytes taken by live fragments, headers and rounding included.
+    pub used_bytes: u64,
+    /// Fragments held.
+    pub fragment_count: u64,
+    /// False after a failed write or sync: it still reads, but takes no puts until restarted.
+    pub writable: bool,
+}
+
+/// A storage server. Every future may take as long as a disk or a network takes; callers bound their waits.
+pub trait Storage: Send + Sync + 'static {
+    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok; a later attempt replaces an earlier one.
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>>;
+    /// Payload bytes `range` of a fragment, verified: both ends are extended to chunk boundaries for the check, but exactly
+    /// `range` is returned. `attempt`, when the fragment is there with another one, gives `NotFound`.
+    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>>;
+    /// Headers of all fragments of a segment that are here.
+    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
+    /// Headers of the fragments of a log with seq >= `from_seq`, ordered by seq, at most `count_max`, whole seqs only.
+    fn list(&self, log: LogId, from_seq: u64, count_max: usize)
+    -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
+    /// All segments of which this store holds a fragment, with the bytes taken here; for accounting checks (fsck, scrub).
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>>;
+    /// Forgets all fragments of these segments. Not durable at once: a store that crashes may show them again.
+    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>>;
+    /// Durably fences a log. A seal with an epoch not above the present one changes nothing. Returns the seal in force.
+    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>>;
+    /// The seals in force.
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>>;
+    /// Durably keeps `maps` if its epoch is above what is there.
+    fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>>;
+    /// The newest maps seen.
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>>;
+    /// Reads a whole fragment and checks header and checksums, past any cache.
+    fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
+    /// Space and health.
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
+}

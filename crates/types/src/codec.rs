@@ -1,0 +1,136 @@
+//! Little-endian encoding into byte vectors and bounded decoding out of slices.
+//!
+//! Every on-disk and on-wire structure of Starling goes through these two types. A [`Reader`] never panics: running
+//! out of bytes, an impossible length or an unknown tag is a [`DecodeError`] that names what was being read.
+
+use thiserror::Error;
+
+/// What was wrong with bytes that came from a disk or a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes ended inside the named field.
+    #[error("truncated inside {0}")]
+    Truncated(&'static str),
+    /// The named field holds a value that no encoder writes.
+    #[error("invalid {0}")]
+    Invalid(&'static str),
+    /// A version that this program does not know.
+    #[error("{what} has version {found}, this program knows up to {known}: use a newer starling")]
+    Version {
+        /// The structure.
+        what: &'static str,
+        /// The version found.
+        found: u16,
+        /// The newest version this program can read.
+        known: u16,
+    },
+    /// A checksum does not match.
+    #[error("checksum mismatch in {0}")]
+    Checksum(&'static str),
+}
+
+/// Appends fixed-width little-endian values to a byte vector.
+pub trait Put {
+    /// Appends one byte.
+    fn put_u8(&mut self, v: u8);
+    /// Appends two bytes.
+    fn put_u16(&mut self, v: u16);
+    /// Appends four bytes.
+    fn put_u32(&mut self, v: u32);
+    /// Appends eight bytes.
+    fn put_u64(&mut self, v: u64);
+    /// Appends eight bytes, signed.
+    fn put_i64(&mut self, v: i64);
+    /// Appends a u32 length and the bytes. The caller keeps `v` below 4 GiB.
+    fn put_blob(&mut self, v: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, v: u8) {
+        self.push(v);
+    }
+    fn put_u16(&mut self, v: u16) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+    fn put_u32(&mut self, v: u32) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+    fn put_u64(&mut self, v: u64) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+    fn put_i64(&mut self, v: i64) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+    fn put_blob(&mut self, v: &[u8]) {
+        self.put_u32(v.len() as u32);
+        self.extend_from_slice(v);
+    }
+}
+
+/// Reads fixed-width little-endian values from a slice.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the beginning of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+    /// Bytes not yet read.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+    /// True when everything was read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+    /// The next `n` bytes.
+    pub fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
+        if n > self.rest.len() {
+            return Err(DecodeError::Truncated(what));
+        }
+        let (head, tail) = self.rest.split_at(n);
+        self.rest = tail;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N, what)?);
+        Ok(out)
+    }
+    /// One byte.
+    pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>(what)?[0])
+    }
+    /// Two bytes.
+    pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.array(what)?))
+    }
+    /// Four bytes.
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+    /// Eight bytes.
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+    /// Eight bytes, signed.
+    pub fn i64(&mut self, what: &'static str) -> Result<i64, DecodeError> {
+        Ok(i64::from_le_bytes(self.array(what)?))
+    }
+    /// A u32 length, then that many bytes.
+    pub fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
+        let n = self.u32(what)? as usize;
+        self.take(n, what)
+    }
+    /// A u32 count whose elements take at least `each` bytes, so that a rotten count cannot ask for absurd memory.
+    pub fn count(&mut self, each: usize, what: &'static str) -> Result<usize, DecodeError> {
+        let n = self.u32(what)? as usize;
+        if n.saturating_mul(each.max(1)) > self.rest.len() {
+            return Err(DecodeError::Truncated(what));
+        }
+        Ok(n)
+    }
+}

@@ -1,0 +1,152 @@
+//! The inode record: what a manager keeps of a file besides its block map.
+
+use crate::attr::{Attr, Kind, Time};
+use crate::codec::{DecodeError, Put, Reader};
+use crate::ids::FileId;
+
+/// How a directory's entries are spread over its blocks (linear hashing; see the client's `directory` module).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DirectoryShape {
+    /// Number of entry blocks (buckets), at least 1.
+    pub buckets: u32,
+    /// Number of entries, without `.` and `..`.
+    pub entries: u64,
+    /// Sum of the encoded lengths of all entries, in bytes.
+    pub entry_bytes: u64,
+    /// Key of the name hash, random per directory.
+    pub hash_key: u64,
+}
+
+/// Everything about a file but its blocks, extended attributes and symlink target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InodeRecord {
+    /// Identity.
+    pub id: FileId,
+    /// Type.
+    pub kind: Kind,
+    /// Lower twelve bits of st_mode.
+    pub mode: u32,
+    /// Link count; 0 = orphan, kept while open.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Bytes of blocks stored.
+    pub stored_bytes: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Creation.
+    pub crtime: Time,
+    /// Directories only: the parent (`..`); otherwise 0.
+    pub parent: FileId,
+    /// Directories only; otherwise all zero.
+    pub shape: DirectoryShape,
+}
+
+impl InodeRecord {
+    /// What stat(2) shows of it. `block_size` in bytes.
+    pub fn attr(&self, block_size: u32) -> Attr {
+        Attr {
+            id: self.id,
+            kind: self.kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.stored_bytes.div_ceil(512),
+            block_size,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            crtime: self.crtime,
+        }
+    }
+
+    /// Appends the encoding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.id.raw());
+        out.put_u8(self.kind as u8);
+        out.put_u32(self.mode);
+        out.put_u32(self.nlink);
+        out.put_u32(self.uid);
+        out.put_u32(self.gid);
+        out.put_u64(self.rdev);
+        out.put_u64(self.size);
+        out.put_u64(self.stored_bytes);
+        for t in [self.atime, self.mtime, self.ctime, self.crtime] {
+            out.put_i64(t.sec);
+            out.put_u32(t.nsec);
+        }
+        if self.kind == Kind::Directory {
+            out.put_u64(self.parent.raw());
+            out.put_u32(self.shape.buckets);
+            out.put_u64(self.shape.entries);
+            out.put_u64(self.shape.entry_bytes);
+            out.put_u64(self.shape.hash_key);
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let id = FileId::new(r.u64("inode id")?);
+        let kind = Kind::from_u8(r.u8("inode kind")?).ok_or(DecodeError::Invalid("inode kind"))?;
+        let mode = r.u32("inode mode")?;
+        if mode & !0o7777 != 0 {
+            return Err(DecodeError::Invalid("inode mode"));
+        }
+        let (nlink, uid, gid) = (r.u32("nlink")?, r.u32("uid")?, r.u32("gid")?);
+        let (rdev, size, stored_bytes) = (r.u64("rdev")?, r.u64("size")?, r.u64("stored bytes")?);
+        if size > i64::MAX as u64 {
+            return Err(DecodeError::Invalid("inode size"));
+        }
+        let mut times = [Time::default(); 4];
+        for t in &mut times {
+            *t = Time { sec: r.i64("time")?, nsec: r.u32("time")? };
+            if t.nsec >= 1_000_000_000 {
+                return Err(DecodeError::Invalid("time"));
+            }
+        }
+        let (mut parent, mut shape) = (FileId::new(0), DirectoryShape::default());
+        if kind == Kind::Directory {
+            parent = FileId::new(r.u64("parent")?);
+            shape = DirectoryShape {
+                buckets: r.u32("buckets")?,
+                entries: r.u64("entries")?,
+                entry_bytes: r.u64("entry bytes")?,
+                hash_key: r.u64("hash key")?,
+            };
+            if shape.buckets == 0 {
+                return Err(DecodeError::Invalid("buckets"));
+            }
+        }
+        let [atime, mtime, ctime, crtime] = times;
+        Ok(InodeRecord {
+            id,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            stored_bytes,
+            atime,
+            mtime,
+            ctime,
+            crtime,
+            parent,
+            shape,
+        })
+    }
+}
