@@ -5,8 +5,13 @@
 //! runs everything under a seed. Locks are never held across an await, and no code outside this crate calls
 //! `std::time`, `std::fs`, `std::thread` or tokio's runtime on behalf of a role.
 
+mod random;
 pub mod real;
 pub mod sim;
+mod wait;
+
+pub use random::SplitMix64;
+pub use wait::{Either, Elapsed, Interval, first, interval, join_all, timeout};
 
 use bytes::Bytes;
 use std::io;
@@ -74,7 +79,10 @@ pub struct DiskSpace {
     pub free_bytes: u64,
 }
 
-/// One open file. Operations on disjoint ranges may run at the same time.
+/// One open file. Operations on disjoint ranges may run at the same time. Like every future, an operation starts when it is
+/// first polled; dropping it after that leaves it *unknown*: it may take effect later.
+// An `is_empty` would be one more trip to the disk that no role has a use for.
+#[allow(clippy::len_without_is_empty)]
 pub trait File: Send + Sync + 'static {
     /// Exactly `len` bytes at `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, len: usize) -> BoxFuture<io::Result<Bytes>>;

@@ -1,0 +1,462 @@
+//! A folder on a real disk.
+//!
+//! Every disk owns [`READ_THREADS`] threads for reading and one for writing, so that an operation costs exactly one hand-over
+//! to a thread and back, disks do not wait for each other, and the tasks' runtime never blocks. A read whose bytes are
+//! all in the page cache costs none: it is done on the caller's thread by a read that refuses to wait.
+//!
+//! Changes of one disk are done in the order they were handed over. A dropped future does not stop an operation that was
+//! handed over; when the last handle to the disk and its files is gone, its threads finish what they were given and end.
+
+use super::syscall::{self, Wait};
+use crate::{Disk, DiskSpace, File};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use tokio::sync::{Semaphore, oneshot};
+use types::BoxFuture;
+
+/// Threads that read, per disk.
+const READ_THREADS: usize = 2;
+/// Operations that wait for a thread, per queue; further ones wait as tasks.
+const QUEUE_MAX: usize = 256;
+
+/// A folder on a real disk; see the [module](self) for its threads.
+pub struct RealDisk {
+    folder: Arc<Folder>,
+    threads: Arc<Threads>,
+}
+
+struct Folder {
+    path: PathBuf,
+    /// The folder itself, for syncing names.
+    file: fs::File,
+}
+
+impl RealDisk {
+    /// Opens the folder `path`, which must exist, and starts its threads.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Arc<RealDisk>> {
+        let path = path.as_ref().to_path_buf();
+        let file = fs::File::open(&path)?;
+        if !file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Arc::new(RealDisk { folder: Arc::new(Folder { path, file }), threads: Arc::new(Threads::start()?) }))
+    }
+
+    /// Keeps other processes that ask for the same from using the folder, until this disk is dropped or the process ends.
+    /// `WouldBlock` if another has it.
+    pub fn lock(&self) -> io::Result<()> {
+        self.folder.file.try_lock().map_err(io::Error::from)
+    }
+
+    fn changing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<io::Result<T>> {
+        let folder = self.folder.clone();
+        run(self.threads.clone(), Lane::Write, move || work(&folder))
+    }
+
+    fn looking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<io::Result<T>> {
+        let folder = self.folder.clone();
+        run(self.threads.clone(), Lane::Read, move || work(&folder))
+    }
+}
+
+impl Folder {
+    fn path_of(&self, name: &str) -> io::Result<PathBuf> {
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(self.path.join(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            // A name that is not UTF-8 is none of ours and could not be opened through this interface.
+            if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, name: &str, create: bool) -> BoxFuture<io::Result<Arc<dyn File>>> {
+        let (name, threads) = (name.to_owned(), self.threads.clone());
+        let opened = self.changing(move |folder| {
+            let path = folder.path_of(&name)?;
+            fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
+        });
+        Box::pin(async move {
+            let opened = Opened { file: opened.await?, cached_reads: AtomicBool::new(true) };
+            Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
+        })
+    }
+
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
+        self.looking(Folder::list)
+    }
+
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
+        let name = name.to_owned();
+        self.changing(move |folder| fs::remove_file(folder.path_of(&name)?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.changing(move |folder| fs::rename(folder.path_of(&from)?, folder.path_of(&to)?))
+    }
+
+    fn sync_names(&self) -> BoxFuture<io::Result<()>> {
+        self.changing(|folder| folder.file.sync_all())
+    }
+
+    fn space(&self) -> BoxFuture<io::Result<DiskSpace>> {
+        self.looking(|folder| syscall::space(&folder.file))
+    }
+}
+
+struct RealFile {
+    opened: Arc<Opened>,
+    threads: Arc<Threads>,
+}
+
+struct Opened {
+    file: fs::File,
+    /// False once the file system has said that it cannot tell cached bytes from others.
+    cached_reads: AtomicBool,
+}
+
+impl Opened {
+    /// What of the range is in memory, as far as one can tell without waiting.
+    fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) {
+        if !self.cached_reads.load(Ordering::Relaxed) {
+            return;
+        }
+        // Any other error the waiting read meets again and reports.
+        if let Err(error) = syscall::read(&self.file, buffer, offset, len, Wait::Never)
+            && error.raw_os_error() == Some(libc::EOPNOTSUPP)
+        {
+            self.cached_reads.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the rest of the range; what is in `buffer` already counts.
+    fn read_rest(&self, mut buffer: Vec<u8>, offset: u64, len: usize) -> io::Result<Bytes> {
+        syscall::read(&self.file, &mut buffer, offset, len, Wait::ForDisk)?;
+        if buffer.len() < len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(buffer.into())
+    }
+}
+
+impl RealFile {
+    fn changing(&self, work: impl FnOnce(&fs::File) -> io::Result<()> + Send + 'static) -> BoxFuture<io::Result<()>> {
+        let opened = self.opened.clone();
+        run(self.threads.clone(), Lane::Write, move || work(&opened.file))
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, offset: u64, len: usize) -> BoxFuture<io::Result<Bytes>> {
+        let (opened, threads) = (self.opened.clone(), self.threads.clone());
+        Box::pin(async move {
+            let mut buffer = Vec::new();
+            opened.read_cached(&mut buffer, offset, len);
+            if buffer.len() == len {
+                return Ok(buffer.into());
+            }
+            run(threads, Lane::Read, move || opened.read_rest(buffer, offset, len)).await
+        })
+    }
+
+    fn write_at(&self, offset: u64, pieces: Vec<Bytes>) -> BoxFuture<io::Result<()>> {
+        self.changing(move |file| syscall::write_all(file, offset, &pieces))
+    }
+
+    fn write_and_sync(&self, writes: Vec<(u64, Vec<Bytes>)>) -> BoxFuture<io::Result<()>> {
+        self.changing(move |file| {
+            for (offset, pieces) in &writes {
+                syscall::write_all(file, *offset, pieces)?;
+            }
+            file.sync_data()
+        })
+    }
+
+    fn sync_data(&self) -> BoxFuture<io::Result<()>> {
+        self.changing(fs::File::sync_data)
+    }
+
+    fn len(&self) -> BoxFuture<io::Result<u64>> {
+        let result = self.opened.file.metadata().map(|metadata| metadata.len());
+        Box::pin(std::future::ready(result))
+    }
+
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        self.changing(move |file| file.set_len(len))
+    }
+
+    fn allocate(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        self.changing(move |file| syscall::allocate(file, len))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Lane {
+    Read,
+    Write,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads of one disk; they end when this is dropped and their queues are empty.
+struct Threads {
+    read: Arc<Queue>,
+    write: Arc<Queue>,
+}
+
+impl Threads {
+    fn start() -> io::Result<Self> {
+        let threads = Threads { read: Arc::new(Queue::new()), write: Arc::new(Queue::new()) };
+        for _ in 0..READ_THREADS {
+            let queue = threads.read.clone();
+            thread::Builder::new().name("disk-read".into()).spawn(move || queue.work())?;
+        }
+        let queue = threads.write.clone();
+        thread::Builder::new().name("disk-write".into()).spawn(move || queue.work())?;
+        Ok(threads)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.read.close();
+        self.write.close();
+    }
+}
+
+/// Work waiting for a thread.
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    places: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    work: VecDeque<Work>,
+    closed: bool,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Queue { waiting: Mutex::default(), changed: Condvar::new(), places: Arc::new(Semaphore::new(QUEUE_MAX)) }
+    }
+
+    fn push(&self, work: Work) {
+        self.waiting.lock().work.push_back(work);
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn next(&self) -> Option<Work> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if let Some(work) = waiting.work.pop_front() {
+                return Some(work);
+            }
+            if waiting.closed {
+                return None;
+            }
+            self.changed.wait(&mut waiting);
+        }
+    }
+
+    fn work(&self) {
+        while let Some(work) = self.next() {
+            work();
+        }
+    }
+}
+
+/// Has a thread of `lane` do `work`. Holding `threads` until the answer is there keeps the threads alive.
+fn run<T: Send + 'static>(
+    threads: Arc<Threads>,
+    lane: Lane,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> BoxFuture<io::Result<T>> {
+    Box::pin(async move {
+        let queue = match lane {
+            Lane::Read => &threads.read,
+            Lane::Write => &threads.write,
+        };
+        let gone = || io::Error::other("disk thread is gone");
+        let place = queue.places.clone().acquire_owned().await.map_err(|_| gone())?;
+        let (answer, answered) = oneshot::channel();
+        queue.push(Box::new(move || {
+            let result = work();
+            drop(place);
+            // The caller may have stopped waiting; the operation counts all the same.
+            let _ = answer.send(result);
+        }));
+        answered.await.map_err(|_| gone())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{Future, poll_fn};
+    use std::task::Poll;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(future)
+    }
+
+    fn disk() -> (tempfile::TempDir, Arc<RealDisk>) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let disk = RealDisk::open(folder.path()).expect("disk");
+        (folder, disk)
+    }
+
+    #[test]
+    fn pieces_are_written_back_to_back_even_if_many_or_empty() {
+        let (_folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            let mut pieces = vec![Bytes::new()];
+            let mut expected = Vec::new();
+            for number in 0..3000u32 {
+                let piece = number.to_le_bytes()[..(number % 4) as usize].to_vec();
+                expected.extend_from_slice(&piece);
+                pieces.push(piece.into());
+            }
+            pieces.push(Bytes::new());
+            file.write_at(10, pieces).await.unwrap();
+            assert_eq!(file.len().await.unwrap(), 10 + expected.len() as u64);
+            assert_eq!(file.read_at(10, expected.len()).await.unwrap(), expected);
+            assert_eq!(file.read_at(0, 10).await.unwrap(), [0; 10].as_slice());
+            assert_eq!(file.read_at(20, 0).await.unwrap(), Bytes::new());
+        });
+    }
+
+    #[test]
+    fn group_write_puts_every_write_and_survives_reopening() {
+        let (folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            let writes = vec![
+                (4096, vec![Bytes::from_static(b"later "), Bytes::from_static(b"half")]),
+                (0, vec![Bytes::from_static(b"first")]),
+            ];
+            file.write_and_sync(writes).await.unwrap();
+            disk.sync_names().await.unwrap();
+            drop((file, disk));
+            let disk = RealDisk::open(folder.path()).unwrap();
+            let file = disk.open("file", false).await.unwrap();
+            assert_eq!(file.read_at(4096, 10).await.unwrap(), "later half");
+            assert_eq!(file.read_at(0, 6).await.unwrap(), "first\0");
+        });
+    }
+
+    #[test]
+    fn reading_past_the_end_is_unexpected_eof() {
+        let (_folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            file.write_at(0, vec![Bytes::from_static(b"12345")]).await.unwrap();
+            assert_eq!(file.read_at(3, 3).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+            assert_eq!(file.read_at(u64::MAX, 1).await.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(
+                file.write_at(u64::MAX, vec!["x".into()]).await.unwrap_err().kind(),
+                io::ErrorKind::InvalidInput
+            );
+        });
+    }
+
+    #[test]
+    fn names_are_created_listed_renamed_and_removed() {
+        let (folder, disk) = disk();
+        std::fs::create_dir(folder.path().join("not-a-file")).unwrap();
+        block_on(async {
+            assert_eq!(disk.open("b", false).await.err().unwrap().kind(), io::ErrorKind::NotFound);
+            disk.open("b", true).await.unwrap().write_at(0, vec!["b".into()]).await.unwrap();
+            disk.open("a", true).await.unwrap();
+            assert_eq!(disk.list().await.unwrap(), ["a", "b"]);
+            disk.rename("b", "a").await.unwrap();
+            assert_eq!(disk.list().await.unwrap(), ["a"]);
+            assert_eq!(disk.open("a", true).await.unwrap().read_at(0, 1).await.unwrap(), "b");
+            disk.remove("a").await.unwrap();
+            assert_eq!(disk.remove("a").await.unwrap_err().kind(), io::ErrorKind::NotFound);
+            for name in ["", ".", "..", "a/b", "a\0"] {
+                assert_eq!(disk.open(name, true).await.err().unwrap().kind(), io::ErrorKind::InvalidInput);
+            }
+        });
+    }
+
+    #[test]
+    fn allocation_extends_keeps_bytes_and_never_cuts() {
+        let (_folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            file.write_at(0, vec!["kept".into()]).await.unwrap();
+            file.allocate(1 << 20).await.unwrap();
+            assert_eq!(file.len().await.unwrap(), 1 << 20);
+            assert_eq!(file.read_at(0, 5).await.unwrap(), "kept\0");
+            file.allocate(10).await.unwrap();
+            assert_eq!(file.len().await.unwrap(), 1 << 20);
+            file.set_len(2).await.unwrap();
+            assert_eq!(file.len().await.unwrap(), 2);
+            let space = disk.space().await.unwrap();
+            assert!(space.free_bytes <= space.total_bytes && space.total_bytes > 0);
+        });
+    }
+
+    #[test]
+    fn dropped_write_that_was_handed_over_happens_before_the_next() {
+        let (_folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            let mut dropped = file.write_at(0, vec!["first".into()]);
+            poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context).is_ready())).await;
+            drop(dropped);
+            file.write_at(1, vec!["I".into()]).await.unwrap();
+            assert_eq!(file.read_at(0, 5).await.unwrap(), "fIrst");
+        });
+    }
+
+    #[test]
+    fn only_one_may_lock_the_folder_at_a_time() {
+        let (folder, disk) = disk();
+        disk.lock().unwrap();
+        let other = RealDisk::open(folder.path()).unwrap();
+        assert_eq!(other.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(disk);
+        other.lock().unwrap();
+    }
+
+    #[test]
+    fn a_file_is_no_disk() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(RealDisk::open(file.path()).err().unwrap().kind(), io::ErrorKind::NotADirectory);
+    }
+}

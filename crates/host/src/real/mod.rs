@@ -1,0 +1,81 @@
+//! The real machine: the system clocks, tokio for tasks and timers, folders on real disks.
+
+mod disk;
+mod syscall;
+
+pub use disk::RealDisk;
+
+use crate::{Clock, Host, Random, SplitMix64, Tasks};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::runtime::Handle;
+use types::{BoxFuture, Time};
+
+/// The machine this process runs on; tasks and timers run on the runtime behind `handle`, which must have its time driver
+/// enabled. Fails only if the operating system gives no random seed.
+pub fn host(handle: Handle) -> io::Result<Host> {
+    Ok(Host {
+        clock: Arc::new(RealClock::new(handle.clone())),
+        random: Arc::new(RealRandom::new()?),
+        tasks: Arc::new(TokioTasks(handle)),
+    })
+}
+
+/// The system's clocks, and tokio's timers.
+pub struct RealClock {
+    handle: Handle,
+    start: Instant,
+}
+
+impl RealClock {
+    /// A clock whose timers run on the runtime behind `handle`; [`now`](Clock::now) starts at 0.
+    pub fn new(handle: Handle) -> Self {
+        RealClock { handle, start: Instant::now() }
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wall(&self) -> Time {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
+            // Before 1970: whole seconds are enough for a clock that is this wrong.
+            Err(before) => Time { sec: -(before.duration().as_secs() as i64), nsec: 0 },
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> BoxFuture<()> {
+        // The caller may be on a thread that is not the runtime's (a FUSE thread): the timer must find its driver.
+        let _entered = self.handle.enter();
+        Box::pin(tokio::time::sleep(time))
+    }
+}
+
+/// Runs tasks on a tokio runtime.
+pub struct TokioTasks(pub Handle);
+
+impl Tasks for TokioTasks {
+    fn spawn(&self, task: BoxFuture<()>) {
+        drop(self.0.spawn(task));
+    }
+}
+
+/// Random numbers from a seed of the operating system's.
+pub struct RealRandom(SplitMix64);
+
+impl RealRandom {
+    /// Asks the operating system for a seed.
+    pub fn new() -> io::Result<Self> {
+        Ok(RealRandom(SplitMix64::new(syscall::random_seed()?)))
+    }
+}
+
+impl Random for RealRandom {
+    fn next_u64(&self) -> u64 {
+        self.0.next_u64()
+    }
+}

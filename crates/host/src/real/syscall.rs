@@ -1,0 +1,143 @@
+//! The system calls that `std` does not wrap. All of `unsafe` in this crate is here.
+
+use crate::DiskSpace;
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Most pieces that Linux takes in one vectored call.
+const PIECES_PER_CALL_MAX: usize = 1024;
+
+/// 64 bits of seed from the kernel.
+pub fn random_seed() -> io::Result<u64> {
+    let mut seed = [0u8; 8];
+    retry_interrupted(|| {
+        // SAFETY: the pointer and length describe `seed`, which outlives the call.
+        unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) }
+    })?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+/// How a read treats bytes that are not in the page cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Waits for the disk.
+    ForDisk,
+    /// Stops there.
+    Never,
+}
+
+/// Reads from `offset` into the spare capacity of `buffer`, until that is full, the file ends, or (with [`Wait::Never`])
+/// the next byte is not in memory. What was read is appended to `buffer`. `WouldBlock` if `Wait::Never` got nothing.
+pub fn read(file: &File, buffer: &mut Vec<u8>, offset: u64, len: usize, wait: Wait) -> io::Result<()> {
+    buffer.reserve_exact(len - buffer.len());
+    let flags = if wait == Wait::Never { libc::RWF_NOWAIT } else { 0 };
+    while buffer.len() < len {
+        let want = len - buffer.len();
+        let position = file_offset(offset, buffer.len())?;
+        let spare = &mut buffer.spare_capacity_mut()[..want];
+        let piece = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: want };
+        let got = retry_interrupted(|| {
+            // SAFETY: `piece` describes `want` writable bytes of `buffer`'s spare capacity, borrowed for the whole call; the
+            // kernel only writes there.
+            unsafe { libc::preadv2(file.as_raw_fd(), &piece, 1, position, flags) }
+        })?;
+        if got == 0 {
+            return Ok(());
+        }
+        let filled = buffer.len() + got;
+        // SAFETY: the kernel initialised the `got` bytes after the old length, and `got <= want <= ` spare capacity.
+        unsafe { buffer.set_len(filled) };
+    }
+    Ok(())
+}
+
+/// Writes all `pieces`, one after the other, from `offset` on.
+pub fn write_all(file: &File, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
+    let mut written = 0;
+    let mut next = 0;
+    // Bytes of `pieces[next]` that a short write has taken already.
+    let mut skip = 0;
+    let mut vector = Vec::with_capacity(pieces.len().min(PIECES_PER_CALL_MAX));
+    loop {
+        while next < pieces.len() && skip == pieces[next].len() {
+            (next, skip) = (next + 1, 0);
+        }
+        if next == pieces.len() {
+            return Ok(());
+        }
+        vector.clear();
+        for (index, piece) in pieces[next..].iter().take(PIECES_PER_CALL_MAX).enumerate() {
+            let piece = if index == 0 { &piece[skip..] } else { &piece[..] };
+            vector.push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
+        }
+        let position = file_offset(offset, written)?;
+        let mut put = retry_interrupted(|| {
+            // SAFETY: each element of `vector` describes live bytes of `pieces`, which the kernel only reads.
+            unsafe { libc::pwritev(file.as_raw_fd(), vector.as_ptr(), vector.len() as libc::c_int, position) }
+        })?;
+        if put == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        written += put;
+        while put > 0 {
+            let taken = put.min(pieces[next].len() - skip);
+            put -= taken;
+            skip += taken;
+            if skip == pieces[next].len() {
+                (next, skip) = (next + 1, 0);
+            }
+        }
+    }
+}
+
+/// Sets space aside for the first `len` bytes and extends the file to `len`; on file systems that cannot, only extends it.
+pub fn allocate(file: &File, len: u64) -> io::Result<()> {
+    let size = file_offset(len, 0)?;
+    if size == 0 {
+        return Ok(());
+    }
+    let result = retry_interrupted(|| {
+        // SAFETY: no memory is passed.
+        unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) as isize }
+    });
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            if file.metadata()?.len() < len {
+                file.set_len(len)?;
+            }
+            Ok(())
+        }
+        other => other.map(|_| ()),
+    }
+}
+
+/// Size and free space (as an unprivileged process may use it) of the file system that `file` is on.
+pub fn space(file: &File) -> io::Result<DiskSpace> {
+    // SAFETY: `statvfs` is plain data, for which all zeroes is a valid value.
+    let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
+    retry_interrupted(|| {
+        // SAFETY: `stats` is a live, writable `statvfs`.
+        unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stats) as isize }
+    })?;
+    Ok(DiskSpace { total_bytes: stats.f_blocks * stats.f_frsize, free_bytes: stats.f_bavail * stats.f_frsize })
+}
+
+fn file_offset(offset: u64, more: usize) -> io::Result<libc::off_t> {
+    let sum = offset.checked_add(more as u64).and_then(|sum| libc::off_t::try_from(sum).ok());
+    sum.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// Calls again while a signal interrupts; -1 becomes the error.
+fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(result) = usize::try_from(call()) {
+            return Ok(result);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Waiting for several things at once, in any executor: the pieces of `futures` and `tokio::time` that roles need, without
+//! random branches and without a runtime, so that they behave the same in the simulated world.
+//!
+//! Everything here polls its children inside the caller's task, always in the order given. A dropped wait drops what it
+//! waited for; an operation that was cut off like that is *unknown*.
+
+use crate::Clock;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use thiserror::Error;
+use types::BoxFuture;
+
+/// A [`timeout`] ran out; whether the operation took effect is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+/// Which of two futures ended [`first`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// The first argument.
+    Left(A),
+    /// The second argument.
+    Right(B),
+}
+
+/// Waits for whichever of `a` and `b` ends first and drops the other. If both are done, `a` counts.
+pub async fn first<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Output> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|context| {
+        if let Poll::Ready(output) = a.as_mut().poll(context) {
+            return Poll::Ready(Either::Left(output));
+        }
+        b.as_mut().poll(context).map(Either::Right)
+    })
+    .await
+}
+
+/// Waits for `future`, but no longer than `time` from this call; then drops it. A future that is done at once never times out.
+pub fn timeout<F: Future>(
+    clock: &dyn Clock,
+    time: Duration,
+    future: F,
+) -> impl Future<Output = Result<F::Output, Elapsed>> + use<F> {
+    let sleep = clock.sleep(time);
+    async move {
+        match first(future, sleep).await {
+            Either::Left(output) => Ok(output),
+            Either::Right(()) => Err(Elapsed),
+        }
+    }
+}
+
+/// Runs all `futures` at the same time, in the caller's task; the outputs are in the order of the arguments. Each wake polls
+/// every future that is not done, so this is for tens of futures (the fragments of a stripe), not thousands.
+pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    let mut outputs: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut waiting = false;
+        for (slot, output) in running.iter_mut().zip(&mut outputs) {
+            let Some(future) = slot else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => {
+                    *output = Some(value);
+                    *slot = None;
+                }
+                Poll::Pending => waiting = true,
+            }
+        }
+        if waiting { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+/// Something to be done every `period`, the first time one period from now.
+pub fn interval(clock: Arc<dyn Clock>, period: Duration) -> Interval {
+    let sleep = clock.sleep(period);
+    Interval { clock, period, sleep }
+}
+
+/// See [`interval`].
+pub struct Interval {
+    clock: Arc<dyn Clock>,
+    period: Duration,
+    sleep: BoxFuture<()>,
+}
+
+impl Interval {
+    /// Waits for the next tick. The period starts anew when this returns, so ticks that the caller was too busy for are
+    /// skipped, never made up for. Dropping the wait loses no tick.
+    pub async fn tick(&mut self) {
+        (&mut self.sleep).await;
+        self.sleep = self.clock.sleep(self.period);
+    }
+}
