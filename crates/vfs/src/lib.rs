@@ -2,11 +2,12 @@
 //!
 //! - [`fs`]: the trait and its argument types.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]: POSIX ACLs; [`atime`]:
-//!   when reads update access times.
+//!   when reads update access times; [`locks`]: advisory locks.
 
 pub mod acl;
 pub mod atime;
 pub mod fs;
+pub mod locks;
 pub mod perm;
 
 pub use fs::{Cred, FileSystem, Handle};

@@ -113,9 +113,16 @@ pub fn may_delete(cred: &Cred, parent: &Subject, victim_uid: u32) -> Result<(), 
 /// ([`acl::chmod`]).
 ///
 /// EPERM for chmod, chown and explicit times by others than the owner; EACCES for truncate and "now" times without write
-/// permission; EISDIR and EINVAL for truncating what is not a file; EFBIG for a size beyond the largest.
+/// permission; EISDIR and EINVAL for truncating what is not a file; EFBIG for a size beyond the largest;
+/// EOPNOTSUPP for chmod of a symlink; EINVAL for the ids that mean "none".
 pub fn setattr(cred: &Cred, s: &Subject, set: &SetAttr, handle_writable: bool) -> Result<SetAttr, FsError> {
     let mut out = *set;
+    if s.kind == Kind::Symlink && set.mode.is_some() {
+        return Err(FsError::NotSupported);
+    }
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(FsError::InvalidArgument);
+    }
     if let Some(size) = set.size {
         match s.kind {
             Kind::File => {}

@@ -1,0 +1,227 @@
+//! Advisory file locks as a pure state machine: fcntl byte ranges and flock, for any number of files.
+//!
+//! Owns: which locks are held, which requests wait for them, who is woken when one goes, and the refusal of waits that
+//! would never end. It makes no futures: [`LockTable::set`] says that a request waits, later calls say which waiting
+//! requests were granted, and the caller wakes them.
+//!
+//! Invariants: two locks of one file and space that overlap have the same owner or are both shared; locks of one owner
+//! do not overlap, and neighbours of one kind are merged; no request waits that could be granted.
+
+use crate::fs::{FileLock, LockSpace};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{FileId, FsError};
+
+/// Most locks held and requests waiting on one file, both spaces together; beyond it locking fails with ENOLCK.
+pub const LOCK_COUNT_MAX: usize = 65_536;
+
+/// A request that waits for its lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WaiterId(u64);
+
+/// What [`LockTable::set`] did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct SetOutcome {
+    /// The request waits under this name; `None`: it was granted.
+    pub waits: Option<WaiterId>,
+    /// Waiting requests that were granted, in the order in which they began to wait.
+    pub woken: Vec<WaiterId>,
+}
+
+#[derive(Default)]
+struct FileLocks {
+    held: Vec<FileLock>,
+    /// By the order of arrival.
+    waiting: BTreeMap<WaiterId, FileLock>,
+}
+
+/// All locks of a file system (deadlocks go through several files).
+#[derive(Default)]
+pub struct LockTable {
+    files: BTreeMap<FileId, FileLocks>,
+    last_waiter: u64,
+}
+
+impl LockTable {
+    /// The first lock by start that stands in the way of `lock`; always `None` for an unlock.
+    pub fn test(&self, file: FileId, lock: &FileLock) -> Option<FileLock> {
+        let lock = normal(lock);
+        self.files.get(&file)?.blockers(&lock).min_by_key(|held| (held.start, held.owner)).copied()
+    }
+
+    /// Sets a lock, replacing what its owner holds in the range, or unlocks the range.
+    ///
+    /// EAGAIN on conflict unless `wait`; EDEADLK if a byte-range request would wait for owners that wait for its own; EINVAL for
+    /// an empty range; ENOLCK beyond [`LOCK_COUNT_MAX`]. An owner that waits to convert a flock lock gives up the old one
+    /// first, as flock(2) has it; one that is refused keeps it.
+    pub fn set(&mut self, file: FileId, lock: &FileLock, wait: bool) -> Result<SetOutcome, FsError> {
+        if lock.start > lock.end {
+            return Err(FsError::InvalidArgument);
+        }
+        let lock = normal(lock);
+        if lock.exclusive.is_none() {
+            return Ok(SetOutcome { waits: None, woken: self.unlock(file, &lock) });
+        }
+        if self.files.get(&file).is_some_and(|f| f.held.len() + f.waiting.len() >= LOCK_COUNT_MAX) {
+            return Err(FsError::NoLocks);
+        }
+        if self.test(file, &lock).is_none() {
+            // A lock made weaker or split can let others in.
+            let locks = self.files.entry(file).or_default();
+            locks.place(&lock);
+            return Ok(SetOutcome { waits: None, woken: locks.grant_waiting() });
+        }
+        if !wait {
+            return Err(FsError::WouldBlock);
+        }
+        if lock.space == LockSpace::Posix && self.would_deadlock(file, &lock) {
+            return Err(FsError::Deadlock);
+        }
+        let waiter = WaiterId(self.last_waiter);
+        self.last_waiter += 1;
+        let mut woken = Vec::new();
+        if lock.space == LockSpace::Flock {
+            woken = self.unlock(file, &FileLock { exclusive: None, ..lock });
+        }
+        self.files.entry(file).or_default().waiting.insert(waiter, lock);
+        Ok(SetOutcome { waits: Some(waiter), woken })
+    }
+
+    /// The request gave up waiting. If it was granted in the meantime without its asker having learnt of it, the lock is
+    /// taken back. `lock` is the request as it was made. Returns who is woken by that.
+    pub fn cancel(&mut self, file: FileId, waiter: WaiterId, lock: &FileLock) -> Vec<WaiterId> {
+        let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
+        if locks.waiting.remove(&waiter).is_some() {
+            self.forget_if_empty(file);
+            return Vec::new();
+        }
+        self.unlock(file, &FileLock { exclusive: None, ..normal(lock) })
+    }
+
+    /// Drops all locks of an owner in one space of a file, as closing does. Returns who is woken.
+    pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u64) -> Vec<WaiterId> {
+        self.unlock(file, &FileLock { space, owner, pid: 0, exclusive: None, start: 0, end: u64::MAX })
+    }
+
+    /// Locks held on a file, ordered by space, start and owner.
+    pub fn held(&self, file: FileId) -> Vec<FileLock> {
+        let mut held = self.files.get(&file).map_or_else(Vec::new, |f| f.held.clone());
+        held.sort_by_key(|l| (l.space, l.start, l.owner));
+        held
+    }
+
+    /// True if nobody holds or waits for any lock.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    fn unlock(&mut self, file: FileId, lock: &FileLock) -> Vec<WaiterId> {
+        let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
+        locks.place(lock);
+        let woken = locks.grant_waiting();
+        self.forget_if_empty(file);
+        woken
+    }
+
+    fn forget_if_empty(&mut self, file: FileId) {
+        if self.files.get(&file).is_some_and(|f| f.held.is_empty() && f.waiting.is_empty()) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Would the owner of `lock` wait for itself? Follows "waits for the holder of" from those in its way, over all
+    /// files. Byte ranges only: as on Linux, flock waits are not checked.
+    fn would_deadlock(&self, file: FileId, lock: &FileLock) -> bool {
+        let blockers = |file: &FileId, lock: &FileLock| -> Vec<u64> {
+            self.files.get(file).map_or_else(Vec::new, |f| f.blockers(lock).map(|b| b.owner).collect())
+        };
+        let mut reached = BTreeSet::new();
+        let mut todo = blockers(&file, lock);
+        while let Some(owner) = todo.pop() {
+            if owner == lock.owner {
+                return true;
+            }
+            if reached.insert(owner) {
+                for (file, locks) in &self.files {
+                    for wanted in locks.waiting.values() {
+                        if wanted.space == LockSpace::Posix && wanted.owner == owner {
+                            todo.extend(blockers(file, wanted));
+                        }
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+impl FileLocks {
+    fn blockers<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
+        self.held.iter().filter(|held| conflict(held, lock))
+    }
+
+    /// Puts `lock` in place of whatever its owner holds in its range; an unlock leaves nothing there.
+    fn place(&mut self, lock: &FileLock) {
+        let mut new = *lock;
+        let mut kept = Vec::with_capacity(self.held.len() + 2);
+        for held in self.held.drain(..) {
+            if held.space != lock.space || held.owner != lock.owner {
+                kept.push(held);
+            } else if held.exclusive == new.exclusive && touches(&held, &new) {
+                new.start = new.start.min(held.start);
+                new.end = new.end.max(held.end);
+            } else {
+                if held.start < lock.start {
+                    kept.push(FileLock { end: held.end.min(lock.start - 1), ..held });
+                }
+                if held.end > lock.end {
+                    kept.push(FileLock { start: held.start.max(lock.end + 1), ..held });
+                }
+            }
+        }
+        if new.exclusive.is_some() {
+            kept.push(new);
+        }
+        self.held = kept;
+    }
+
+    /// Grants what can be granted, first come first served, though nobody waits behind a request that cannot.
+    fn grant_waiting(&mut self) -> Vec<WaiterId> {
+        let mut woken = Vec::new();
+        loop {
+            let next = self.waiting.iter().find(|(_, lock)| self.blockers(lock).next().is_none());
+            let Some((&id, &lock)) = next else { return woken };
+            self.waiting.remove(&id);
+            self.place(&lock);
+            woken.push(id);
+        }
+    }
+}
+
+/// flock locks are of the whole file.
+fn normal(lock: &FileLock) -> FileLock {
+    match lock.space {
+        LockSpace::Posix => *lock,
+        LockSpace::Flock => FileLock { start: 0, end: u64::MAX, ..*lock },
+    }
+}
+
+fn overlap(a: &FileLock, b: &FileLock) -> bool {
+    a.start <= b.end && b.start <= a.end
+}
+
+/// Overlapping or adjacent.
+fn touches(a: &FileLock, b: &FileLock) -> bool {
+    a.start <= b.end.saturating_add(1) && b.start <= a.end.saturating_add(1)
+}
+
+fn conflict(held: &FileLock, wanted: &FileLock) -> bool {
+    held.space == wanted.space
+        && held.owner != wanted.owner
+        && wanted.exclusive.is_some()
+        && (held.exclusive == Some(true) || wanted.exclusive == Some(true))
+        && overlap(held, wanted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use super::*;
+use proptest::prelude::*;
+
+const F: FileId = FileId::new(7);
+const G: FileId = FileId::new(8);
+
+fn posix(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> FileLock {
+    FileLock { space: LockSpace::Posix, owner, pid: owner as u32, exclusive, start, end }
+}
+
+fn flock(owner: u64, exclusive: Option<bool>) -> FileLock {
+    FileLock { space: LockSpace::Flock, owner, pid: 0, exclusive, start: 3, end: 5 }
+}
+
+fn ranges(t: &LockTable, owner: u64) -> Vec<(u64, u64, bool)> {
+    let held = t.held(F).into_iter().filter(|l| l.owner == owner);
+    held.map(|l| (l.start, l.end, l.exclusive == Some(true))).collect()
+}
+
+fn granted() -> SetOutcome {
+    SetOutcome::default()
+}
+
+#[test]
+fn ranges_split_and_merge() {
+    let mut t = LockTable::default();
+    assert_eq!(t.set(F, &posix(1, Some(true), 0, 99), false), Ok(granted()));
+    assert_eq!(t.set(F, &posix(1, Some(false), 40, 59), false), Ok(granted()));
+    assert_eq!(ranges(&t, 1), [(0, 39, true), (40, 59, false), (60, 99, true)]);
+    assert_eq!(t.set(F, &posix(1, None, 50, 69), false), Ok(granted()));
+    assert_eq!(ranges(&t, 1), [(0, 39, true), (40, 49, false), (70, 99, true)]);
+    assert_eq!(t.set(F, &posix(1, Some(true), 40, 69), false), Ok(granted()));
+    assert_eq!(ranges(&t, 1), [(0, 99, true)], "neighbours merge");
+    assert_eq!(t.set(F, &posix(1, None, 0, u64::MAX), false), Ok(granted()));
+    assert!(t.is_empty());
+}
+
+#[test]
+fn conflicts_name_the_first_holder_and_spaces_are_apart() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &posix(1, Some(false), 50, 60), false).unwrap();
+    let _ = t.set(F, &posix(2, Some(false), 10, u64::MAX), false).unwrap();
+    assert_eq!(t.test(F, &posix(3, Some(false), 0, 100)), None, "shared locks agree");
+    assert_eq!(t.test(F, &posix(3, Some(true), 0, 100)).unwrap().owner, 2);
+    assert_eq!(t.test(F, &posix(2, Some(true), 0, 49)), None, "one's own lock is not in the way");
+    assert_eq!(t.set(F, &posix(3, Some(true), u64::MAX, u64::MAX), false), Err(FsError::WouldBlock));
+    assert_eq!(t.set(F, &flock(3, Some(true)), false), Ok(granted()));
+    assert_eq!(t.test(F, &flock(4, Some(false))).map(|l| (l.start, l.end)), Some((0, u64::MAX)));
+    assert_eq!(t.set(F, &posix(3, Some(true), 5, 4), false), Err(FsError::InvalidArgument));
+}
+
+#[test]
+fn waiters_are_granted_in_order_when_the_lock_goes() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &posix(1, Some(true), 0, 9), false).unwrap();
+    let a = t.set(F, &posix(2, Some(false), 0, 4), true).unwrap().waits.unwrap();
+    let b = t.set(F, &posix(3, Some(true), 4, 4), true).unwrap().waits.unwrap();
+    let c = t.set(F, &posix(4, Some(false), 0, 3), true).unwrap().waits.unwrap();
+    assert_eq!(t.release_owner(F, LockSpace::Posix, 1), [a, c], "b conflicts with a");
+    assert_eq!(t.set(F, &posix(2, None, 4, 4), false).unwrap().woken, [b]);
+}
+
+#[test]
+fn downgrading_lets_readers_in() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &posix(1, Some(true), 0, 9), false).unwrap();
+    let a = t.set(F, &posix(2, Some(false), 0, 9), true).unwrap().waits.unwrap();
+    assert_eq!(t.set(F, &posix(1, Some(false), 0, 9), false).unwrap().woken, [a]);
+}
+
+#[test]
+fn cancelled_waiters_get_nothing_and_give_back_what_they_got() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &posix(1, Some(true), 0, 9), false).unwrap();
+    let wanted = posix(2, Some(true), 0, 9);
+    let a = t.set(F, &wanted, true).unwrap().waits.unwrap();
+    assert_eq!(t.cancel(F, a, &wanted), []);
+    assert_eq!(t.release_owner(F, LockSpace::Posix, 1), []);
+    assert!(t.is_empty());
+
+    let _ = t.set(F, &posix(1, Some(true), 0, 9), false).unwrap();
+    let a = t.set(F, &wanted, true).unwrap().waits.unwrap();
+    let b = t.set(F, &posix(3, Some(true), 0, 9), true).unwrap().waits.unwrap();
+    assert_eq!(t.release_owner(F, LockSpace::Posix, 1), [a]);
+    assert_eq!(t.cancel(F, a, &wanted), [b], "granted, but nobody heard of it");
+}
+
+#[test]
+fn waits_in_a_circle_are_refused_over_files_too() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &posix(1, Some(true), 0, 0), false).unwrap();
+    let _ = t.set(G, &posix(2, Some(true), 0, 0), false).unwrap();
+    let _ = t.set(F, &posix(3, Some(true), 9, 9), false).unwrap();
+    assert!(t.set(F, &posix(2, Some(true), 0, 0), true).unwrap().waits.is_some(), "2 waits for 1");
+    assert!(t.set(G, &posix(3, Some(true), 0, 0), true).unwrap().waits.is_some(), "3 waits for 2");
+    assert_eq!(t.set(F, &posix(1, Some(false), 9, 9), true), Err(FsError::Deadlock), "1 would wait for 3");
+    assert_eq!(t.set(F, &posix(1, Some(false), 9, 9), false), Err(FsError::WouldBlock));
+}
+
+#[test]
+fn flock_conversion_gives_up_the_old_lock_to_wait_but_not_to_be_refused() {
+    let mut t = LockTable::default();
+    let _ = t.set(F, &flock(1, Some(false)), false).unwrap();
+    let _ = t.set(F, &flock(2, Some(false)), false).unwrap();
+    assert_eq!(t.set(F, &flock(1, Some(true)), false), Err(FsError::WouldBlock));
+    assert_eq!(t.held(F).len(), 2);
+    let a = t.set(F, &flock(1, Some(true)), true).unwrap().waits.unwrap();
+    assert_eq!(t.held(F).len(), 1, "1 holds nothing while it waits, so both may convert");
+    assert_eq!(t.set(F, &flock(2, Some(true)), true), Ok(granted()));
+    assert_eq!(t.release_owner(F, LockSpace::Flock, 2), [a]);
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    owner: u64,
+    exclusive: Option<bool>,
+    start: u64,
+    end: u64,
+    wait: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![Just(None), Just(Some(false)), Just(Some(true))];
+    (0u64..4, kind, 0u64..16, 0u64..16, any::<bool>()).prop_map(|(owner, exclusive, a, b, wait)| Step {
+        owner,
+        exclusive,
+        start: a.min(b),
+        end: a.max(b),
+        wait,
+    })
+}
+
+proptest! {
+    /// Compared with sixteen bytes, each with the owners that hold it.
+    #[test]
+    fn model_byte_ranges_agree_with_a_map_of_bytes(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut t = LockTable::default();
+        let mut model = vec![BTreeMap::<u64, bool>::new(); 16];
+        let mut waiting = BTreeMap::new();
+        for s in steps {
+            if waiting.values().any(|l: &FileLock| l.owner == s.owner) {
+                continue; // An owner that waits does nothing else.
+            }
+            let lock = posix(s.owner, s.exclusive, s.start, s.end);
+            let free = s.exclusive.is_none_or(|x| {
+                model[s.start as usize..=s.end as usize]
+                    .iter()
+                    .all(|b| b.iter().all(|(&o, &held)| o == s.owner || !(held || x)))
+            });
+            let place = |model: &mut Vec<BTreeMap<u64, bool>>, l: &FileLock| {
+                for b in &mut model[l.start as usize..=l.end as usize] {
+                    b.remove(&l.owner);
+                    if let Some(x) = l.exclusive {
+                        b.insert(l.owner, x);
+                    }
+                }
+            };
+            match t.set(F, &lock, s.wait) {
+                Ok(SetOutcome { waits: None, woken }) => {
+                    prop_assert!(free);
+                    place(&mut model, &lock);
+                    for w in woken {
+                        let lock = waiting.remove(&w).unwrap();
+                        place(&mut model, &lock);
+                    }
+                }
+                Ok(SetOutcome { waits: Some(w), woken }) => {
+                    prop_assert!(!free && s.wait && woken.is_empty());
+                    waiting.insert(w, lock);
+                }
+                Err(FsError::WouldBlock) => prop_assert!(!free && !s.wait),
+                Err(e) => {
+                    prop_assert_eq!(e, FsError::Deadlock);
+                    prop_assert!(!free && s.wait && !waiting.is_empty());
+                }
+            }
+            for (byte, owners) in model.iter().enumerate() {
+                let byte = byte as u64;
+                let held = t.held(F).into_iter().filter(|l| l.start <= byte && byte <= l.end);
+                let held: Vec<_> = held.map(|l| (l.owner, l.exclusive == Some(true))).collect();
+                let held_count = held.len();
+                let held: BTreeMap<_, _> = held.into_iter().collect();
+                prop_assert_eq!(held.len(), held_count, "an owner's locks overlap");
+                prop_assert_eq!(&held, owners);
+                prop_assert!(!owners.values().any(|&x| x) || owners.len() == 1);
+            }
+            for l in waiting.values() {
+                prop_assert!(t.test(F, l).is_some(), "waits for nothing");
+            }
+        }
+    }
+}
