@@ -1,12 +1,19 @@
-//! Segments: payload layout, striping, parity, rebuild.
+//! Segments: striping into fragments, reading back, rebuilding what was lost.
+//!
+//! A segment is the unit of commit: blocks and the deltas that describe them, immutable once striped. With `m` parity fragments,
+//! any `k` of its `k + m` fragments give all of it back.
 
-use crate::fragment::{Fragment, FragmentHeader, Geometry};
+pub use crate::builder::{PAYLOAD_LEN_MAX, SegmentBuilder, SegmentDraft};
+use crate::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry, crc32c};
+use crate::parity;
 use bytes::Bytes;
-use types::{FsUuid, SegmentId, StoreId};
+use std::ops::Range;
+use thiserror::Error;
+use types::{FragmentId, FsUuid, SegmentId};
 
 /// A segment that is complete in memory and on its way to the stores. The payload is: full blocks first (so that they are
 /// chunk-aligned), then short blocks, then the delta section.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// Its name.
     pub id: SegmentId,
@@ -16,4 +23,234 @@ pub struct Segment {
     pub payload: Bytes,
     /// Where the deltas begin.
     pub delta_offset: u32,
+}
+
+/// Why fragments could not be rebuilt or put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RebuildError {
+    /// More fragments are missing than parity can make up for.
+    #[error("{have} fragments are there, {need} are needed")]
+    TooFew {
+        /// Usable fragments.
+        have: usize,
+        /// Fragments needed (`k`).
+        need: usize,
+    },
+    /// The fragment with this index is not of this stripe, or its bytes have not the length they must have, or it is there
+    /// twice.
+    #[error("fragment {0} does not fit the stripe")]
+    Unfit(u8),
+    /// The range is not within the fragment.
+    #[error("range is outside the fragment")]
+    Range,
+}
+
+impl Segment {
+    /// The fragments to put, in order of index: `k` slices of the payload, then the parity, all with checksums. `geometry` must be
+    /// for a payload of this length.
+    ///
+    /// # Panics
+    /// When it is not: the payload and its geometry come from one caller.
+    pub fn stripe(&self, fs: FsUuid, attempt: u16, geometry: Geometry) -> Vec<Fragment> {
+        assert_eq!(geometry.payload_len as usize, self.payload.len(), "geometry is for another payload");
+        assert_eq!(geometry.check(), Ok(()), "geometry is not well-formed");
+        let (k, width) = (geometry.k, geometry.width());
+        let mut payloads: Vec<Bytes> = (0..k)
+            .map(|i| {
+                let range = geometry.payload_range(i);
+                self.payload.slice(range.start as usize..range.end as usize)
+            })
+            .collect();
+        let mut crcs: Vec<Vec<u32>> = vec![Vec::new(); usize::from(width)];
+        if k == 1 {
+            // Parity of one fragment is a copy of it, in either code.
+            crcs.fill(crate::fragment::chunk_crcs(&payloads[0]));
+            payloads.resize(usize::from(width), payloads[0].clone());
+        } else {
+            let mut parities = vec![vec![0; geometry.fragment_len as usize]; usize::from(geometry.m)];
+            encode(&payloads, &mut parities, Some(&mut crcs));
+            payloads.extend(parities.into_iter().map(Bytes::from));
+        }
+        let fragments = (0..width).zip(payloads.into_iter().zip(crcs)).map(|(index, (payload, chunk_crcs))| {
+            let header = FragmentHeader {
+                fs,
+                id: FragmentId { segment: self.id, index },
+                attempt,
+                geometry: geometry.clone(),
+                delta_offset: self.delta_offset,
+                previous: self.previous,
+                chunk_crcs,
+                len: payload.len() as u32,
+            };
+            Fragment { header, payload }
+        });
+        fragments.collect()
+    }
+
+    /// The segment of which these are at least `k` whole fragments of one attempt, in any order. Headers and checksums must have been
+    /// checked.
+    pub fn from_fragments(fragments: &[Fragment]) -> Result<Segment, RebuildError> {
+        let Some(first) = fragments.first() else { return Err(RebuildError::TooFew { have: 0, need: 1 }) };
+        let header = &first.header;
+        for f in fragments {
+            let same = f.header.id.segment == header.id.segment && f.header.geometry == header.geometry;
+            if !same {
+                return Err(RebuildError::Unfit(f.header.id.index));
+            }
+        }
+        let have: Vec<(u8, Bytes)> = fragments.iter().map(|f| (f.header.id.index, f.payload.clone())).collect();
+        let wanted: Vec<u8> = (0..header.geometry.k).collect();
+        let pieces = rebuild(&header.geometry, &wanted, &have)?;
+        Ok(Segment {
+            id: header.id.segment,
+            previous: header.previous,
+            payload: join(pieces),
+            delta_offset: header.delta_offset,
+        })
+    }
+
+    /// The encoded delta section.
+    pub fn deltas(&self) -> &[u8] {
+        self.payload.get(self.delta_offset as usize..).unwrap_or_default()
+    }
+}
+
+/// Puts data fragments, in order, back together; one alone is not copied.
+fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.remove(0).1;
+    }
+    let mut payload = Vec::with_capacity(pieces.iter().map(|(_, piece)| piece.len()).sum());
+    for (_, piece) in &pieces {
+        payload.extend_from_slice(piece);
+    }
+    Bytes::from(payload)
+}
+
+/// Computes the parity fragments of `data`, chunk by chunk so that the data is read from memory once, and the checksums of all while
+/// they are in the CPU's cache.
+fn encode(data: &[Bytes], parities: &mut [Vec<u8>], mut crcs: Option<&mut Vec<Vec<u32>>>) {
+    let len = parities.first().map_or(0, Vec::len);
+    let chunk_len = CHUNK_LEN as usize;
+    let mut chunks: Vec<&[u8]> = Vec::with_capacity(data.len());
+    for begin in (0..len).step_by(chunk_len) {
+        let end = (begin + chunk_len).min(len);
+        chunks.clear();
+        chunks.extend(data.iter().map(|d| &d[begin.min(d.len())..end.min(d.len())]));
+        match parities {
+            [p] => parity::encode_p(&chunks, &mut p[begin..end]),
+            [p, q] => parity::encode_pq(&chunks, &mut p[begin..end], &mut q[begin..end]),
+            _ => {}
+        }
+        if let Some(crcs) = crcs.as_deref_mut() {
+            let all = chunks.iter().copied().chain(parities.iter().map(|p| &p[begin..end]));
+            for (crcs, chunk) in crcs.iter_mut().zip(all) {
+                if !chunk.is_empty() {
+                    crcs.push(crc32c(chunk));
+                }
+            }
+        }
+    }
+}
+
+/// Gives the whole fragments `wanted`, in that order, from the whole fragments `have`, of which at least `k` are needed.
+pub fn rebuild(geometry: &Geometry, wanted: &[u8], have: &[(u8, Bytes)]) -> Result<Vec<(u8, Bytes)>, RebuildError> {
+    solve(geometry, wanted, 0..geometry.fragment_len, have)
+}
+
+/// Gives bytes `range` of fragment `wanted` from the same bytes of others, of which at least `k` are needed. Each piece is that
+/// fragment's part of `range`: shorter or empty where a short data fragment ends (a fragment whose part is empty may be left
+/// out: its zeros are known).
+pub fn rebuild_range(
+    geometry: &Geometry,
+    wanted: u8,
+    range: Range<u32>,
+    have: &[(u8, Bytes)],
+) -> Result<Bytes, RebuildError> {
+    if range.start > range.end || range.end > geometry.data_len(wanted) {
+        return Err(RebuildError::Range);
+    }
+    let mut pieces = solve(geometry, &[wanted], range, have)?;
+    pieces.pop().map(|(_, piece)| piece).ok_or(RebuildError::Unfit(wanted))
+}
+
+/// Rebuilds the `wanted` fragments' parts of `range`, a range within `0..fragment_len`.
+fn solve(
+    geometry: &Geometry,
+    wanted: &[u8],
+    range: Range<u32>,
+    have: &[(u8, Bytes)],
+) -> Result<Vec<(u8, Bytes)>, RebuildError> {
+    geometry.check().map_err(|_| RebuildError::Range)?;
+    let (k, width) = (usize::from(geometry.k), usize::from(geometry.width()));
+    if let Some(&index) = wanted.iter().find(|&&index| usize::from(index) >= width) {
+        return Err(RebuildError::Unfit(index));
+    }
+    let mut pieces = known_pieces(geometry, &range, have)?;
+    let known = pieces.iter().flatten().count();
+    if wanted.iter().any(|&index| pieces[usize::from(index)].is_none()) {
+        if known < k {
+            return Err(RebuildError::TooFew { have: known, need: k });
+        }
+        let len = (range.end - range.start) as usize;
+        recover_data(geometry, &range, &mut pieces);
+        let parity_wanted = wanted.iter().any(|&index| pieces[usize::from(index)].is_none());
+        if parity_wanted {
+            let data: Vec<Bytes> = pieces[..k].iter().flatten().cloned().collect();
+            let mut parities = vec![vec![0; len]; usize::from(geometry.m)];
+            encode(&data, &mut parities, None);
+            for (piece, parity) in pieces[k..].iter_mut().zip(parities) {
+                piece.get_or_insert(Bytes::from(parity));
+            }
+        }
+    }
+    let found = wanted.iter().filter_map(|&index| Some((index, pieces[usize::from(index)].clone()?)));
+    Ok(found.collect())
+}
+
+/// Sorts `have` by index, checks it, and adds the data fragments that end before `range`.
+fn known_pieces(
+    geometry: &Geometry,
+    range: &Range<u32>,
+    have: &[(u8, Bytes)],
+) -> Result<Vec<Option<Bytes>>, RebuildError> {
+    let mut pieces: Vec<Option<Bytes>> = vec![None; usize::from(geometry.width())];
+    for (index, piece) in have {
+        let slot = pieces.get_mut(usize::from(*index)).ok_or(RebuildError::Unfit(*index))?;
+        let expected = geometry.clip(*index, range).len();
+        if slot.is_some() || piece.len() != expected {
+            return Err(RebuildError::Unfit(*index));
+        }
+        *slot = Some(piece.clone());
+    }
+    for (index, piece) in (0..geometry.k).zip(pieces.iter_mut()) {
+        if piece.is_none() && geometry.clip(index, range).is_empty() {
+            *piece = Some(Bytes::new());
+        }
+    }
+    Ok(pieces)
+}
+
+/// Fills in the data pieces that are missing; the caller has seen to it that at least `k` pieces are there.
+fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) {
+    let k = usize::from(geometry.k);
+    let (data, parities) = pieces.split_at(k);
+    let lost: Vec<u8> = (0..geometry.k).filter(|&i| data[usize::from(i)].is_none()).collect();
+    let known: Vec<&[u8]> = data.iter().map(|d| d.as_deref().unwrap_or_default()).collect();
+    let p = parities.first().and_then(|p| p.as_deref());
+    let q = parities.get(1).and_then(|q| q.as_deref());
+    let found: Vec<(u8, Vec<u8>)> = match (lost.as_slice(), p, q) {
+        (&[x], Some(p), _) => vec![(x, parity::recover_one_by_p(&known, p))],
+        (&[x], None, Some(q)) => vec![(x, parity::recover_one_by_q(&known, x, q))],
+        (&[x, y], Some(p), Some(q)) => {
+            let (dx, dy) = parity::recover_two(&known, x, y, p, q);
+            vec![(x, dx), (y, dy)]
+        }
+        _ => Vec::new(),
+    };
+    for (index, mut bytes) in found {
+        // The rest is the zeros with which a short fragment takes part in parity.
+        bytes.truncate(geometry.clip(index, range).len());
+        pieces[usize::from(index)] = Some(Bytes::from(bytes));
+    }
 }

@@ -1,0 +1,111 @@
+//! What a writer does at a cut: lays blocks and deltas out as one segment.
+//!
+//! Addresses are given out while the blocks are pushed, and the bytes are copied together later, so that the cut itself
+//! (which holds the client's lock) costs no copying. The layout is: full blocks, so that each begins at a chunk boundary;
+//! short blocks, packed; the delta section.
+
+use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
+use crate::segment::Segment;
+use bytes::Bytes;
+use types::{BlockAddr, SegmentId};
+
+/// Longest payload of any segment in bytes: the widest stripe.
+pub const PAYLOAD_LEN_MAX: u32 = DATA_FRAGMENTS_MAX as u32 * FRAGMENT_LEN_MAX;
+
+/// Collects a segment's blocks: first all full ones, then the short ones, then [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct SegmentBuilder {
+    id: SegmentId,
+    previous: Option<SegmentId>,
+    blocks: Vec<Bytes>,
+    /// Bytes pushed so far.
+    len: u32,
+}
+
+impl SegmentBuilder {
+    /// An empty segment named `id` after `previous`.
+    pub fn new(id: SegmentId, previous: Option<SegmentId>) -> Self {
+        SegmentBuilder { id, previous, blocks: Vec::new(), len: 0 }
+    }
+
+    /// The segment's name.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// Bytes of the blocks pushed so far.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True when no block was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Adds a block whose length is a multiple of [`CHUNK_LEN`], before any other kind of block. Returns its address.
+    ///
+    /// # Panics
+    /// When the blocks together exceed [`PAYLOAD_LEN_MAX`].
+    pub fn push_full_block(&mut self, block: Bytes) -> BlockAddr {
+        debug_assert!(block.len().is_multiple_of(CHUNK_LEN as usize), "not a full block");
+        debug_assert!(self.len.is_multiple_of(CHUNK_LEN), "full blocks come before short ones");
+        self.push_block(block)
+    }
+
+    /// Adds a block of any length. Returns its address.
+    ///
+    /// # Panics
+    /// When the blocks together exceed [`PAYLOAD_LEN_MAX`].
+    pub fn push_block(&mut self, block: Bytes) -> BlockAddr {
+        let len = block.len();
+        assert!(len <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's blocks exceed the widest stripe");
+        let addr = BlockAddr { segment: self.id, offset: self.len, len: len as u32 };
+        self.len += addr.len;
+        self.blocks.push(block);
+        addr
+    }
+
+    /// Ends the segment with its encoded deltas. Copies nothing.
+    ///
+    /// # Panics
+    /// When blocks and deltas together exceed [`PAYLOAD_LEN_MAX`].
+    pub fn finish(self, deltas: Vec<u8>) -> SegmentDraft {
+        assert!(deltas.len() <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's payload exceeds the widest stripe");
+        let SegmentBuilder { id, previous, blocks, len } = self;
+        SegmentDraft { id, previous, blocks, delta_offset: len, deltas }
+    }
+}
+
+/// A segment whose addresses are fixed and whose bytes are not yet together.
+#[derive(Clone, Debug)]
+pub struct SegmentDraft {
+    id: SegmentId,
+    previous: Option<SegmentId>,
+    blocks: Vec<Bytes>,
+    delta_offset: u32,
+    deltas: Vec<u8>,
+}
+
+impl SegmentDraft {
+    /// The segment's name.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// Bytes that the payload will have.
+    pub fn payload_len(&self) -> u32 {
+        self.delta_offset + self.deltas.len() as u32
+    }
+
+    /// Copies the blocks and deltas into one payload.
+    pub fn assemble(self) -> Segment {
+        let mut payload = Vec::with_capacity(self.payload_len() as usize);
+        for block in &self.blocks {
+            payload.extend_from_slice(block);
+        }
+        payload.extend_from_slice(&self.deltas);
+        let SegmentDraft { id, previous, delta_offset, .. } = self;
+        Segment { id, previous, payload: Bytes::from(payload), delta_offset }
+    }
+}

@@ -1,0 +1,125 @@
+//! How a payload is spread over the fragments of a stripe. Pure arithmetic; every field was checked before it is used.
+
+use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
+use std::ops::Range;
+use types::StoreId;
+use types::codec::DecodeError;
+
+/// How a segment was striped: enough to find and rebuild everything from any one fragment's header.
+///
+/// Data fragment `i` holds payload bytes `i * fragment_len .. min((i + 1) * fragment_len, payload_len)` at its true length;
+/// parity fragments are `fragment_len` long (computed as if short data fragments were zero-padded). With one data fragment,
+/// `fragment_len == payload_len`; otherwise `fragment_len` is a multiple of [`CHUNK_LEN`], so chunk `c` of the payload is in data
+/// fragment `c / (fragment_len / CHUNK_LEN)` and never crosses fragments.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Geometry {
+    /// Data fragments, 1..=16.
+    pub k: u8,
+    /// Parity fragments, 1 or 2.
+    pub m: u8,
+    /// See above, in bytes.
+    pub fragment_len: u32,
+    /// Bytes of the segment's payload.
+    pub payload_len: u32,
+    /// The stores that hold fragments `0..k+m`, in order; all different.
+    pub members: Vec<StoreId>,
+}
+
+impl Geometry {
+    /// How a payload of `payload_len` bytes is striped over at most `k_max` data fragments: `(k, fragment_len)`. Up to one
+    /// chunk, and whenever one data fragment is all there may be, `k` is 1; otherwise fragments are as short as whole chunks allow,
+    /// and `k` is what that takes. `m` takes no part in it.
+    ///
+    /// # Panics
+    /// When `k_max` is not in `1..=16` or the payload exceeds `k_max` fragments of [`FRAGMENT_LEN_MAX`]: the writer cuts
+    /// segments to that size.
+    pub fn plan(payload_len: u32, k_max: u8, m: u8) -> (u8, u32) {
+        assert!((1..=DATA_FRAGMENTS_MAX).contains(&usize::from(k_max)), "k_max out of range");
+        assert!((1..=PARITY_FRAGMENTS_MAX).contains(&usize::from(m)), "m out of range");
+        assert!(payload_len <= u32::from(k_max) * FRAGMENT_LEN_MAX, "payload exceeds the widest stripe");
+        if payload_len <= CHUNK_LEN || k_max == 1 {
+            return (1, payload_len);
+        }
+        let fragment_len = CHUNK_LEN * payload_len.div_ceil(u32::from(k_max) * CHUNK_LEN);
+        (payload_len.div_ceil(fragment_len) as u8, fragment_len)
+    }
+
+    /// The planned geometry on `members`, of which there must be `k + m` as [`plan`](Self::plan) tells.
+    ///
+    /// # Panics
+    /// As `plan`, and when the number of members is another.
+    pub fn new(payload_len: u32, k_max: u8, m: u8, members: Vec<StoreId>) -> Geometry {
+        let (k, fragment_len) = Self::plan(payload_len, k_max, m);
+        assert_eq!(members.len(), usize::from(k) + usize::from(m), "one member for each fragment");
+        Geometry { k, m, fragment_len, payload_len, members }
+    }
+
+    /// Number of fragments, `k + m`.
+    pub fn width(&self) -> u8 {
+        self.k + self.m
+    }
+
+    /// Where chunk `chunk` of the payload is: data fragment and chunk number in it. For a chunk beyond the payload the answer
+    /// means nothing.
+    pub fn fragment_of_chunk(&self, chunk: u32) -> (u8, u32) {
+        if self.k == 1 {
+            return (0, chunk);
+        }
+        let per_fragment = (self.fragment_len / CHUNK_LEN).max(1);
+        ((chunk / per_fragment) as u8, chunk % per_fragment)
+    }
+
+    /// Payload bytes of fragment `index`, parity fragments included (they are `fragment_len` long).
+    pub fn data_len(&self, index: u8) -> u32 {
+        if index >= self.k {
+            return self.fragment_len;
+        }
+        let begin = u64::from(index) * u64::from(self.fragment_len);
+        u64::from(self.payload_len).saturating_sub(begin).min(u64::from(self.fragment_len)) as u32
+    }
+
+    /// The bytes of the payload that data fragment `index` holds.
+    pub fn payload_range(&self, index: u8) -> Range<u32> {
+        let begin = (u64::from(index) * u64::from(self.fragment_len)).min(u64::from(self.payload_len)) as u32;
+        begin..begin + if index < self.k { self.data_len(index) } else { 0 }
+    }
+
+    /// The part of `range` that fragment `index` really has; the rest counts as zeros in parity.
+    pub fn clip(&self, index: u8, range: &Range<u32>) -> Range<u32> {
+        let len = self.data_len(index);
+        let begin = range.start.min(len);
+        begin..range.end.min(len).max(begin)
+    }
+
+    /// Checks all that this module promises of a geometry.
+    pub fn check(&self) -> Result<(), DecodeError> {
+        let Geometry { k, m, fragment_len, payload_len, .. } = *self;
+        if !(1..=DATA_FRAGMENTS_MAX).contains(&usize::from(k)) {
+            return Err(DecodeError::Invalid("data fragment count"));
+        }
+        if !(1..=PARITY_FRAGMENTS_MAX).contains(&usize::from(m)) {
+            return Err(DecodeError::Invalid("parity fragment count"));
+        }
+        if fragment_len > FRAGMENT_LEN_MAX {
+            return Err(DecodeError::Invalid("fragment length"));
+        }
+        let lengths_agree = if k == 1 {
+            fragment_len == payload_len
+        } else {
+            fragment_len > 0
+                && fragment_len.is_multiple_of(CHUNK_LEN)
+                && payload_len.div_ceil(fragment_len) == u32::from(k)
+        };
+        if !lengths_agree {
+            return Err(DecodeError::Invalid("payload length"));
+        }
+        if self.members.len() != usize::from(k) + usize::from(m) {
+            return Err(DecodeError::Invalid("member count"));
+        }
+        let repeated = |(i, store): (usize, &StoreId)| self.members[..i].contains(store);
+        if self.members.iter().enumerate().any(repeated) {
+            return Err(DecodeError::Invalid("members"));
+        }
+        Ok(())
+    }
+}
