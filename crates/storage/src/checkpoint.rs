@@ -1,0 +1,291 @@
+//! The bytes of checkpoints.
+//!
+//! A checkpoint is one file: two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the **body**. It is
+//! written in two steps, body first; only when the body is durable are the heads written. So a valid head proves that its
+//! body once was durable, and:
+//!
+//! - a crash while writing leaves the heads of the file's previous checkpoint, which is older than the one in the other file;
+//! - a body that does not match the newest head is rot, and is reported instead of silently going back in time, which
+//!   would lose fragments that were acknowledged.
+//!
+//! All integers are little-endian.
+//!
+//! ```text
+//! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | body_len u64
+//!       | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
+//! body: slot_count u32
+//!       | count u32 x seal (log u32 | epoch u32 | through u64)
+//!       | maps epoch u64 | maps blob (len u32, bytes)
+//!       | count u32 x reserved (slot u32 | start u32)
+//!       | count u32 x fragment (segment 16 | index u8 | attempt u16 | slot u32 | offset u32 | packed header (len u32, bytes))
+//! ```
+
+use crate::api::{Maps, Seal};
+use crate::index::{Held, Index, Key};
+use crate::packed::PackedHeader;
+use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, footprint};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use types::codec::{DecodeError, Put, Reader};
+use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
+
+/// Bytes of a head.
+pub const HEAD_LEN: usize = 512;
+/// Where the copies of the head are in the file.
+pub const HEAD_OFFSETS: [u64; 2] = [0, 4096];
+/// Where the body is in the file.
+pub const BODY_OFFSET: u64 = 8192;
+/// The format that this program writes, and the newest that it reads.
+pub const VERSION: u16 = 1;
+
+const MAGIC: &[u8; 8] = b"STARSTOR";
+/// Bytes of a head before its padding.
+const HEAD_FIELDS_LEN: usize = 56;
+
+/// Whose fragments a store holds, and how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The file system.
+    pub fs: FsUuid,
+    /// The store.
+    pub store: StoreId,
+    /// Bytes that the `fragments` file may take.
+    pub capacity_bytes: u64,
+}
+
+/// Names a checkpoint and vouches for its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Whose checkpoint it is.
+    pub identity: Identity,
+    /// Grows by one with each checkpoint of a store; also the generation of fragments written under it.
+    pub sequence: u64,
+    /// Bytes of the body.
+    pub body_len: u64,
+    /// Its checksum.
+    pub body_crc: u32,
+}
+
+impl Head {
+    /// The head of `body`.
+    pub fn of(identity: Identity, sequence: u64, body: &[u8]) -> Head {
+        Head { identity, sequence, body_len: body.len() as u64, body_crc: crc_fast::crc32_iscsi(body) }
+    }
+
+    /// The head's bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(HEAD_LEN);
+        out.extend_from_slice(MAGIC);
+        out.put_u16(VERSION);
+        out.put_u16(self.identity.store.raw());
+        out.extend_from_slice(&self.identity.fs.0);
+        out.put_u64(self.identity.capacity_bytes);
+        out.put_u64(self.sequence);
+        out.put_u64(self.body_len);
+        out.put_u32(self.body_crc);
+        out.resize(HEAD_LEN - 4, 0);
+        out.put_u32(crc_fast::crc32_iscsi(&out));
+        out.into()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Head, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let sum = crc_fast::crc32_iscsi(r.clone().take(HEAD_LEN - 4, "checkpoint head")?);
+        if r.take(MAGIC.len(), "checkpoint magic")? != MAGIC {
+            return Err(DecodeError::Invalid("checkpoint magic"));
+        }
+        let version = r.u16("checkpoint version")?;
+        let store = StoreId::new(r.u16("store")?);
+        let mut fs = FsUuid([0; 16]);
+        fs.0.copy_from_slice(r.take(16, "file system")?);
+        let capacity_bytes = r.u64("capacity")?;
+        let (sequence, body_len, body_crc) = (r.u64("sequence")?, r.u64("body length")?, r.u32("body checksum")?);
+        r.take(HEAD_LEN - 4 - HEAD_FIELDS_LEN, "padding")?;
+        if r.u32("head checksum")? != sum {
+            return Err(DecodeError::Checksum("checkpoint head"));
+        }
+        if version == 0 || version > VERSION {
+            return Err(DecodeError::Version { what: "store", found: version, known: VERSION });
+        }
+        Ok(Head { identity: Identity { fs, store, capacity_bytes }, sequence, body_len, body_crc })
+    }
+}
+
+/// What a checkpoint records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Body {
+    /// Slots of the `fragments` file.
+    pub slot_count: u32,
+    /// The fences in force.
+    pub seals: BTreeMap<LogId, Seal>,
+    /// The newest maps.
+    pub maps: Maps,
+    /// What may be written until the next checkpoint, in the order of use.
+    pub reservation: Vec<Reserved>,
+    /// All fragments.
+    pub index: Index,
+}
+
+/// Encodes a body from its parts, which the caller keeps.
+pub fn encode_body(
+    slot_count: u32,
+    seals: &BTreeMap<LogId, Seal>,
+    maps: &Maps,
+    reservation: &[Reserved],
+    index: &Index,
+) -> Vec<u8> {
+    const FRAGMENT_LEN_USUAL: usize = 128;
+    let mut out =
+        Vec::with_capacity(1024 + maps.bytes.len() + 8 * reservation.len() + FRAGMENT_LEN_USUAL * index.len());
+    out.put_u32(slot_count);
+    out.put_u32(seals.len() as u32);
+    for seal in seals.values() {
+        out.put_u32(seal.log.raw());
+        out.put_u32(seal.epoch);
+        out.put_u64(seal.through);
+    }
+    out.put_u64(maps.epoch);
+    out.put_blob(&maps.bytes);
+    out.put_u32(reservation.len() as u32);
+    for part in reservation {
+        out.put_u32(part.slot);
+        out.put_u32(part.start);
+    }
+    out.put_u32(index.len() as u32);
+    for (key, held) in index.iter() {
+        key.segment().encode(&mut out);
+        out.put_u8(key.index);
+        out.put_u16(key.attempt);
+        out.put_u32(held.place.slot);
+        out.put_u32(held.place.offset);
+        out.put_blob(held.header.as_bytes());
+    }
+    out
+}
+
+impl Body {
+    /// Reads what [`encode_body`] wrote; the caller has compared the checksum. `fs` is the head's.
+    pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<Body, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let mut body = Body { slot_count: r.u32("slot count")?, ..Body::default() };
+        for _ in 0..r.count(16, "seals")? {
+            let log = LogId::new(r.u32("seal log")?);
+            let seal = Seal { log, epoch: r.u32("seal epoch")?, through: r.u64("seal through")? };
+            body.seals.insert(log, seal);
+        }
+        body.maps.epoch = r.u64("maps epoch")?;
+        body.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
+        for _ in 0..r.count(8, "reservation")? {
+            let part = Reserved { slot: r.u32("reserved slot")?, start: r.u32("reserved start")? };
+            if part.slot >= body.slot_count || part.start % ALIGN != 0 || part.start > SLOT_LEN {
+                return Err(DecodeError::Invalid("reservation"));
+            }
+            body.reservation.push(part);
+        }
+        for _ in 0..r.count(31, "fragments")? {
+            let segment = SegmentId::decode(r)?;
+            let id = FragmentId { segment, index: r.u8("fragment index")? };
+            let attempt = r.u16("attempt")?;
+            let place = Place { slot: r.u32("slot")?, offset: r.u32("offset")? };
+            let header = PackedHeader::decode(r.blob("packed header")?, fs, id, attempt)?;
+            let end = place.offset.checked_add(footprint(header.len()));
+            if place.slot >= body.slot_count || place.offset % ALIGN != 0 || end.is_none_or(|end| end > SLOT_LEN) {
+                return Err(DecodeError::Invalid("place of a fragment"));
+            }
+            if body.index.insert(Key::new(id, attempt), Held { place, header }).is_some() {
+                return Err(DecodeError::Invalid("fragment listed twice"));
+            }
+        }
+        if !r.is_empty() {
+            return Err(DecodeError::Invalid("checkpoint length"));
+        }
+        Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FS, STORE, fragment};
+    use proptest::prelude::*;
+
+    fn identity() -> Identity {
+        Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
+    }
+
+    fn body() -> Body {
+        let mut body = Body {
+            slot_count: 9,
+            maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
+            reservation: vec![Reserved { slot: 3, start: 8192 }, Reserved { slot: 8, start: 0 }],
+            ..Body::default()
+        };
+        for log in [2, 5] {
+            let log = LogId::new(log);
+            body.seals.insert(log, Seal { log, epoch: 3, through: 77 });
+        }
+        for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
+            let header = fragment(1, i as u64, 1, len).header;
+            let held = Held { place: Place { slot: i as u32, offset: 0 }, header: PackedHeader::new(&header) };
+            body.index.insert(Key::new(header.id, 0), held);
+        }
+        body
+    }
+
+    fn encoded(body: &Body) -> Vec<u8> {
+        encode_body(body.slot_count, &body.seals, &body.maps, &body.reservation, &body.index)
+    }
+
+    #[test]
+    fn a_head_reads_back_and_any_flipped_bit_is_noticed() {
+        let head = Head::of(identity(), 42, b"the body");
+        let bytes = head.encode();
+        assert_eq!(bytes.len(), HEAD_LEN);
+        assert_eq!(Head::decode(&bytes), Ok(head));
+        for bit in 0..HEAD_LEN * 8 {
+            let mut bad = bytes.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Head::decode(&bad).is_err(), "bit {bit}");
+        }
+        assert!(Head::decode(&bytes[..HEAD_LEN - 1]).is_err());
+    }
+
+    #[test]
+    fn a_head_from_the_future_says_so() {
+        let mut bytes = Head::of(identity(), 42, b"").encode().to_vec();
+        bytes[8] = VERSION as u8 + 1;
+        let crc = crc_fast::crc32_iscsi(&bytes[..HEAD_LEN - 4]);
+        bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(Head::decode(&bytes), Err(DecodeError::Version { .. })));
+    }
+
+    #[test]
+    fn a_body_reads_back() {
+        assert_eq!(Body::decode(&encoded(&body()), FS), Ok(body()));
+        assert_eq!(Body::decode(&encoded(&Body::default()), FS), Ok(Body::default()));
+    }
+
+    #[test]
+    fn a_body_cut_anywhere_is_refused() {
+        let bytes = encoded(&body());
+        for len in 0..bytes.len() {
+            assert!(Body::decode(&bytes[..len], FS).is_err(), "{len} bytes");
+        }
+    }
+
+    proptest! {
+        /// Whatever the bytes, decoding ends with a body or an error.
+        #[test]
+        fn prop_mutated_bodies_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+            let mut bytes = encoded(&body());
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            if let Ok(body) = Body::decode(&bytes, FS) {
+                prop_assert!(body.index.iter().all(|(_, held)| held.place.slot < body.slot_count));
+            }
+        }
+    }
+}

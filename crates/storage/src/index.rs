@@ -1,0 +1,234 @@
+//! Which fragments the store holds, and where.
+//!
+//! One ordered map. Keys sort by log, then seq, then epoch, so that listing a log's tail is one range walk. Two attempts at
+//! the same fragment are two entries: until the later attempt of a segment is complete on all its stores, the earlier
+//! one may be all that makes the segment readable, and a store cannot know. Deleting the segment removes both.
+
+use crate::api::Seal;
+use crate::packed::PackedHeader;
+use crate::slots::Place;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use striped_log::fragment::FragmentHeader;
+use types::codec::DecodeError;
+use types::{FragmentId, FsUuid, LogId, SegmentId};
+
+/// Names one stored fragment; the order of fields is the order of listing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    /// The log.
+    pub log: LogId,
+    /// Position in the log.
+    pub seq: u64,
+    /// The log's epoch.
+    pub epoch: u32,
+    /// The fragment's index in its stripe.
+    pub index: u8,
+    /// Which try at storing the segment.
+    pub attempt: u16,
+}
+
+impl Key {
+    /// The key of a fragment.
+    pub fn new(id: FragmentId, attempt: u16) -> Self {
+        let SegmentId { log, epoch, seq } = id.segment;
+        Key { log, seq, epoch, index: id.index, attempt }
+    }
+    /// The fragment's name.
+    pub fn id(&self) -> FragmentId {
+        FragmentId { segment: self.segment(), index: self.index }
+    }
+    /// The segment's name.
+    pub fn segment(&self) -> SegmentId {
+        SegmentId { log: self.log, epoch: self.epoch, seq: self.seq }
+    }
+}
+
+/// One fragment that is on the disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Where its header begins.
+    pub place: Place,
+    /// What it says of itself.
+    pub header: PackedHeader,
+}
+
+/// All fragments that are on the disk.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Index {
+    held: BTreeMap<Key, Held>,
+}
+
+/// All keys of a segment.
+fn of_segment(segment: SegmentId) -> RangeInclusive<Key> {
+    let SegmentId { log, epoch, seq } = segment;
+    Key { log, seq, epoch, index: 0, attempt: 0 }..=Key { log, seq, epoch, index: u8::MAX, attempt: u16::MAX }
+}
+
+/// All keys of a log from a seq on.
+fn of_log(log: LogId, from_seq: u64) -> RangeInclusive<Key> {
+    Key { log, seq: from_seq, epoch: 0, index: 0, attempt: 0 }..=Key {
+        log,
+        seq: u64::MAX,
+        epoch: u32::MAX,
+        index: u8::MAX,
+        attempt: u16::MAX,
+    }
+}
+
+impl Index {
+    /// Number of fragments.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The fragment, if it is here.
+    pub fn get(&self, key: &Key) -> Option<&Held> {
+        self.held.get(key)
+    }
+
+    /// Adds a fragment; gives back what was held under the key before.
+    pub fn insert(&mut self, key: Key, held: Held) -> Option<Held> {
+        self.held.insert(key, held)
+    }
+
+    /// All fragments in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Held)> {
+        self.held.iter()
+    }
+
+    /// Every attempt at a fragment that is here.
+    pub fn attempts(&self, id: FragmentId) -> impl Iterator<Item = (&Key, &Held)> {
+        self.held.range(Key::new(id, 0)..=Key::new(id, u16::MAX))
+    }
+
+    /// Forgets all fragments of a segment and gives them back.
+    pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<Held> {
+        self.held.extract_if(of_segment(segment), |_, _| true).map(|(_, held)| held).collect()
+    }
+
+    /// Forgets what recovery discarded when it set this seal, and gives it back.
+    pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<Held> {
+        let Some(from_seq) = seal.through.checked_add(1) else { return Vec::new() };
+        let discarded = |key: &Key, _: &mut Held| discards(seal, &key.segment());
+        self.held.extract_if(of_log(seal.log, from_seq), discarded).map(|(_, held)| held).collect()
+    }
+
+    /// Headers of all fragments of a segment.
+    pub fn describe(&self, fs: FsUuid, segment: SegmentId) -> Result<Vec<FragmentHeader>, DecodeError> {
+        self.held.range(of_segment(segment)).map(|entry| unpack(fs, entry)).collect()
+    }
+
+    /// Headers of a log's fragments with seq >= `from_seq`, by seq, at most `count_max` unless the first seq alone has more:
+    /// whole seqs only, and always at least one, so that a caller that continues after the last seq it got sees all.
+    pub fn list(
+        &self,
+        fs: FsUuid,
+        log: LogId,
+        from_seq: u64,
+        count_max: usize,
+    ) -> Result<Vec<FragmentHeader>, DecodeError> {
+        let (mut whole, mut seq) = (0, None);
+        let mut headers: Vec<FragmentHeader> = Vec::new();
+        for entry in self.held.range(of_log(log, from_seq)) {
+            if seq != Some(entry.0.seq) {
+                (whole, seq) = (headers.len(), Some(entry.0.seq));
+            }
+            if headers.len() >= count_max && whole > 0 {
+                headers.truncate(whole);
+                return Ok(headers);
+            }
+            headers.push(unpack(fs, entry)?);
+        }
+        Ok(headers)
+    }
+
+    /// All segments with a fragment here, and the bytes these take.
+    pub fn segments(&self) -> Vec<(SegmentId, u64)> {
+        let mut segments: Vec<(SegmentId, u64)> = Vec::new();
+        for (key, held) in &self.held {
+            let bytes = u64::from(crate::slots::footprint(held.header.len()));
+            match segments.last_mut() {
+                Some((segment, sum)) if *segment == key.segment() => *sum += bytes,
+                _ => segments.push((key.segment(), bytes)),
+            }
+        }
+        segments
+    }
+}
+
+fn unpack(fs: FsUuid, (key, held): (&Key, &Held)) -> Result<FragmentHeader, DecodeError> {
+    held.header.unpack(fs, key.id(), key.attempt)
+}
+
+/// True when `seal` says that recovery has thrown this segment away.
+pub fn discards(seal: &Seal, segment: &SegmentId) -> bool {
+    segment.log == seal.log && segment.epoch < seal.epoch && segment.seq > seal.through
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FS, fragment_of, segment};
+
+    fn index_of(fragments: &[(SegmentId, u8, u16)]) -> Index {
+        let mut index = Index::default();
+        for (i, (segment, n, attempt)) in fragments.iter().enumerate() {
+            let header = fragment_of(*segment, *n, *attempt, 100).header;
+            let held = Held { place: Place { slot: i as u32, offset: 0 }, header: PackedHeader::new(&header) };
+            assert!(index.insert(Key::new(header.id, *attempt), held).is_none());
+        }
+        index
+    }
+
+    #[test]
+    fn listing_goes_by_seq_through_epochs_and_keeps_seqs_whole() {
+        let index = index_of(&[
+            (segment(1, 2, 5), 0, 0),
+            (segment(1, 1, 4), 0, 0),
+            (segment(1, 1, 5), 1, 0),
+            (segment(1, 1, 5), 1, 1),
+            (segment(1, 2, 6), 0, 0),
+            (segment(2, 1, 5), 0, 0),
+        ]);
+        let seqs = |from, max| -> Vec<(u64, u32)> {
+            let headers = index.list(FS, LogId::new(1), from, max).unwrap();
+            headers.iter().map(|h| (h.id.segment.seq, h.id.segment.epoch)).collect()
+        };
+        assert_eq!(seqs(0, 100), [(4, 1), (5, 1), (5, 1), (5, 2), (6, 2)]);
+        assert_eq!(seqs(5, 3), [(5, 1), (5, 1), (5, 2)]);
+        assert_eq!(seqs(4, 3), [(4, 1)], "seq 5 does not fit whole");
+        assert_eq!(seqs(5, 1), [(5, 1), (5, 1), (5, 2)], "the first seq comes whole, or the caller would be stuck");
+        assert_eq!(seqs(7, 10), []);
+    }
+
+    #[test]
+    fn a_seal_discards_old_epochs_beyond_it_and_nothing_else() {
+        let mut index = index_of(&[
+            (segment(1, 1, 4), 0, 0),
+            (segment(1, 1, 5), 0, 0),
+            (segment(1, 2, 5), 0, 0),
+            (segment(2, 1, 9), 0, 0),
+        ]);
+        let seal = Seal { log: LogId::new(1), epoch: 2, through: 4 };
+        assert_eq!(index.remove_discarded(&seal).len(), 1);
+        let left: Vec<SegmentId> = index.segments().into_iter().map(|(s, _)| s).collect();
+        assert_eq!(left, [segment(1, 1, 4), segment(1, 2, 5), segment(2, 1, 9)]);
+        assert!(index.remove_discarded(&Seal { through: u64::MAX, ..seal }).is_empty());
+    }
+
+    #[test]
+    fn a_segment_is_removed_with_all_its_fragments_and_attempts() {
+        let mut index = index_of(&[
+            (segment(1, 1, 4), 0, 0),
+            (segment(1, 1, 4), 0, 1),
+            (segment(1, 1, 4), 1, 0),
+            (segment(1, 2, 4), 0, 0),
+        ]);
+        assert_eq!(index.segments(), [(segment(1, 1, 4), 3 * 4096), (segment(1, 2, 4), 4096)]);
+        assert_eq!(index.remove_segment(segment(1, 1, 4)).len(), 3);
+        assert_eq!(index.describe(FS, segment(1, 2, 4)).unwrap().len(), 1);
+        assert_eq!(index.describe(FS, segment(1, 1, 4)).unwrap().len(), 0);
+        assert_eq!(index.len(), 1);
+    }
+}

@@ -1,0 +1,50 @@
+//! Fragments for tests.
+
+use bytes::Bytes;
+use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry};
+use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
+
+/// The file system of all test fragments.
+pub const FS: FsUuid = FsUuid([7; 16]);
+/// The store that tests run; member 0 and 1 of every test stripe.
+pub const STORE: StoreId = StoreId::new(1);
+
+/// A segment's name.
+pub fn segment(log: u32, epoch: u32, seq: u64) -> SegmentId {
+    SegmentId { log: LogId::new(log), epoch, seq }
+}
+
+/// Payload bytes that differ for every fragment and at every position, but not between attempts.
+pub fn payload(id: FragmentId, len: u32) -> Bytes {
+    let s = id.segment;
+    let mut x = u64::from(s.log.raw()) << 40 ^ u64::from(s.epoch) << 32 ^ s.seq << 8 ^ u64::from(id.index);
+    let mut out = Vec::with_capacity(len as usize + 8);
+    while out.len() < len as usize {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(&(x ^ x >> 31).to_le_bytes());
+    }
+    out.truncate(len as usize);
+    out.into()
+}
+
+/// Fragment `index` of a 1+1 stripe.
+pub fn fragment_of(segment: SegmentId, index: u8, attempt: u16, len: u32) -> Fragment {
+    let id = FragmentId { segment, index };
+    let payload = payload(id, len);
+    let header = FragmentHeader {
+        fs: FS,
+        id,
+        attempt,
+        geometry: Geometry { k: 1, m: 1, fragment_len: len, payload_len: len, members: vec![STORE, STORE] },
+        delta_offset: len / 2,
+        previous: segment.seq.checked_sub(1).map(|seq| SegmentId { seq, ..segment }),
+        chunk_crcs: payload.chunks(CHUNK_LEN as usize).map(crc_fast::crc32_iscsi).collect(),
+        len,
+    };
+    Fragment { header, payload }
+}
+
+/// Fragment `index` of segment `seq` in epoch 0 of a log, first attempt.
+pub fn fragment(log: u32, seq: u64, index: u8, len: u32) -> Fragment {
+    fragment_of(segment(log, 0, seq), index, 0, len)
+}
