@@ -98,3 +98,64 @@ impl Interval {
         self.sleep = self.clock.sleep(self.period);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Sim;
+
+    fn after(clock: &Arc<dyn Clock>, seconds: u64) -> BoxFuture<u64> {
+        let sleep = clock.sleep(Duration::from_secs(seconds));
+        Box::pin(async move {
+            sleep.await;
+            seconds
+        })
+    }
+
+    #[test]
+    fn first_takes_the_left_one_if_both_are_done() {
+        let sim = Sim::new(1);
+        let clock = sim.machine("one").host().clock;
+        assert_eq!(sim.block_on(first(async { 1 }, async { 2 })), Either::Left(1));
+        assert_eq!(sim.block_on(first(after(&clock, 3), after(&clock, 3))), Either::Left(3));
+        assert_eq!(sim.block_on(first(after(&clock, 3), after(&clock, 2))), Either::Right(2));
+    }
+
+    #[test]
+    fn timeout_ends_what_takes_longer_and_nothing_else() {
+        let sim = Sim::new(1);
+        let clock = sim.machine("one").host().clock;
+        let limit = Duration::from_secs(5);
+        assert_eq!(sim.block_on(timeout(&*clock, limit, after(&clock, 4))), Ok(4));
+        assert_eq!(sim.block_on(timeout(&*clock, limit, after(&clock, 6))), Err(Elapsed));
+        assert_eq!(sim.now(), Duration::from_secs(9));
+        assert_eq!(sim.block_on(timeout(&*clock, Duration::ZERO, async { 7 })), Ok(7));
+    }
+
+    #[test]
+    fn join_all_runs_all_at_once_and_keeps_their_order() {
+        let sim = Sim::new(1);
+        let clock = sim.machine("one").host().clock;
+        let futures = [5, 1, 3, 5].map(|seconds| after(&clock, seconds)).into();
+        assert_eq!(sim.block_on(join_all(futures)), [5, 1, 3, 5]);
+        assert_eq!(sim.now(), Duration::from_secs(5));
+        assert_eq!(sim.block_on(join_all(Vec::<BoxFuture<u64>>::new())), []);
+    }
+
+    #[test]
+    fn interval_skips_ticks_that_its_owner_was_too_busy_for() {
+        let sim = Sim::new(1);
+        let clock = sim.machine("one").host().clock;
+        sim.block_on(async {
+            let mut ticks = interval(clock.clone(), Duration::from_secs(10));
+            ticks.tick().await;
+            assert_eq!(clock.now(), Duration::from_secs(10));
+            clock.sleep(Duration::from_secs(35)).await;
+            ticks.tick().await;
+            assert_eq!(clock.now(), Duration::from_secs(45));
+            assert_eq!(timeout(&*clock, Duration::from_secs(4), ticks.tick()).await, Err(Elapsed));
+            ticks.tick().await;
+            assert_eq!(clock.now(), Duration::from_secs(55));
+        });
+    }
+}
