@@ -1,1 +1,29 @@
-//! The FUSE front end: decode, call the FileSystem, encode
+//! The FUSE front end: decodes what the kernel asks, calls the [`FileSystem`](vfs::fs::FileSystem), encodes its answer.
+//!
+//! - [`mount`] attaches a file system to a folder; a [`Mount`] is that attachment and undoes it when dropped.
+//! - `front` is the decode, call, encode part: one method per FUSE request, no state but counters and a cache of groups.
+//! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
+//!
+//! # Invariants
+//!
+//! - An [`Answer::Now`](types::Answer::Now) is replied by the FUSE thread that read the request, an
+//!   [`Answer::Later`](types::Answer::Later) by a task of the given runtime. A FUSE thread never waits for anything but requests.
+//! - Every request is answered exactly once, also when the file system panics: then with EIO.
+//! - A mount never unmounts anything but itself, though others may have unmounted it or mounted over it meanwhile.
+//!
+//! What is cached, which requests exist and why locks never arrive here: docs/decisions/2026-11-21-fuser.md.
+
+mod attach;
+mod convert;
+mod count;
+mod error;
+mod front;
+mod groups;
+mod listing;
+mod mount;
+mod mountinfo;
+mod options;
+
+pub use error::{MountError, UnmountError};
+pub use mount::{Mount, mount};
+pub use options::MountOptions;

@@ -1,0 +1,298 @@
+//! Attaching to the kernel: mount(2) and umount2(2) as root, `fusermount3` for everyone else.
+//!
+//! fuser could mount by itself, but its errors are texts, it does not try the helper where /dev/fuse cannot be opened, and at the end of a
+//! session it unmounts by path whatever is there by then. So it is handed a descriptor, and mounting stays here.
+
+use crate::error::MountError;
+use crate::options::MountOptions;
+use std::ffi::{CString, OsStr};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Tells the helper which of its descriptors is the socket that it sends /dev/fuse over.
+const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+/// What /proc/mounts shows is `fuse.` and this.
+const SUBTYPE: &str = "starling";
+
+/// A mount point that was looked at.
+pub(crate) struct Mountpoint {
+    /// Absolute and without symlinks, as /proc/self/mountinfo has it.
+    pub(crate) path: PathBuf,
+    mode: u32,
+}
+
+impl Mountpoint {
+    /// Looks at what is to be mounted on.
+    pub(crate) fn find(path: &Path) -> Result<Self, MountError> {
+        let path = path.to_path_buf();
+        let resolved = std::fs::canonicalize(&path).and_then(|found| Ok((std::fs::metadata(&found)?, found)));
+        match resolved {
+            Ok((metadata, found)) if metadata.is_dir() => Ok(Mountpoint { path: found, mode: metadata.mode() }),
+            Ok(_) => Err(MountError::NotADirectory { path }),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(libc::ENOENT) => MountError::MountpointMissing { path },
+                Some(libc::ENOTDIR) => MountError::NotADirectory { path },
+                Some(libc::ENOTCONN) => MountError::Stuck { path },
+                Some(libc::EACCES | libc::EPERM) => MountError::MountpointDenied { path },
+                _ => MountError::System { path, step: "look at the mount point", source: error },
+            }),
+        }
+    }
+}
+
+/// Mounts; returns the kernel's end of it.
+pub(crate) fn attach(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let name = &options.fs_name;
+    if name.is_empty() || name.contains(|c: char| c == ',' || c == '\\' || c.is_control()) {
+        return Err(MountError::BadName { name: name.clone() });
+    }
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::DeviceMissing);
+    }
+    if is_root() { attach_as_root(mountpoint, options) } else { attach_by_helper(mountpoint, options) }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// True if each FUSE thread can have a descriptor of its own, for which /dev/fuse must be opened again.
+pub(crate) fn device_opens() -> bool {
+    open_device().is_ok()
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    OpenOptions::new().read(true).write(true).open(DEVICE).map(OwnedFd::from)
+}
+
+fn attach_as_root(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let path = &mountpoint.path;
+    let system = |step, source| MountError::System { path: path.clone(), step, source };
+    let device = open_device().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::DeviceMissing,
+        Some(libc::EACCES | libc::EPERM) => MountError::DeviceDenied,
+        _ => system("open /dev/fuse", error),
+    })?;
+    // SAFETY: neither has preconditions, and neither can fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let allow_other = if options.allow_other { ",allow_other" } else { "" };
+    let data =
+        format!("fd={},rootmode={:o},user_id={uid},group_id={gid}{allow_other}", device.as_raw_fd(), mountpoint.mode);
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | if options.read_only { libc::MS_RDONLY } else { 0 };
+    let mounted = (|| {
+        let (source, target) = (c_string(options.fs_name.as_bytes())?, c_string(path.as_os_str().as_bytes())?);
+        let (kind, data) = (c_string(format!("fuse.{SUBTYPE}").as_bytes())?, c_string(data.as_bytes())?);
+        // SAFETY: all pointers are to NUL-terminated strings that outlive the call.
+        let done = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    })();
+    match mounted {
+        Ok(()) => Ok(device),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::EPERM) => MountError::NotPermitted,
+            Some(libc::EACCES) => MountError::MountpointDenied { path: path.clone() },
+            Some(libc::ENODEV) => MountError::DeviceMissing,
+            Some(libc::ENOTCONN) => MountError::Stuck { path: path.clone() },
+            _ => system("mount", error),
+        }),
+    }
+}
+
+fn helper() -> Command {
+    let mut command = Command::new(HELPER);
+    command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let path = &mountpoint.path;
+    let system = |step, source| MountError::System { path: path.clone(), step, source };
+    let mut words = format!("fsname={},subtype={SUBTYPE},nosuid,nodev", options.fs_name);
+    for (wanted, word) in [(options.allow_other, ",allow_other"), (options.read_only, ",ro")] {
+        if wanted {
+            words.push_str(word);
+        }
+    }
+    let (ours, theirs) = UnixStream::pair().map_err(|e| system("make a socket pair", e))?;
+    let mut command = helper();
+    // As its standard input the socket is inherited without any change to descriptor flags.
+    command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).args(["-o", &words, "--"]).arg(path);
+    let child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::HelperMissing,
+        _ => system("run fusermount3", error),
+    })?;
+    // The command holds our copy of the helper's end: while it is open, a failed helper would not end the wait below.
+    drop(command);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(|e| system("run fusermount3", e))?;
+    match received {
+        Ok(Some(device)) => Ok(device),
+        Ok(None) => Err(helper_error(path, &String::from_utf8_lossy(&output.stderr))),
+        Err(error) => Err(system("receive /dev/fuse from fusermount3", error)),
+    }
+}
+
+/// What the helper's words mean.
+fn helper_error(path: &Path, words: &str) -> MountError {
+    let path = path.to_path_buf();
+    if words.contains("user_allow_other") {
+        MountError::AllowOtherForbidden
+    } else if words.contains("device not found") {
+        MountError::DeviceMissing
+    } else if words.contains(DEVICE) && words.contains("Permission denied") {
+        MountError::DeviceDenied
+    } else if words.contains("no write access to mountpoint")
+        || words.contains("not owned by user")
+        || words.contains("Permission denied")
+    {
+        MountError::MountpointDenied { path }
+    } else if words.contains("not connected") {
+        MountError::Stuck { path }
+    } else {
+        MountError::Helper { path, message: words.trim().to_owned() }
+    }
+}
+
+/// One descriptor from a socket; `None` if the other end closed without sending any.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = 0u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // u64s, so that the control message header is aligned; 64 bytes hold one with room to spare.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain old data for which all-zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = std::mem::size_of_val(&control);
+    loop {
+        // SAFETY: the message points to live buffers of the lengths it states.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if got == 0 {
+            return Ok(None);
+        }
+        if got > 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: recvmsg filled the control buffer; CMSG_FIRSTHDR gives null or a whole header within it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let whole = libc::CMSG_LEN(std::mem::size_of::<libc::c_int>() as u32) as usize;
+        if header.is_null()
+            || (*header).cmsg_level != libc::SOL_SOCKET
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+            || ((*header).cmsg_len as usize) < whole
+        {
+            return Err(io::Error::other("a message without a descriptor"));
+        }
+        let fd: libc::c_int = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+        // The kernel just made this descriptor for us, so nobody else owns it.
+        Ok(Some(OwnedFd::from_raw_fd(fd)))
+    }
+}
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detached {
+    /// It is gone; the kernel has written back what was mapped, and its last request has been answered.
+    Clean,
+    /// It is gone from the tree, but files are still open; it ends when they are closed.
+    InUse,
+}
+
+/// Unmounts what is on `path`, which the caller knows to be its own. The error is what the system said.
+pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
+    if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
+}
+
+fn detach_as_root(path: &Path) -> Result<Detached, String> {
+    let target = c_string(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    let unmount = |flags| {
+        // SAFETY: the pointer is to a NUL-terminated string that outlives the call.
+        if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    match unmount(libc::UMOUNT_NOFOLLOW) {
+        Ok(()) => Ok(Detached::Clean),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            match unmount(libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH) {
+                Ok(()) => Ok(Detached::InUse),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn detach_by_helper(path: &Path) -> Result<Detached, String> {
+    let run = |options: &str| -> Result<(), String> {
+        let arguments = [OsStr::new(options), OsStr::new("--"), path.as_os_str()];
+        let output = helper().args(arguments).output().map_err(|e| format!("{HELPER}: {e}"))?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    };
+    match run("-u") {
+        Ok(()) => Ok(Detached::Clean),
+        Err(_) => run("-uz").map(|()| Detached::InUse),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_helper_become_errors_that_say_what_to_do() {
+        let path = Path::new("/m");
+        let cases = [
+            (
+                "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+                "user_allow_other",
+            ),
+            ("fusermount3: fuse device not found, try 'modprobe fuse' first", "modprobe"),
+            ("fusermount3: failed to open /dev/fuse: Permission denied", "chmod 666 /dev/fuse"),
+            ("fusermount3: user has no write access to mountpoint /m", "choose a folder that you own"),
+            ("fusermount3: failed to access mountpoint /m: Permission denied", "choose a folder that you own"),
+            ("fusermount3: bad mount point /m: Transport endpoint is not connected", "fusermount3 -uz /m"),
+            ("fusermount3: too many FUSE filesystems mounted", "too many FUSE filesystems"),
+        ];
+        for (words, advice) in cases {
+            let text = helper_error(path, words).to_string();
+            assert!(text.contains(advice), "{words:?} became {text:?}");
+        }
+    }
+
+    #[test]
+    fn socket_that_closes_without_a_descriptor_gives_none() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(receive_descriptor(&ours).unwrap().is_none());
+    }
+
+    #[test]
+    fn mount_point_must_be_a_directory_that_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert!(matches!(Mountpoint::find(&file), Err(MountError::NotADirectory { .. })));
+        assert!(matches!(Mountpoint::find(&file.join("x")), Err(MountError::NotADirectory { .. })));
+        assert!(matches!(Mountpoint::find(&dir.path().join("gone")), Err(MountError::MountpointMissing { .. })));
+        assert!(Mountpoint::find(dir.path()).is_ok());
+    }
+}

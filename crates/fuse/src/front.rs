@@ -1,0 +1,604 @@
+//! Decode, call, encode: one method per FUSE request.
+
+use crate::convert::{self, MODE_BITS, errno, file_attr, file_id};
+use crate::count::{Counters, Op};
+use crate::groups::GroupCache;
+use crate::listing::{Listing, nothing};
+use crate::options::MountOptions;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::future::{Future, poll_fn};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::SystemTime;
+use types::{Answer, FileId, FsError, Kind};
+use vfs::fs::{Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
+
+/// Requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
+const BACKGROUND_MAX: u16 = 64;
+/// Smallest write size that the protocol allows.
+const WRITE_MIN_BYTES: u32 = 4096;
+/// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy block-aligned.
+const COPY_MAX_BYTES: u64 = 1 << 30;
+
+/// The FUSE side of a mount.
+pub(crate) struct FrontEnd {
+    fs: Arc<dyn FileSystem>,
+    options: MountOptions,
+    counters: Arc<Counters>,
+    groups: GroupCache,
+}
+
+/// A reply that can say no.
+trait Refuse: Send + 'static {
+    fn refuse(self, error: FsError);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),*) => { $(impl Refuse for $reply {
+        fn refuse(self, error: FsError) {
+            self.error(errno(error));
+        }
+    })* };
+}
+refuse!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr
+);
+
+/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as it is dropped.
+fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
+}
+
+fn log_panic(op: Op, panic: &(dyn std::any::Any + Send)) {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(request = op.name(), panic = text.unwrap_or("?"), "the file system panicked; answered EIO");
+}
+
+/// Awaits `work` as [`guard`] runs it.
+async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    poll_fn(|cx| guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))).await;
+}
+
+impl FrontEnd {
+    /// A front end of `fs`.
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: MountOptions, counters: Arc<Counters>) -> Self {
+        FrontEnd { fs, options, counters, groups: GroupCache::new() }
+    }
+
+    fn cred(&self, req: &Request) -> Cred {
+        Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
+    }
+
+    /// Calls the file system and sends its answer: here if it has one now, from the runtime if later.
+    fn answer<T: 'static, R: Refuse>(
+        &self,
+        op: Op,
+        reply: R,
+        call: impl FnOnce(&dyn FileSystem) -> Answer<T>,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let finish = move |reply: R, result: Result<T, FsError>| match result {
+            Ok(value) => send(reply, value),
+            Err(error) => reply.refuse(error),
+        };
+        self.counters.add(op);
+        guard(op, || match call(&*self.fs) {
+            Answer::Now(result) => finish(reply, result),
+            Answer::Later(answer) => self.spawn(op, async move { finish(reply, answer.await) }),
+        });
+    }
+
+    fn spawn(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.options.runtime.spawn(guard_later(op, Box::pin(work))));
+    }
+
+    /// Runs work of several steps here as long as each step has its answer now, and the rest on the runtime.
+    fn run(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
+        let _runtime = self.options.runtime.enter();
+        let first = guard(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        if let Some(Poll::Pending) = first {
+            drop(self.options.runtime.spawn(guard_later(op, work)));
+        }
+    }
+
+    fn list<R: crate::listing::ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
+        self.counters.add(op);
+        let valid = self.options.default_valid;
+        let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
+        self.run(op, listing.send(reply));
+    }
+
+    /// FLUSH at each close(2) is never wanted: writes are with the file system already, and locks are the kernel's.
+    fn open_reply_flags(&self) -> FopenFlags {
+        let keep = if self.options.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        keep | FopenFlags::FOPEN_NOFLUSH
+    }
+
+    /// What may be used of what the kernel offers: fuser takes all or nothing.
+    fn wanted_capabilities(&self) -> InitFlags {
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        if self.options.allow_other {
+            // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        wanted
+    }
+}
+
+fn send_entry(reply: ReplyEntry, entry: Entry) {
+    reply.entry(&entry.valid, &file_attr(&entry.attr), Generation(0));
+}
+
+fn send_attr(reply: ReplyAttr, entry: Entry) {
+    reply.attr(&entry.valid, &file_attr(&entry.attr));
+}
+
+fn send_ok(reply: ReplyEmpty, (): ()) {
+    reply.ok();
+}
+
+/// The protocol of getxattr and listxattr: size 0 asks for the length, another is the room there is.
+fn send_xattr(reply: ReplyXattr, size: u32, data: &[u8]) {
+    match u32::try_from(data.len()) {
+        Ok(len) if size == 0 => reply.size(len),
+        Ok(len) if len <= size => reply.data(data),
+        _ => reply.error(Errno::ERANGE),
+    }
+}
+
+/// The kernel found no such name and we did: another client was faster. Opens what is there, as open(2) without O_EXCL would.
+async fn open_existing(
+    fs: Arc<dyn FileSystem>,
+    cred: Cred,
+    parent: FileId,
+    name: Vec<u8>,
+    flags: vfs::fs::OpenFlags,
+) -> Result<(Entry, Handle), FsError> {
+    let entry = fs.lookup(&cred, parent, &name).await?;
+    if entry.attr.kind != Kind::File {
+        // A reply to CREATE can only be a regular file; ESTALE makes the kernel walk the path again.
+        return Err(FsError::Stale);
+    }
+    let handle = fs.open(&cred, entry.attr.id, flags).await?;
+    Ok((entry, handle))
+}
+
+#[allow(clippy::too_many_arguments)]
+impl Filesystem for FrontEnd {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let usable = self.wanted_capabilities() & config.capabilities();
+        let refused = |what| Err(std::io::Error::other(what));
+        if config.add_capabilities(usable).is_err() {
+            return refused("fuser refused capabilities that the kernel offers");
+        }
+        if config.set_max_write(self.options.max_write_bytes.max(WRITE_MIN_BYTES)).is_err() {
+            return refused("max_write_bytes is beyond 16 MiB");
+        }
+        if config.set_max_background(BACKGROUND_MAX).is_err() {
+            return refused("fuser refused the number of background requests");
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let valid = self.options.default_valid;
+        let name = name.as_bytes();
+        // `.` and `..` ask about an inode (an NFS server does); their absence is not a fact about a name.
+        let remember_absence = !valid.is_zero() && name != b"." && name != b"..";
+        self.counters.add(Op::Lookup);
+        let finish = move |reply: ReplyEntry, result| match result {
+            Ok(entry) => send_entry(reply, entry),
+            Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        };
+        guard(Op::Lookup, || match self.fs.lookup(&self.cred(req), file_id(parent), name) {
+            Answer::Now(result) => finish(reply, result),
+            Answer::Later(answer) => self.spawn(Op::Lookup, async move { finish(reply, answer.await) }),
+        });
+    }
+
+    /// Ids are never reused and nothing is kept per lookup, so there is nothing to forget.
+    fn forget(&self, _: &Request, _: INodeNo, _: u64) {
+        self.counters.add(Op::Forget);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(Op::Getattr, reply, |fs| fs.getattr(file_id(ino)), send_attr);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            mode: mode.map(|mode| mode & MODE_BITS),
+            uid,
+            gid,
+            size,
+            atime: atime.map(convert::set_time),
+            mtime: mtime.map(convert::set_time),
+        };
+        let handle = fh.map(|fh| Handle(fh.0));
+        self.answer(Op::Setattr, reply, |fs| fs.setattr(&self.cred(req), file_id(ino), handle, set), send_attr);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.answer(Op::Readlink, reply, |fs| fs.readlink(file_id(ino)), |reply, target| reply.data(&target));
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let call = |fs: &dyn FileSystem| match convert::node_kind(mode) {
+            Some(kind) => {
+                let node = NewNode { kind, mode: mode & MODE_BITS, umask, rdev: u64::from(rdev) };
+                fs.mknod(&self.cred(req), file_id(parent), name.as_bytes(), node)
+            }
+            None => Answer::err(FsError::InvalidArgument),
+        };
+        self.answer(Op::Mknod, reply, call, send_entry);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let call =
+            |fs: &dyn FileSystem| fs.mkdir(&self.cred(req), file_id(parent), name.as_bytes(), mode & MODE_BITS, umask);
+        self.answer(Op::Mkdir, reply, call, send_entry);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = |fs: &dyn FileSystem| fs.unlink(&self.cred(req), file_id(parent), name.as_bytes());
+        self.answer(Op::Unlink, reply, call, send_ok);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = |fs: &dyn FileSystem| fs.rmdir(&self.cred(req), file_id(parent), name.as_bytes());
+        self.answer(Op::Rmdir, reply, call, send_ok);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let call = |fs: &dyn FileSystem| fs.symlink(&self.cred(req), file_id(parent), link_name.as_bytes(), target);
+        self.answer(Op::Symlink, reply, call, send_entry);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let call = |fs: &dyn FileSystem| match convert::rename_flags(flags.bits()) {
+            Some(flags) => {
+                let (from, to) = (file_id(parent), file_id(newparent));
+                fs.rename(&self.cred(req), from, name.as_bytes(), to, newname.as_bytes(), flags)
+            }
+            None => Answer::err(FsError::InvalidArgument),
+        };
+        self.answer(Op::Rename, reply, call, send_ok);
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let call = |fs: &dyn FileSystem| fs.link(&self.cred(req), file_id(ino), file_id(newparent), newname.as_bytes());
+        self.answer(Op::Link, reply, call, send_entry);
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let reply_flags = self.open_reply_flags();
+        let call = |fs: &dyn FileSystem| fs.open(&self.cred(req), file_id(ino), convert::open_flags(flags.0));
+        self.answer(Op::Open, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), reply_flags));
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let call = |fs: &dyn FileSystem| fs.read(file_id(ino), Handle(fh.0), offset, size);
+        self.answer(Op::Read, reply, call, |reply, data| reply.data(&data));
+    }
+
+    fn write(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), file_id(ino), Handle(fh.0), offset, data);
+        self.answer(Op::Write, reply, call, |reply, written| reply.written(written));
+    }
+
+    /// Only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.counters.add(Op::Flush);
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(Op::Release, reply, |fs| fs.release(file_id(ino), Handle(fh.0), None), send_ok);
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        self.answer(Op::Fsync, reply, |fs| fs.fsync(file_id(ino), Handle(fh.0), datasync), send_ok);
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let call = |fs: &dyn FileSystem| fs.opendir(&self.cred(req), file_id(ino));
+        self.answer(Op::Opendir, reply, call, |reply, handle| reply.opened(FileHandle(handle.0), FopenFlags::empty()));
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list(Op::Readdir, ino, fh, offset, reply);
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        self.list(Op::Readdirplus, ino, fh, offset, reply);
+    }
+
+    fn releasedir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.answer(Op::Releasedir, reply, |fs| fs.releasedir(file_id(ino), Handle(fh.0)), send_ok);
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.answer(Op::Fsyncdir, reply, |fs| fs.fsync_dir(file_id(ino), Handle(fh.0)), send_ok);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.answer(
+            Op::Statfs,
+            reply,
+            |fs| fs.statfs(),
+            |reply, stat| {
+                let block = u64::from(stat.block_size.max(1));
+                let (total, free) = (stat.total_bytes / block, stat.free_bytes / block);
+                let name_len = NAME_LEN_MAX as u32;
+                reply.statfs(
+                    total,
+                    free,
+                    free,
+                    stat.files + stat.files_free,
+                    stat.files_free,
+                    stat.block_size,
+                    name_len,
+                    block as u32,
+                );
+            },
+        );
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let call = |fs: &dyn FileSystem| match convert::xattr_mode(flags) {
+            Some(mode) => fs.setxattr(&self.cred(req), file_id(ino), name.as_bytes(), value, mode),
+            None => Answer::err(FsError::InvalidArgument),
+        };
+        self.answer(Op::Setxattr, reply, call, send_ok);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if let Some((control, value)) = &self.options.control_xattr
+            && control == name.as_bytes()
+        {
+            self.counters.add(Op::Getxattr);
+            return send_xattr(reply, size, value);
+        }
+        let call = |fs: &dyn FileSystem| fs.getxattr(&self.cred(req), file_id(ino), name.as_bytes());
+        self.answer(Op::Getxattr, reply, call, move |reply, value| send_xattr(reply, size, &value));
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(
+            Op::Listxattr,
+            reply,
+            |fs| fs.listxattr(&self.cred(req), file_id(ino)),
+            move |reply, names| {
+                let mut list = Vec::new();
+                for name in names {
+                    list.extend_from_slice(&name);
+                    list.push(0);
+                }
+                send_xattr(reply, size, &list);
+            },
+        );
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let call = |fs: &dyn FileSystem| fs.removexattr(&self.cred(req), file_id(ino), name.as_bytes());
+        self.answer(Op::Removexattr, reply, call, send_ok);
+    }
+
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let call = |fs: &dyn FileSystem| fs.access(&self.cred(req), file_id(ino), mask.bits() as u32 & 7);
+        self.answer(Op::Access, reply, call, send_ok);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.counters.add(Op::Create);
+        let reply_flags = self.open_reply_flags();
+        let finish = move |reply: ReplyCreate, result: Result<(Entry, Handle), FsError>| match result {
+            Ok((entry, handle)) => {
+                reply.created(&entry.valid, &file_attr(&entry.attr), Generation(0), FileHandle(handle.0), reply_flags);
+            }
+            Err(error) => reply.error(errno(error)),
+        };
+        let (cred, parent, open) = (self.cred(req), file_id(parent), convert::open_flags(flags));
+        let may_exist = flags & libc::O_EXCL == 0;
+        guard(Op::Create, || match self.fs.create(&cred, parent, name.as_bytes(), mode & MODE_BITS, umask, open) {
+            Answer::Now(Err(FsError::Exists)) if may_exist => {
+                let existing =
+                    open_existing(Arc::clone(&self.fs), cred.clone(), parent, name.as_bytes().to_vec(), open);
+                self.run(Op::Create, async move { finish(reply, existing.await) });
+            }
+            Answer::Now(result) => finish(reply, result),
+            Answer::Later(answer) => {
+                let (fs, cred, name) = (Arc::clone(&self.fs), cred.clone(), name.as_bytes().to_vec());
+                self.spawn(Op::Create, async move {
+                    let result = match answer.await {
+                        Err(FsError::Exists) if may_exist => open_existing(fs, cred, parent, name, open).await,
+                        result => result,
+                    };
+                    finish(reply, result);
+                });
+            }
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let call = |fs: &dyn FileSystem| match convert::fallocate_mode(mode) {
+            Some(mode) => fs.fallocate(file_id(ino), Handle(fh.0), offset, length, mode),
+            None => Answer::err(FsError::NotSupported),
+        };
+        self.answer(Op::Fallocate, reply, call, send_ok);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let call = |fs: &dyn FileSystem| match (u64::try_from(offset), convert::seek(whence)) {
+            (Ok(offset), Some(whence)) => fs.lseek(file_id(ino), Handle(fh.0), offset, whence),
+            (Err(_), Some(_)) => Answer::err(FsError::NoSuchAddress),
+            (_, None) => Answer::err(FsError::InvalidArgument),
+        };
+        self.answer(Op::Lseek, reply, call, |reply, at| reply.offset(i64::try_from(at).unwrap_or(i64::MAX)));
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let call = |fs: &dyn FileSystem| {
+            if !flags.is_empty() {
+                return Answer::err(FsError::InvalidArgument);
+            }
+            let (from, to) = (file_id(ino_in), file_id(ino_out));
+            fs.copy_file_range(
+                from,
+                Handle(fh_in.0),
+                offset_in,
+                to,
+                Handle(fh_out.0),
+                offset_out,
+                len.min(COPY_MAX_BYTES),
+            )
+        };
+        self.answer(Op::CopyFileRange, reply, call, |reply, copied| {
+            reply.written(u32::try_from(copied).unwrap_or(u32::MAX));
+        });
+    }
+}
+
+/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime has ended.
+pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
+    match catch_unwind(AssertUnwindSafe(|| fs.sync())) {
+        Ok(Answer::Now(result)) => result,
+        Ok(Answer::Later(answer)) => {
+            let (send, receive) = std::sync::mpsc::channel();
+            drop(options.runtime.spawn(async move {
+                // The receiver waits for as long as this task lives.
+                let _ = send.send(answer.await);
+            }));
+            receive.recv().unwrap_or(Err(FsError::Io))
+        }
+        Err(_) => Err(FsError::Io),
+    }
+}

@@ -1,0 +1,113 @@
+//! Listing a directory: filling one reply of READDIR or READDIRPLUS from as many reads of the directory as fit.
+
+use crate::convert::{bare_attr, errno, file_attr, file_type};
+use fuser::{Errno, FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, FsError, Kind};
+use vfs::fs::{DirEntry, FileSystem, Handle};
+
+/// Entries asked for at once. fuser does not tell how many bytes the kernel has room for (4 KiB to 1 MiB), and what does not fit was
+/// read in vain: a plus entry takes about 170 bytes, so this is a third of the 32 KiB that getdents(2) asks for.
+const BATCH: usize = 64;
+
+/// Where a listing starts, and how long its entries may be cached.
+pub(crate) struct Listing {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) id: FileId,
+    pub(crate) handle: Handle,
+    pub(crate) cookie: u64,
+    pub(crate) valid: Duration,
+}
+
+/// The two forms of reply.
+pub(crate) trait ListingReply: Send + 'static {
+    /// Whether entries carry attributes.
+    const PLUS: bool;
+    /// Adds an entry; true if it did not fit.
+    fn add(&mut self, entry: &DirEntry, attr: &FileAttr, valid: Duration) -> bool;
+    /// Sends what was added.
+    fn ok(self);
+    /// Sends a failure.
+    fn error(self, errno: Errno);
+}
+
+impl ListingReply for ReplyDirectory {
+    const PLUS: bool = false;
+    fn add(&mut self, entry: &DirEntry, _: &FileAttr, _: Duration) -> bool {
+        let name = OsStr::from_bytes(&entry.name);
+        ReplyDirectory::add(self, INodeNo(entry.id.raw()), entry.cookie, file_type(entry.kind), name)
+    }
+    fn ok(self) {
+        ReplyDirectory::ok(self);
+    }
+    fn error(self, errno: Errno) {
+        ReplyDirectory::error(self, errno);
+    }
+}
+
+impl ListingReply for ReplyDirectoryPlus {
+    const PLUS: bool = true;
+    fn add(&mut self, entry: &DirEntry, attr: &FileAttr, valid: Duration) -> bool {
+        let name = OsStr::from_bytes(&entry.name);
+        ReplyDirectoryPlus::add(self, attr.ino, entry.cookie, name, &valid, attr, Generation(0))
+    }
+    fn ok(self) {
+        ReplyDirectoryPlus::ok(self);
+    }
+    fn error(self, errno: Errno) {
+        ReplyDirectoryPlus::error(self, errno);
+    }
+}
+
+impl Listing {
+    /// Fills and sends `reply`. A failure after some entries ends the reply early; the kernel then asks again, and gets it.
+    pub(crate) async fn send<R: ListingReply>(mut self, mut reply: R) {
+        let mut added = 0usize;
+        match self.fill(&mut reply, &mut added).await {
+            Err(error) if added == 0 => reply.error(errno(error)),
+            Ok(()) | Err(_) => reply.ok(),
+        }
+    }
+
+    async fn fill<R: ListingReply>(&mut self, reply: &mut R, added: &mut usize) -> Result<(), FsError> {
+        loop {
+            let entries = self.fs.readdir(self.id, self.handle, self.cookie, BATCH, R::PLUS).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                self.cookie = entry.cookie;
+                let Some((attr, valid)) = self.attr_of::<R>(&entry).await? else { continue };
+                if reply.add(&entry, &attr, valid) {
+                    return Ok(());
+                }
+                *added += 1;
+            }
+        }
+    }
+
+    /// What goes with an entry; `None` if a plus entry has vanished since it was listed.
+    async fn attr_of<R: ListingReply>(&self, entry: &DirEntry) -> Result<Option<(FileAttr, Duration)>, FsError> {
+        // Of `.` and `..`, and in plain listings, the kernel keeps only name, id and kind.
+        if !R::PLUS || entry.name == b"." || entry.name == b".." {
+            return Ok(Some((bare_attr(entry.id.raw(), entry.kind), Duration::ZERO)));
+        }
+        if let Some(attr) = &entry.attr {
+            return Ok(Some((file_attr(attr), self.valid)));
+        }
+        // fuser cannot encode "no attributes here", so they must be had.
+        match self.fs.getattr(entry.id).await {
+            Ok(found) => Ok(Some((file_attr(&found.attr), found.valid))),
+            Err(FsError::NotFound | FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The attributes of a name that does not exist: id 0 stands for that, and may be cached.
+pub(crate) fn nothing() -> FileAttr {
+    bare_attr(0, Kind::File)
+}

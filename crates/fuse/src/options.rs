@@ -1,0 +1,50 @@
+//! How to mount.
+
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// How to mount. Start from [`MountOptions::new`] and change what should differ.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Lets every user in, not only the one who mounts. The kernel then checks permissions too (see the decision file). An
+    /// ordinary user needs `user_allow_other` in /etc/fuse.conf.
+    pub allow_other: bool,
+    /// Refuses all changes with EROFS, in the kernel.
+    pub read_only: bool,
+    /// Threads that read requests, at least 1. They never wait, so more than the number of CPUs is of no use.
+    pub threads: usize,
+    /// Where answers that take waiting are awaited. It must have workers of its own for as long as the mount lives.
+    pub runtime: Handle,
+    /// What /proc/mounts shows as the source.
+    pub fs_name: String,
+    /// Largest WRITE and READ request. The kernel's own limit is 1 MiB unless fs.fuse.max_pages_limit was raised.
+    pub max_write_bytes: u32,
+    /// How far the kernel reads ahead in sequential reads. Beyond 128 KiB only as root; otherwise silently less.
+    pub read_ahead_bytes: u32,
+    /// Keeps cached file contents over close and open. Right as long as all changes go through this mount.
+    pub keep_cache: bool,
+    /// How long the kernel may trust what has no validity of its own: that a name does not exist, and listings.
+    pub default_valid: Duration,
+    /// An extended attribute that every file of the mount shows to who asks for it by name: how the command line finds the
+    /// process that serves a path.
+    pub control_xattr: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl MountOptions {
+    /// Defaults: for the mounting user only, up to 4 threads, 1 MiB requests, 4 MiB read-ahead, contents kept in the page cache, 1 s of
+    /// validity where the file system names none.
+    pub fn new(runtime: Handle) -> Self {
+        MountOptions {
+            allow_other: false,
+            read_only: false,
+            threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 4)),
+            runtime,
+            fs_name: "starling".to_owned(),
+            max_write_bytes: 1 << 20,
+            read_ahead_bytes: 4 << 20,
+            keep_cache: true,
+            default_valid: Duration::from_secs(1),
+            control_xattr: None,
+        }
+    }
+}
