@@ -1,1 +1,138 @@
-//! The core's client: one log, directories as hashed entry blocks, caches, the FileSystem over managers and stripes
+//! The core's client: one log, caches, and the [`vfs::fs::FileSystem`] over managers and stripes (design, section 3.4).
+//!
+//! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses; pure, or nearly.
+//! - `state`: all of it under one lock, and how operations are attempted on it.
+//! - `namespace`, `data`, `attributes`: the operations, as attempts.
+//! - `core`: fetching what attempts miss, cutting segments, telling managers.
+//! - `filesystem`: the trait.
+
+mod attributes;
+pub mod cache;
+mod core;
+mod data;
+pub mod directory;
+mod filesystem;
+pub mod inode;
+mod namespace;
+mod state;
+
+pub use crate::core::{Config, Managers};
+
+use crate::core::Core;
+use host::Host;
+use manager::api::ManagerError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use stripe::{LogTail, LogWriter, Stripe};
+use types::{BlockAddr, Extent, FileId, FsError};
+
+/// A client of the core. Cheap to clone; all clones are one client.
+#[derive(Clone)]
+pub struct Client {
+    core: Arc<Core>,
+    waiters: Arc<Mutex<filesystem::LockWaiters>>,
+}
+
+/// Counts for `status`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientStatus {
+    /// Inodes in memory.
+    pub inode_count: u64,
+    /// Bytes changed and in no segment yet.
+    pub dirty_bytes: u64,
+    /// Bytes in segments that are not durable yet.
+    pub in_flight_bytes: u64,
+    /// Bytes in the log that live, by the client's count (never less than the truth).
+    pub used_bytes: u64,
+    /// Bytes of live payload that are admitted.
+    pub limit_bytes: u64,
+    /// The data cache.
+    pub cache: cache::CacheCounts,
+    /// Seq of the last cut.
+    pub last_cut: u64,
+}
+
+impl Client {
+    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the managers.
+    pub fn start(host: Host, config: Config, managers: Managers, stripe: Arc<Stripe>, tail: LogTail) -> Client {
+        let last = tail.next_seq.saturating_sub(1);
+        let log = LogWriter::new(stripe.clone(), tail);
+        Client { core: Core::new(host, config, managers, stripe, log, last), waiters: Arc::default() }
+    }
+
+    /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with
+    /// these attributes.
+    pub async fn prepare(&self, mode: u32, uid: u32, gid: u32) -> Result<bool, FsError> {
+        let root = self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, types::token::Mode::Read);
+        match root.await {
+            Ok(_) => {
+                let count = self.core.remove_orphans().await?;
+                if count > 0 {
+                    tracing::info!(count, "removed files that had lost their last name before the restart");
+                }
+                Ok(false)
+            }
+            Err(ManagerError::NotFound) => {
+                self.core.make_root(mode, uid, gid);
+                self.core.commit().await?;
+                Ok(true)
+            }
+            Err(e) => {
+                tracing::error!("open the root directory: {e}");
+                Err(FsError::Io)
+            }
+        }
+    }
+
+    /// Ends the background tasks. Does not commit: see [`vfs::fs::FileSystem::sync`].
+    pub fn stop(&self) {
+        self.core.stop();
+    }
+
+    /// Waits until the managers have applied all that was cut.
+    pub async fn settle(&self) {
+        self.core.settle().await;
+    }
+
+    /// Waits until an operation finds no free space.
+    pub async fn space_wanted(&self) {
+        self.core.space_wanted.notified().await;
+    }
+
+    /// What the managers count as live, for admission; ends a round of looking for space.
+    pub fn set_used(&self, live_bytes: u64) {
+        let mut state = self.core.state.lock();
+        state.used_bytes = live_bytes + state.unapplied_bytes.values().sum::<u64>();
+        drop(state);
+        self.core.space_round.send_modify(|round| *round += 1);
+    }
+
+    /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are changed.
+    pub fn moved(&self, file: FileId, from: Extent, to: BlockAddr) {
+        let mut state = self.core.state.lock();
+        let Some(inode) = state.inodes.get_mut(&file) else { return };
+        let block_size = types::inode::block_size_of(inode.record.kind, self.core.config.block_size);
+        for b in from.first..from.end() {
+            let (Some(old), Some(here)) = (from.slice(b, b + 1, block_size), inode.map.block(b)) else { continue };
+            if here == old.addr {
+                let offset = to.offset + (old.addr.offset - from.addr.offset);
+                let addr = BlockAddr { segment: to.segment, offset, len: here.len };
+                inode.map.set(Extent { first: b, count: 1, addr });
+            }
+        }
+    }
+
+    /// Counts for `status`.
+    pub fn status(&self) -> ClientStatus {
+        let state = self.core.state.lock();
+        ClientStatus {
+            inode_count: state.inodes.len() as u64,
+            dirty_bytes: state.dirty_bytes,
+            in_flight_bytes: self.core.log.in_flight().1,
+            used_bytes: state.used_bytes,
+            limit_bytes: self.core.config.limit_bytes,
+            cache: self.core.cache.counts(),
+            last_cut: state.last_cut,
+        }
+    }
+}

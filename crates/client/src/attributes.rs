@@ -1,0 +1,172 @@
+//! Attributes: setattr, access, symlink targets, extended attributes, as attempts (see `state`).
+
+use crate::core::Core;
+use crate::inode::Inode;
+use crate::namespace::subject;
+use crate::state::{Attempt, State};
+use bytes::Bytes;
+use types::{FileId, FsError, Kind, Time};
+use vfs::fs::{Cred, Entry, Handle, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XattrMode};
+use vfs::perm::{self, XattrEffect, XattrUse};
+use vfs::{acl, fs::FsStat};
+
+/// Most bytes of names and values of all extended attributes of one file: they are kept in its index node.
+const XATTR_TOTAL_LEN_MAX: usize = 256 * 1024;
+
+impl Core {
+    pub(crate) fn try_setattr(
+        &self,
+        cred: &Cred,
+        id: FileId,
+        handle: Option<Handle>,
+        set: SetAttr,
+    ) -> Attempt<Entry> {
+        let s = &mut *self.state.lock();
+        let writable = match handle {
+            Some(h) => s.handle(id, h)?.flags.write,
+            None => false,
+        };
+        let inode = s.inode(id)?;
+        let allowed = perm::setattr(cred, &subject(inode), &set, writable)?;
+        let access = match (allowed.mode, inode.xattrs.get(acl::XATTR_ACCESS)) {
+            (Some(mode), Some(value)) => Some(acl::chmod(value, mode).map_err(|_| FsError::Io)?),
+            _ => None,
+        };
+        match allowed.size {
+            Some(size) => self.resize(s, cred, id, size)?,
+            None => self.admit(s, access.as_ref().map_or(0, |a| a.len() as u64 + 64), true)?,
+        }
+        let now = self.wall();
+        let chosen = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        let inode = s.inode(id)?;
+        if let Some(value) = access {
+            inode.xattrs.insert(acl::XATTR_ACCESS.to_vec(), value.into());
+            inode.pending.xattrs.insert(acl::XATTR_ACCESS.to_vec());
+        }
+        let r = &mut inode.record;
+        r.mode = allowed.mode.unwrap_or(r.mode);
+        r.uid = allowed.uid.unwrap_or(r.uid);
+        r.gid = allowed.gid.unwrap_or(r.gid);
+        r.atime = allowed.atime.map_or(r.atime, chosen);
+        r.mtime = allowed.mtime.map_or(r.mtime, chosen);
+        if set != SetAttr::default() {
+            self.changed(s, id, 0, now);
+        }
+        Ok(self.entry(self.attr(s.inode(id)?)))
+    }
+
+    /// Notes that an inode changed: ctime, and that the next cut has it.
+    fn changed(&self, s: &mut State, id: FileId, bytes: u64, now: Time) {
+        if let Some(inode) = s.inodes.get_mut(&id) {
+            inode.record.ctime = now;
+            inode.pending.record = true;
+        }
+        s.mark(id, bytes, self.host.clock.now());
+    }
+
+    pub(crate) fn try_access(&self, cred: &Cred, id: FileId, mask: u32) -> Attempt<()> {
+        let s = &mut *self.state.lock();
+        Ok(perm::check(cred, &subject(s.inode(id)?), mask)?)
+    }
+
+    pub(crate) fn try_readlink(&self, id: FileId) -> Attempt<Bytes> {
+        let s = &mut *self.state.lock();
+        self.access_time(s, id);
+        let inode = s.inode(id)?;
+        if inode.record.kind != Kind::Symlink {
+            return Err(FsError::InvalidArgument.into());
+        }
+        Ok(inode.target.clone().ok_or(FsError::Io)?)
+    }
+
+    pub(crate) fn try_getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Attempt<Bytes> {
+        let s = &mut *self.state.lock();
+        let inode = s.inode(id)?;
+        perm::xattr_access(cred, &subject(inode), name, XattrUse::Read)?;
+        Ok(inode.xattrs.get(name).cloned().ok_or(FsError::NoSuchXattr)?)
+    }
+
+    pub(crate) fn try_listxattr(&self, cred: &Cred, id: FileId) -> Attempt<Vec<Vec<u8>>> {
+        let s = &mut *self.state.lock();
+        Ok(s.inode(id)?.xattrs.keys().filter(|n| perm::xattr_listed(cred, n)).cloned().collect())
+    }
+
+    pub(crate) fn try_setxattr(
+        &self,
+        cred: &Cred,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Attempt<()> {
+        let s = &mut *self.state.lock();
+        let inode = s.inode(id)?;
+        if name.is_empty() || name.len() > XATTR_NAME_LEN_MAX {
+            return Err(FsError::BufferTooSmall.into());
+        }
+        perm::xattr_access(cred, &subject(inode), name, XattrUse::Write)?;
+        let (effect, new_mode) = perm::set_xattr(cred, &subject(inode), name, value)?;
+        match (mode, inode.xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(FsError::Exists.into()),
+            (XattrMode::Replace, false) => return Err(FsError::NoSuchXattr.into()),
+            _ => {}
+        }
+        if xattr_len(inode, name) + name.len() + value.len() > XATTR_TOTAL_LEN_MAX {
+            return Err(FsError::NoSpace.into());
+        }
+        let need = (name.len() + value.len() + 64) as u64;
+        self.admit(s, need, false)?;
+        let inode = s.inode(id)?;
+        match effect {
+            XattrEffect::Store(value) => {
+                inode.xattrs.insert(name.to_vec(), value.into());
+            }
+            XattrEffect::Remove => {
+                inode.xattrs.remove(name);
+            }
+        }
+        inode.pending.xattrs.insert(name.to_vec());
+        inode.record.mode = new_mode;
+        let now = self.wall();
+        self.changed(s, id, need, now);
+        Ok(())
+    }
+
+    pub(crate) fn try_removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Attempt<()> {
+        let s = &mut *self.state.lock();
+        let inode = s.inode(id)?;
+        perm::xattr_access(cred, &subject(inode), name, XattrUse::Write)?;
+        if !inode.xattrs.contains_key(name) {
+            return Err(FsError::NoSuchXattr.into());
+        }
+        let need = name.len() as u64 + 64;
+        self.admit(s, need, true)?;
+        let inode = s.inode(id)?;
+        inode.xattrs.remove(name);
+        inode.pending.xattrs.insert(name.to_vec());
+        let now = self.wall();
+        self.changed(s, id, need, now);
+        Ok(())
+    }
+
+    pub(crate) fn try_statfs(&self) -> FsStat {
+        let files: u64 = self.managers.by_id.iter().map(|m| m.status().file_count).sum();
+        let s = self.state.lock();
+        let free_bytes = self.config.limit_bytes.saturating_sub(s.used_bytes + s.dirty_bytes);
+        FsStat {
+            total_bytes: self.config.limit_bytes,
+            free_bytes,
+            files,
+            files_free: free_bytes / 512,
+            block_size: self.config.block_size,
+        }
+    }
+}
+
+/// Bytes of all extended attributes but `name`.
+fn xattr_len(inode: &Inode, name: &[u8]) -> usize {
+    inode.xattrs.iter().filter(|(n, _)| *n != name).map(|(n, v)| n.len() + v.len()).sum()
+}

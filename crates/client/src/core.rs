@@ -1,0 +1,587 @@
+//! The plumbing of the client: fetching what attempts miss, cutting segments, and telling managers what was committed.
+//!
+//! A **cut** puts everything that changed since the cut before into one segment, in one instant under the state's lock. A
+//! segment is applied by recovery whole or not at all, and in order; therefore what a crash leaves is always the state after
+//! some prefix of the operations. The dirty set never outgrows one segment: an operation that would make it so cuts first.
+
+use crate::cache::DataCache;
+use crate::directory::Bucket;
+use crate::inode::Inode;
+use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
+use bytes::Bytes;
+use host::Host;
+use manager::api::{Manager, ManagerError, SegmentDeltas};
+use manager::map::ManagerMap;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use stripe::{LogWriter, Stripe, StripeError};
+use striped_log::fragment::CHUNK_LEN;
+use striped_log::segment::SegmentBuilder;
+use tokio::sync::{Notify, watch};
+use types::inode::block_size_of;
+use types::token::Mode;
+use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
+
+/// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
+const ATTEMPTS_MAX: usize = 10_000;
+/// Most payload on its way to the stores before writers wait.
+const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
+/// Unsynced changes are cut when the oldest is this old.
+const CUT_AGE: Duration = Duration::from_secs(4);
+/// How often the age is looked at: together at most 5 s (design, section 3.4).
+const CUT_TICK: Duration = Duration::from_secs(1);
+/// Small reads from stores fetch this much around what was asked for: files made together lie together in the log.
+const FETCH_LEN: u32 = 4 * CHUNK_LEN;
+/// Most segments' deltas sent to a manager at once.
+const APPLY_BATCH_MAX: usize = 256;
+
+/// How a client is set up.
+#[derive(Clone)]
+pub struct Config {
+    /// Its name.
+    pub id: ClientId,
+    /// Block size of the volume in bytes.
+    pub block_size: u32,
+    /// Bound of the data cache in bytes.
+    pub cache_bytes: u64,
+    /// Inodes kept in memory when nothing holds them there.
+    pub inode_count_max: usize,
+    /// How long kernels may cache names and attributes: what is left of the lease of the tokens behind them.
+    pub lease: Duration,
+    /// Live payload bytes that are admitted.
+    pub limit_bytes: u64,
+}
+
+/// The managers and who serves which slot.
+pub struct Managers {
+    /// Who serves which slot.
+    pub map: ManagerMap,
+    /// By manager id.
+    pub by_id: Vec<Arc<dyn Manager>>,
+}
+
+impl Managers {
+    /// The manager of a file.
+    pub fn of(&self, file: FileId) -> &Arc<dyn Manager> {
+        &self.by_id[self.map.owner_of(file).raw() as usize]
+    }
+}
+
+/// Everything a client is made of; shared by its operations and its background tasks.
+pub struct Core {
+    pub(crate) host: Host,
+    pub(crate) config: Config,
+    pub(crate) managers: Managers,
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) log: Arc<LogWriter>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) cache: DataCache,
+    segment_len_max: u64,
+    /// Most bytes of one attempt to write, and so of one write that is atomic in a crash.
+    pub(crate) write_len_max: usize,
+    committed: Notify,
+    applied: watch::Sender<u64>,
+    next_range_from: AtomicU64,
+    /// Somebody waits for free space.
+    pub(crate) space_wanted: Notify,
+    /// Grows each time space was looked for.
+    pub(crate) space_round: watch::Sender<u64>,
+    stopped: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(
+        host: Host,
+        config: Config,
+        managers: Managers,
+        stripe: Arc<Stripe>,
+        log: Arc<LogWriter>,
+        last_seq: u64,
+    ) -> Arc<Core> {
+        let payload = stripe.payload_len_max();
+        let room = payload.saturating_sub(2 * config.block_size + CHUNK_LEN).min(1 << 20);
+        let core = Arc::new(Core {
+            write_len_max: (room / config.block_size).max(1) as usize * config.block_size as usize,
+            cache: DataCache::new(config.cache_bytes),
+            segment_len_max: payload.into(),
+            state: Mutex::new(State::new(last_seq)),
+            applied: watch::Sender::new(last_seq),
+            committed: Notify::new(),
+            next_range_from: AtomicU64::new(0),
+            space_wanted: Notify::new(),
+            space_round: watch::Sender::new(0),
+            stopped: AtomicBool::new(false),
+            host,
+            config,
+            managers,
+            stripe,
+            log,
+        });
+        let weak = Arc::downgrade(&core);
+        core.log.on_commit(Box::new(move |segment| {
+            if let Some(core) = weak.upgrade() {
+                core.cache.unpin(segment);
+                core.committed.notify_one();
+            }
+        }));
+        core.host.tasks.spawn(Box::pin(core.clone().apply_loop()));
+        core.host.tasks.spawn(Box::pin(core.clone().age_loop()));
+        core
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        self.committed.notify_one();
+    }
+
+    pub(crate) fn wall(&self) -> Time {
+        self.host.clock.wall()
+    }
+
+    /// Answers at once if the first attempt has succeeded or failed; otherwise fetches and repeats `again`.
+    pub(crate) fn answer<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        first: Attempt<T>,
+        again: impl FnOnce() -> F,
+    ) -> Answer<T>
+    where
+        F: FnMut(&Arc<Core>) -> Attempt<T> + Send + 'static,
+    {
+        match first {
+            Ok(value) => Answer::Now(Ok(value)),
+            Err(Stop::Fail(e)) => Answer::Now(Err(e)),
+            Err(Stop::Miss(miss)) => Answer::Later(Box::pin(self.clone().repeat(miss, again()))),
+        }
+    }
+
+    /// Fetches `miss` and repeats the attempt until it succeeds or fails.
+    pub(crate) async fn repeat<T>(
+        self: Arc<Self>,
+        mut miss: Miss,
+        mut attempt: impl FnMut(&Arc<Core>) -> Attempt<T>,
+    ) -> Result<T, FsError> {
+        let mut space_waits = 0;
+        for _ in 0..ATTEMPTS_MAX {
+            if miss == Miss::Space {
+                space_waits += 1;
+                if space_waits > 2 {
+                    return Err(FsError::NoSpace);
+                }
+            }
+            self.fetch(&miss).await?;
+            match attempt(&self) {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fail(e)) => return Err(e),
+                Err(Stop::Miss(next)) => miss = next,
+            }
+        }
+        tracing::error!(?miss, "an operation keeps missing what it fetches: is the cache far too small?");
+        Err(FsError::Io)
+    }
+
+    async fn fetch(self: &Arc<Self>, miss: &Miss) -> Result<(), FsError> {
+        match miss {
+            Miss::Inodes(ids) => self.fetch_inodes(ids).await.into_iter().collect(),
+            Miss::Attributes(ids) => {
+                self.fetch_inodes(ids).await;
+                Ok(())
+            }
+            Miss::Bucket(dir, bucket) => self.fetch_bucket(*dir, *bucket).await,
+            Miss::Map(id) => self.fetch_map(*id, u64::MAX).await,
+            Miss::MapUntil(id, block) => self.fetch_map(*id, *block).await,
+            Miss::Data(id, addrs) => {
+                let (id, reads) = (*id, addrs.iter().copied());
+                let reads = reads.map(|addr| {
+                    let core = self.clone();
+                    Box::pin(async move { core.fetch_data(id, addr).await.map(|_| ()) }) as types::BoxFuture<_>
+                });
+                host::join_all(reads.collect()).await.into_iter().collect()
+            }
+            Miss::Range => self.fetch_numbers().await,
+            Miss::Room => {
+                self.log.wait_in_flight_below(IN_FLIGHT_BYTES_MAX).await;
+                Ok(())
+            }
+            Miss::Space => {
+                let mut rounds = self.space_round.subscribe();
+                let before = *rounds.borrow_and_update();
+                self.space_wanted.notify_one();
+                // A round that was under way already may have looked before the space was needed: wait for a whole one.
+                let _ = rounds.wait_for(|r| *r >= before + 2).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn fetch_inodes(self: &Arc<Self>, ids: &[FileId]) -> Vec<Result<(), FsError>> {
+        let opens = ids.iter().map(|&id| {
+            let core = self.clone();
+            Box::pin(async move { core.fetch_inode(id).await }) as types::BoxFuture<_>
+        });
+        host::join_all(opens.collect()).await
+    }
+
+    async fn fetch_inode(self: &Arc<Self>, id: FileId) -> Result<(), FsError> {
+        {
+            let state = self.state.lock();
+            if state.inodes.contains_key(&id) {
+                return Ok(());
+            }
+            if state.removals.contains(&id) || state.gone.contains_key(&id) {
+                return Err(FsError::Stale);
+            }
+        }
+        let opened = self.managers.of(id).open(self.config.id, id, Mode::Write).await.map_err(from_manager)?;
+        let mut inode = Inode::known(opened.inode, self.config.block_size);
+        inode.xattrs = opened.xattrs.into_iter().collect();
+        inode.target = opened.target;
+        for extent in opened.located.extents {
+            inode.map.set(extent);
+        }
+        inode.known_until = opened.located.known_until;
+        let mut state = self.state.lock();
+        if state.removals.contains(&id) || state.gone.contains_key(&id) {
+            return Err(FsError::Stale);
+        }
+        if !state.inodes.contains_key(&id) {
+            self.make_room(&mut state);
+            state.inodes.insert(id, inode);
+            state.hand.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// Evicts inodes that the log and the managers know all about, until there is room for one more.
+    pub(crate) fn make_room(&self, state: &mut State) {
+        let mut looked = 0;
+        while state.inodes.len() >= self.config.inode_count_max && looked < 64 {
+            looked += 1;
+            let Some(id) = state.hand.pop_front() else { return };
+            let applied = state.applied;
+            let Some(inode) = state.inodes.get_mut(&id) else { continue };
+            let held = inode.listed || inode.open_count > 0 || inode.last_cut > applied || !inode.logged;
+            if held || inode.used || id == FileId::ROOT {
+                inode.used = false;
+                state.hand.push_back(id);
+                continue;
+            }
+            state.inodes.remove(&id);
+            self.managers.of(id).release(self.config.id, id);
+        }
+    }
+
+    async fn fetch_map(self: &Arc<Self>, id: FileId, until: u64) -> Result<(), FsError> {
+        loop {
+            let from = match self.state.lock().inodes.get(&id) {
+                Some(inode) if inode.known_until < until => inode.known_until,
+                _ => return Ok(()),
+            };
+            let located = self.managers.of(id).locate(self.config.id, id, from).await.map_err(from_manager)?;
+            let mut state = self.state.lock();
+            let Some(inode) = state.inodes.get_mut(&id) else { return Ok(()) };
+            if inode.known_until != from {
+                continue;
+            }
+            for extent in located.extents {
+                inode.map.set(extent);
+            }
+            inode.known_until = located.known_until;
+        }
+    }
+
+    async fn fetch_bucket(self: &Arc<Self>, dir: FileId, bucket: u32) -> Result<(), FsError> {
+        self.fetch_map(dir, u64::from(bucket) + 1).await?;
+        let address = |state: &State| state.inodes.get(&dir).map(|inode| inode.map.block(bucket.into()));
+        let addr = match address(&self.state.lock()) {
+            Some(addr) => addr,
+            None => return Ok(()),
+        };
+        let bytes = match addr {
+            None => Bytes::new(),
+            Some(addr) => match self.fetch_bytes(dir, addr).await? {
+                Some(bytes) => bytes,
+                None => return Ok(()),
+            },
+        };
+        let decoded = Bucket::decode(&bytes).map_err(|e| {
+            tracing::error!(%dir, bucket, "directory block cannot be decoded: {e}");
+            FsError::Io
+        })?;
+        let mut state = self.state.lock();
+        if address(&state) == Some(addr)
+            && let Some(directory) = state.inodes.get_mut(&dir).and_then(|inode| inode.directory.as_mut())
+        {
+            directory.loaded(bucket, decoded);
+        }
+        Ok(())
+    }
+
+    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been asked for anew.
+    async fn fetch_bytes(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<Option<Bytes>, FsError> {
+        for _ in 0..8 {
+            let mut pieces = Vec::new();
+            if self.cache.gather(addr.segment, addr.offset..addr.offset + addr.len, &mut pieces).is_ok() {
+                return Ok(Some(joined(pieces)));
+            }
+            if !self.fetch_data(id, addr).await? {
+                return Ok(None);
+            }
+        }
+        Err(FsError::Io)
+    }
+
+    /// Brings the bytes at an address, and some around them, into the cache. False: the segment is gone, the map was
+    /// refreshed.
+    pub(crate) async fn fetch_data(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<bool, FsError> {
+        let read = async {
+            let info = self.stripe.info(addr.segment).await?;
+            let unit = if addr.len >= FETCH_LEN { CHUNK_LEN } else { FETCH_LEN };
+            let start = addr.offset / unit * unit;
+            let end = (addr.offset + addr.len).next_multiple_of(unit).min(info.geometry.payload_len);
+            let bytes = self.stripe.read(addr.segment, start..end).await?;
+            self.cache.insert(addr.segment, start, bytes);
+            Ok::<_, StripeError>(())
+        };
+        match read.await {
+            Ok(()) => Ok(true),
+            Err(StripeError::SegmentNotFound(_)) => {
+                self.refresh(id, addr).await?;
+                Ok(false)
+            }
+            Err(e) => {
+                tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
+                Err(FsError::Io)
+            }
+        }
+    }
+
+    /// The cleaner has moved blocks that this client knew at their old place: asks the manager anew.
+    async fn refresh(self: &Arc<Self>, id: FileId, gone: BlockAddr) -> Result<(), FsError> {
+        let last_cut = match self.state.lock().inodes.get(&id) {
+            Some(inode) => inode.last_cut,
+            None => return Ok(()),
+        };
+        self.wait_applied(last_cut).await;
+        let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
+        if located.extents.iter().any(|e| e.addr.segment == gone.segment) {
+            tracing::error!(%id, segment = %gone.segment, "the index points into a segment that no store has");
+            return Err(FsError::Io);
+        }
+        let mut state = self.state.lock();
+        if let Some(inode) = state.inodes.get_mut(&id)
+            && inode.last_cut == last_cut
+            && inode.pending.unmaps.is_empty()
+            && inode.pending.trims.is_empty()
+        {
+            inode.map = manager::extents::ExtentMap::new(block_size_of(inode.record.kind, self.config.block_size));
+            for extent in located.extents {
+                inode.map.set(extent);
+            }
+            inode.known_until = located.known_until;
+        } else if let Some(inode) = state.inodes.get_mut(&id) {
+            // Changed meanwhile: take over only what is still at the place that is gone.
+            for new in located.extents {
+                for b in new.first..new.end() {
+                    let here = inode.map.block(b).is_some_and(|a| a.segment == gone.segment);
+                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, block_size_of(inode.record.kind, self.config.block_size))) {
+                        inode.map.set(piece);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn fetch_numbers(self: &Arc<Self>) -> Result<(), FsError> {
+        let turn = self.next_range_from.fetch_add(1, SeqCst) as usize % self.managers.by_id.len();
+        let range = self.managers.by_id[turn].allocate(self.config.id, 0).await.map_err(from_manager)?;
+        let mut state = self.state.lock();
+        if state.numbers.next == state.numbers.end {
+            state.numbers = crate::state::Numbers { next: range.first.raw(), end: range.first.raw() + range.count };
+        }
+        Ok(())
+    }
+
+    /// A fresh file id.
+    pub(crate) fn number(&self, state: &mut State) -> Attempt<FileId> {
+        if state.numbers.next == state.numbers.end {
+            return Err(Stop::Miss(Miss::Range));
+        }
+        let id = FileId::new(state.numbers.next);
+        state.numbers.next += 1;
+        Ok(id)
+    }
+
+    /// Called by every mutation before it changes anything: room in the segment for `need_bytes` more, on the way to the
+    /// stores, and, unless the operation frees space, on them.
+    pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
+        if !frees && state.used_bytes + state.dirty_bytes + need_bytes > self.config.limit_bytes {
+            return Err(Stop::Miss(Miss::Space));
+        }
+        if state.dirty_bytes + need_bytes + INODE_DELTA_BYTES > self.segment_len_max && state.is_dirty() {
+            if self.log.in_flight().1 > IN_FLIGHT_BYTES_MAX {
+                return Err(Stop::Miss(Miss::Room));
+            }
+            self.cut(state);
+        }
+        Ok(())
+    }
+
+    /// Puts everything dirty into a segment and sends it off. See the module's header.
+    pub(crate) fn cut(&self, state: &mut State) {
+        if !state.is_dirty() {
+            return;
+        }
+        let bs = self.config.block_size;
+        let (segment, previous) = self.log.begin();
+        let mut builder = SegmentBuilder::new(segment, previous);
+        let mut files = std::mem::take(&mut state.dirty_list);
+        files.retain(|id| state.inodes.contains_key(id));
+        let mut placed: Vec<Vec<(u64, BlockAddr)>> = vec![Vec::new(); files.len()];
+        let mut short: Vec<(usize, u64, Bytes)> = Vec::new();
+        let mut payload = 0u64;
+        for (i, id) in files.iter().enumerate() {
+            let Some(inode) = state.inodes.get_mut(id) else { continue };
+            let buckets = inode.directory.as_mut().map(|d| d.take_dirty()).unwrap_or_default();
+            for (b, bytes) in buckets {
+                let before = inode.block_len(b.into());
+                inode.record.stored_bytes = inode.record.stored_bytes - before + bytes.len() as u64;
+                short.push((i, b.into(), Bytes::from(bytes)));
+            }
+            for (b, bytes) in std::mem::take(&mut inode.dirty) {
+                let bytes = Bytes::from(bytes);
+                payload += bytes.len() as u64;
+                if bytes.len() as u32 % CHUNK_LEN == 0 {
+                    let addr = builder.push_full_block(bytes.clone());
+                    self.cache.pin(segment, addr.offset, bytes);
+                    placed[i].push((b, addr));
+                } else {
+                    short.push((i, b, bytes));
+                }
+            }
+        }
+        for (i, b, bytes) in short {
+            let addr = builder.push_block(bytes.clone());
+            payload += u64::from(addr.len);
+            self.cache.pin(segment, addr.offset, bytes);
+            placed[i].push((b, addr));
+        }
+        let mut deltas = Vec::new();
+        for (id, mut placed) in files.into_iter().zip(placed) {
+            placed.sort_by_key(|p| p.0);
+            if let Some(inode) = state.inodes.get_mut(&id) {
+                inode.listed = false;
+                inode.cut(segment.seq, &placed, bs, &mut deltas);
+            }
+        }
+        for file in std::mem::take(&mut state.removals) {
+            deltas.push(Delta::Remove { file });
+            state.gone.insert(file, segment.seq);
+        }
+        let mut encoded = Vec::new();
+        deltas.iter().for_each(|d| d.encode(&mut encoded));
+        payload += encoded.len() as u64;
+        state.used_bytes += payload;
+        state.unapplied_bytes.insert(segment.seq, payload);
+        state.unapplied.insert(segment.seq, SegmentDeltas { segment, deltas: Arc::new(deltas) });
+        state.dirty_bytes = 0;
+        state.dirty_since = None;
+        state.last_cut = segment.seq;
+        self.log.submit(builder.finish(encoded));
+    }
+
+    /// Cuts what is dirty and answers when everything up to there is durable.
+    pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
+        let seq = {
+            let mut state = self.state.lock();
+            self.cut(&mut state);
+            state.last_cut
+        };
+        if seq == 0 || self.log.committed_seq().is_some_and(|c| c >= seq) {
+            return Answer::ok(());
+        }
+        let core = self.clone();
+        Answer::later(async move {
+            core.log.wait_committed(seq).await.map_err(|e| {
+                tracing::error!(seq, "commit: {e}");
+                FsError::Io
+            })
+        })
+    }
+
+    async fn wait_applied(&self, seq: u64) {
+        let mut applied = self.applied.subscribe();
+        let _ = applied.wait_for(|a| *a >= seq).await;
+    }
+
+    /// Waits until the managers have applied everything that was cut so far.
+    pub(crate) async fn settle(&self) {
+        let seq = self.state.lock().last_cut;
+        self.wait_applied(seq).await;
+    }
+
+    /// Sends committed deltas to the managers, in order and in batches.
+    async fn apply_loop(self: Arc<Self>) {
+        loop {
+            let batch: Vec<SegmentDeltas> = {
+                let state = self.state.lock();
+                let committed = self.log.committed_seq().unwrap_or(0);
+                state.unapplied.range(..=committed).take(APPLY_BATCH_MAX).map(|(_, deltas)| deltas.clone()).collect()
+            };
+            let Some(last) = batch.last().map(|d| d.segment.seq) else {
+                if self.stopped.load(SeqCst) {
+                    return;
+                }
+                self.committed.notified().await;
+                continue;
+            };
+            for manager in &self.managers.by_id {
+                while let Err(e) = manager.apply(batch.clone()).await {
+                    tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
+                    self.host.clock.sleep(Duration::from_secs(1)).await;
+                }
+            }
+            let mut state = self.state.lock();
+            state.applied = last;
+            state.unapplied = state.unapplied.split_off(&(last + 1));
+            state.unapplied_bytes = state.unapplied_bytes.split_off(&(last + 1));
+            state.gone.retain(|_, seq| *seq > last);
+            drop(state);
+            self.applied.send_replace(last);
+        }
+    }
+
+    async fn age_loop(self: Arc<Self>) {
+        while !self.stopped.load(SeqCst) {
+            self.host.clock.sleep(CUT_TICK).await;
+            let mut state = self.state.lock();
+            if state.dirty_since.is_some_and(|since| self.host.clock.now() >= since + CUT_AGE) {
+                self.cut(&mut state);
+            }
+        }
+    }
+}
+
+/// One contiguous piece; copies only if there are several.
+pub(crate) fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        1 => pieces.remove(0),
+        _ => {
+            let mut out = Vec::with_capacity(pieces.iter().map(Bytes::len).sum());
+            pieces.iter().for_each(|p| out.extend_from_slice(p));
+            Bytes::from(out)
+        }
+    }
+}
+
+fn from_manager(e: ManagerError) -> FsError {
+    match e {
+        ManagerError::NotFound => FsError::Stale,
+        e => {
+            tracing::error!("manager: {e}");
+            FsError::Io
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Directories as files of hashed entry blocks (design, section 3.4).
+//!
+//! A directory with N buckets is a file whose block `b` is bucket `b`. An entry's place is a keyed 63-bit hash of its name, its
+//! *cookie*; buckets partition the cookie space into contiguous ranges by linear hashing over the cookie's **leading** bits, so
+//!
+//! - an insert or removal changes one bucket, and now and then a split changes one more;
+//! - listing in cookie order is stable while buckets split and entries come and go: a listing resumes after a cookie, and an
+//!   entry that was there all along is listed exactly once;
+//! - nothing but the bucket count has to be known to find a name.
+//!
+//! The hash key is random per directory, so nobody can make names collide. Two names with the same 63 bits (5e-8 in a
+//! directory of a million entries) cannot be in one directory: the second is refused with ENOSPC.
+//!
+//! Everything here is pure: the client loads and stores bucket bytes.
+
+use siphasher::sip::SipHasher24;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
+use types::codec::{DecodeError, Put, Reader};
+use types::inode::DIRECTORY_BLOCK_SIZE;
+use types::{DirectoryShape, FileId, Kind};
+
+/// Cookies below this one are `.` and `..` and the start of a listing.
+pub const COOKIE_MIN: u64 = 3;
+/// A split happens when the mean encoded bytes per bucket exceed this.
+const BUCKET_BYTES_TARGET: u64 = 2048;
+const COOKIE_BITS: u32 = 63;
+const ENTRY_LEN_MAX: u64 = 18 + 255;
+const BUCKET_VERSION: u8 = 1;
+
+/// One name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Place in the listing, see the module's header.
+    pub cookie: u64,
+    /// What the name means.
+    pub id: FileId,
+    /// Its type.
+    pub kind: Kind,
+    /// The name.
+    pub name: Box<[u8]>,
+}
+
+impl Entry {
+    fn encoded_len(&self) -> u64 {
+        8 + 8 + 1 + 1 + self.name.len() as u64
+    }
+}
+
+/// The entries of one bucket, sorted by cookie.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bucket {
+    entries: Vec<Entry>,
+}
+
+impl Bucket {
+    /// The bucket's block: version byte, then per entry cookie, id, kind, name length and name.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1 + self.entries.iter().map(|e| e.encoded_len() as usize).sum::<usize>());
+        out.put_u8(BUCKET_VERSION);
+        for e in &self.entries {
+            out.put_u64(e.cookie);
+            out.put_u64(e.id.raw());
+            out.put_u8(e.kind as u8);
+            out.put_u8(e.name.len() as u8);
+            out.extend_from_slice(&e.name);
+        }
+        out
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; no bytes at all are an empty bucket (a hole).
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let mut entries = Vec::new();
+        if r.is_empty() {
+            return Ok(Bucket { entries });
+        }
+        let version = r.u8("bucket version")?;
+        if version != BUCKET_VERSION {
+            return Err(DecodeError::Version {
+                what: "directory block",
+                found: version.into(),
+                known: BUCKET_VERSION.into(),
+            });
+        }
+        let mut last = 0;
+        while !r.is_empty() {
+            let cookie = r.u64("entry cookie")?;
+            let id = FileId::new(r.u64("entry id")?);
+            let kind = Kind::from_u8(r.u8("entry kind")?).ok_or(DecodeError::Invalid("entry kind"))?;
+            let len = r.u8("entry name length")? as usize;
+            let name = r.take(len, "entry name")?;
+            if cookie <= last || cookie < COOKIE_MIN || cookie >> COOKIE_BITS != 0 || name.is_empty() {
+                return Err(DecodeError::Invalid("entry order"));
+            }
+            last = cookie;
+            entries.push(Entry { cookie, id, kind, name: name.into() });
+        }
+        Ok(Bucket { entries })
+    }
+
+    fn find(&self, cookie: u64) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&cookie, |e| e.cookie)
+    }
+}
+
+/// Why a directory operation has no answer yet, or none at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// This bucket has to be loaded first.
+    Load(u32),
+    /// Two names with one cookie.
+    Collision,
+    /// The bucket has no room; with a keyed hash that takes thirty times as many names as a bucket has on average.
+    Full,
+}
+
+/// The buckets of one directory that are in memory.
+#[derive(Debug, Default)]
+pub struct Directory {
+    buckets: BTreeMap<u32, Bucket>,
+    dirty: BTreeSet<u32>,
+}
+
+/// The cookie of a name in the directory with this shape.
+fn cookie_of(shape: &DirectoryShape, name: &[u8]) -> u64 {
+    let mut h = SipHasher24::new_with_keys(shape.hash_key, 0x7374_6172_6c69_6e67);
+    h.write(name);
+    (h.finish() >> 1).max(COOKIE_MIN)
+}
+
+/// The bucket of a cookie among `count` buckets: linear hashing over the cookie's bits, the leading one first.
+fn bucket_of(cookie: u64, count: u32) -> u32 {
+    let level = count.ilog2();
+    let reversed = (cookie << 1).reverse_bits();
+    let wide = reversed & ((2u64 << level) - 1);
+    let index = if wide < u64::from(count) { wide } else { wide & ((1u64 << level) - 1) };
+    index as u32
+}
+
+/// The cookie after the last one that can be in `bucket` (`1 << 63` for the bucket that ends the listing).
+fn range_end(bucket: u32, count: u32) -> u64 {
+    let level = count.ilog2();
+    let split = count - (1 << level);
+    let depth = if bucket < split || bucket >= 1 << level { level + 1 } else { level };
+    if depth == 0 {
+        return 1 << COOKIE_BITS;
+    }
+    let prefix = u64::from(bucket.reverse_bits() >> (32 - depth));
+    (prefix + 1) << (COOKIE_BITS - depth)
+}
+
+impl Directory {
+    /// A new directory with one empty bucket, nothing to load.
+    pub fn fresh() -> Self {
+        Directory { buckets: BTreeMap::from([(0, Bucket::default())]), dirty: BTreeSet::new() }
+    }
+
+    /// Puts a bucket that was read from the log into memory, unless it is there already.
+    pub fn loaded(&mut self, index: u32, bucket: Bucket) {
+        self.buckets.entry(index).or_insert(bucket);
+    }
+
+    fn bucket(&self, index: u32) -> Result<&Bucket, Stop> {
+        self.buckets.get(&index).ok_or(Stop::Load(index))
+    }
+
+    /// Finds a name.
+    pub fn find(&self, shape: &DirectoryShape, name: &[u8]) -> Result<Option<&Entry>, Stop> {
+        let cookie = cookie_of(shape, name);
+        let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
+        Ok(bucket.find(cookie).ok().map(|i| &bucket.entries[i]).filter(|e| *e.name == *name))
+    }
+
+    /// Is everything in memory that inserting `name` needs? Ok means that [`insert`](Self::insert) will not stop.
+    pub fn can_insert(&self, shape: &DirectoryShape, name: &[u8]) -> Result<(), Stop> {
+        let cookie = cookie_of(shape, name);
+        let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
+        if bucket.find(cookie).is_ok_and(|i| *bucket.entries[i].name != *name) {
+            return Err(Stop::Collision);
+        }
+        let len: u64 = bucket.entries.iter().map(Entry::encoded_len).sum();
+        if len + ENTRY_LEN_MAX > u64::from(DIRECTORY_BLOCK_SIZE) {
+            return Err(Stop::Full);
+        }
+        self.bucket(shape.buckets - (1 << shape.buckets.ilog2()))?;
+        Ok(())
+    }
+
+    /// Adds a name, or gives an existing one another meaning. Splits one bucket if the directory has become too full.
+    /// Returns how many bytes of blocks became dirty.
+    pub fn insert(
+        &mut self,
+        shape: &mut DirectoryShape,
+        name: &[u8],
+        id: FileId,
+        kind: Kind,
+    ) -> Result<u64, Stop> {
+        self.can_insert(shape, name)?;
+        let cookie = cookie_of(shape, name);
+        let index = bucket_of(cookie, shape.buckets);
+        let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
+        let entry = Entry { cookie, id, kind, name: name.into() };
+        match bucket.find(cookie) {
+            Ok(i) => bucket.entries[i] = entry,
+            Err(i) => {
+                shape.entries += 1;
+                shape.entry_bytes += entry.encoded_len();
+                bucket.entries.insert(i, entry);
+            }
+        }
+        let mut dirtied = self.mark(index);
+        if shape.entry_bytes > u64::from(shape.buckets) * BUCKET_BYTES_TARGET && shape.buckets < u32::MAX / 2 {
+            dirtied += self.split(shape)?;
+        }
+        Ok(dirtied)
+    }
+
+    /// Removes a name; `None` if it is not there.
+    pub fn remove(&mut self, shape: &mut DirectoryShape, name: &[u8]) -> Result<Option<(Entry, u64)>, Stop> {
+        let cookie = cookie_of(shape, name);
+        let index = bucket_of(cookie, shape.buckets);
+        let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
+        match bucket.find(cookie) {
+            Ok(i) if *bucket.entries[i].name == *name => {
+                let entry = bucket.entries.remove(i);
+                shape.entries -= 1;
+                shape.entry_bytes -= entry.encoded_len();
+                let dirtied = self.mark(index);
+                Ok(Some((entry, dirtied)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn mark(&mut self, index: u32) -> u64 {
+        if self.dirty.insert(index) { BUCKET_BYTES_TARGET } else { 0 }
+    }
+
+    fn split(&mut self, shape: &mut DirectoryShape) -> Result<u64, Stop> {
+        let from = shape.buckets - (1 << shape.buckets.ilog2());
+        let to = shape.buckets;
+        let source = self.buckets.get_mut(&from).ok_or(Stop::Load(from))?;
+        let count = shape.buckets + 1;
+        let (stay, go) = std::mem::take(&mut source.entries).into_iter().partition(|e| bucket_of(e.cookie, count) == from);
+        source.entries = stay;
+        self.buckets.insert(to, Bucket { entries: go });
+        shape.buckets = count;
+        Ok(self.mark(from) + self.mark(to))
+    }
+
+    /// Up to `count_max` entries after `cookie`, in cookie order.
+    pub fn list(&self, shape: &DirectoryShape, cookie: u64, count_max: usize) -> Result<Vec<Entry>, Stop> {
+        let mut out = Vec::new();
+        let mut next = cookie.saturating_add(1).max(COOKIE_MIN);
+        while next >> COOKIE_BITS == 0 && out.len() < count_max {
+            let index = bucket_of(next, shape.buckets);
+            let bucket = match self.bucket(index) {
+                Ok(bucket) => bucket,
+                // What is here already is a good answer; the rest is loaded when it is asked for.
+                Err(_) if !out.is_empty() => break,
+                Err(stop) => return Err(stop),
+            };
+            let start = bucket.find(next).unwrap_or_else(|i| i);
+            out.extend(bucket.entries[start..].iter().take(count_max - out.len()).cloned());
+            next = range_end(index, shape.buckets);
+        }
+        Ok(out)
+    }
+
+    /// Encodes and takes the dirty buckets, for a cut.
+    pub fn take_dirty(&mut self) -> Vec<(u32, Vec<u8>)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.into_iter().filter_map(|i| self.buckets.get(&i).map(|b| (i, b.encode()))).collect()
+    }
+
+    /// True if no bucket differs from the log.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+    }
+
+    /// Memory taken, roughly, in bytes.
+    pub fn weight(&self) -> usize {
+        self.buckets.values().map(|b| 64 + b.entries.iter().map(|e| 64 + e.name.len()).sum::<usize>()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shape() -> DirectoryShape {
+        DirectoryShape { buckets: 1, entries: 0, entry_bytes: 0, hash_key: 42 }
+    }
+
+    #[test]
+    fn buckets_partition_the_cookies_into_contiguous_ranges() {
+        for count in 1..70u32 {
+            let mut next = 0u64;
+            let mut seen = BTreeSet::new();
+            while next >> COOKIE_BITS == 0 {
+                let b = bucket_of(next, count);
+                assert!(b < count && seen.insert(b), "{count} {b}");
+                let end = range_end(b, count);
+                assert_eq!(bucket_of(end - 1, count), b);
+                next = end;
+            }
+            assert_eq!(seen.len(), count as usize);
+        }
+    }
+
+    #[test]
+    fn listing_is_stable_while_entries_are_added() {
+        let (mut d, mut s) = (Directory::fresh(), shape());
+        for i in 0..500u64 {
+            d.insert(&mut s, format!("old-{i}").as_bytes(), FileId::new(i), Kind::File).unwrap();
+        }
+        let (mut cookie, mut seen, mut round) = (0, BTreeSet::new(), 0);
+        loop {
+            let page = d.list(&s, cookie, 7).unwrap();
+            let Some(last) = page.last() else { break };
+            cookie = last.cookie;
+            for e in page {
+                if e.name.starts_with(b"old") {
+                    assert!(seen.insert(e.id), "listed twice");
+                }
+            }
+            round += 1;
+            for i in 0..20 {
+                d.insert(&mut s, format!("new-{round}-{i}").as_bytes(), FileId::new(9999), Kind::File).unwrap();
+            }
+        }
+        assert_eq!(seen.len(), 500);
+        assert!(s.buckets > 4);
+    }
+
+    proptest! {
+        #[test]
+        fn model_directory_is_a_map(ops in proptest::collection::vec((any::<bool>(), 0..200u16, any::<u64>()), 1..800)) {
+            let (mut d, mut s) = (Directory::fresh(), shape());
+            let mut model = BTreeMap::new();
+            for (add, name, id) in ops {
+                let name = format!("{name:0>60}").into_bytes();
+                if add {
+                    d.insert(&mut s, &name, FileId::new(id), Kind::File).unwrap();
+                    model.insert(name, id);
+                } else {
+                    prop_assert_eq!(d.remove(&mut s, &name).unwrap().map(|(e, _)| e.id.raw()), model.remove(&name));
+                }
+                prop_assert_eq!(s.entries, model.len() as u64);
+            }
+            // Through the log and back.
+            let mut again = Directory::default();
+            for b in 0..s.buckets {
+                let bytes = d.buckets[&b].encode();
+                again.loaded(b, Bucket::decode(&bytes).unwrap());
+            }
+            for (name, id) in &model {
+                prop_assert_eq!(again.find(&s, name).unwrap().unwrap().id.raw(), *id);
+            }
+            prop_assert_eq!(again.list(&s, 0, usize::MAX).unwrap().len(), model.len());
+        }
+
+        #[test]
+        fn prop_bucket_decoder_survives_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Bucket::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! [`FileSystem`] over the attempts: first on the caller's thread, and only if something is missing as a future.
+
+use crate::Client;
+use crate::core::Core;
+use crate::namespace::Making;
+use crate::state::{Attempt, Miss, Stop};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use types::{Answer, FileId, FsError, Kind};
+use vfs::fs::{
+    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags, RenameFlags,
+    Seek, SetAttr, XattrMode,
+};
+use vfs::locks::WaiterId;
+
+/// Futures of callers that wait for a lock.
+pub(crate) type LockWaiters = HashMap<WaiterId, oneshot::Sender<()>>;
+
+impl FileSystem for Client {
+    fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
+        let core = &self.core;
+        core.answer(core.try_lookup(cred, parent, name), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_lookup(&cred, parent, &name)
+        })
+    }
+
+    fn getattr(&self, id: FileId) -> Answer<Entry> {
+        self.core.answer(self.core.try_getattr(id), || move |core| core.try_getattr(id))
+    }
+
+    fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry> {
+        self.core.answer(self.core.try_setattr(cred, id, handle, set), || {
+            let cred = cred.clone();
+            move |core| core.try_setattr(&cred, id, handle, set)
+        })
+    }
+
+    fn readlink(&self, id: FileId) -> Answer<Bytes> {
+        self.core.answer(self.core.try_readlink(id), || move |core| core.try_readlink(id))
+    }
+
+    fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
+        self.core.answer(self.core.try_mknod(cred, parent, name, node), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_mknod(&cred, parent, &name, node)
+        })
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Handle)> {
+        self.core.answer(self.core.try_create(cred, parent, name, (mode, umask), flags), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_create(&cred, parent, &name, (mode, umask), flags)
+        })
+    }
+
+    fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
+        let new = move || Making { kind: Kind::Directory, mode, umask, rdev: 0, target: None };
+        self.core.answer(self.core.try_make(cred, parent, name, new()), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_make(&cred, parent, &name, new())
+        })
+    }
+
+    fn symlink(&self, cred: &Cred, parent: FileId, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        let new = |target| Making { kind: Kind::Symlink, mode: 0o777, umask: 0, rdev: 0, target: Some(target) };
+        self.core.answer(self.core.try_make(cred, parent, name, new(target)), || {
+            let (cred, name, target) = (cred.clone(), name.to_vec(), target.to_vec());
+            move |core| {
+                let new = Making { kind: Kind::Symlink, mode: 0o777, umask: 0, rdev: 0, target: Some(&target) };
+                core.try_make(&cred, parent, &name, new)
+            }
+        })
+    }
+
+    fn link(&self, cred: &Cred, id: FileId, new_parent: FileId, new_name: &[u8]) -> Answer<Entry> {
+        self.core.answer(self.core.try_link(cred, id, new_parent, new_name), || {
+            let (cred, name) = (cred.clone(), new_name.to_vec());
+            move |core| core.try_link(&cred, id, new_parent, &name)
+        })
+    }
+
+    fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.core.answer(self.core.try_unlink(cred, parent, name), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_unlink(&cred, parent, &name)
+        })
+    }
+
+    fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.core.answer(self.core.try_rmdir(cred, parent, name), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_rmdir(&cred, parent, &name)
+        })
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new_parent: FileId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        self.core.answer(self.core.try_rename(cred, (parent, name), (new_parent, new_name), flags), || {
+            let (cred, name, new_name) = (cred.clone(), name.to_vec(), new_name.to_vec());
+            move |core| core.try_rename(&cred, (parent, &name), (new_parent, &new_name), flags)
+        })
+    }
+
+    fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
+        self.core.answer(self.core.try_access(cred, id, mask), || {
+            let cred = cred.clone();
+            move |core| core.try_access(&cred, id, mask)
+        })
+    }
+
+    fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
+        self.core.answer(self.core.try_open(cred, id, flags), || {
+            let cred = cred.clone();
+            move |core| core.try_open(&cred, id, flags)
+        })
+    }
+
+    fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        self.core.answer(self.core.try_read(id, handle, offset, len), || {
+            move |core| core.try_read(id, handle, offset, len)
+        })
+    }
+
+    fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        let core = &self.core;
+        if data.len() <= core.write_len_max {
+            return core.answer(core.try_write(cred, id, handle, offset, data), || {
+                let (cred, data) = (cred.clone(), data.to_vec());
+                move |core| core.try_write(&cred, id, handle, offset, &data)
+            });
+        }
+        let (core, cred, data) = (core.clone(), cred.clone(), data.to_vec());
+        Answer::later(async move {
+            let mut at = 0;
+            for part in data.chunks(core.write_len_max) {
+                let attempt = |core: &Arc<Core>| core.try_write(&cred, id, handle, offset + at, part);
+                let written = match attempt(&core) {
+                    Ok(n) => Ok(n),
+                    Err(Stop::Fail(e)) => Err(e),
+                    Err(Stop::Miss(miss)) => core.clone().repeat(miss, attempt).await,
+                };
+                match written {
+                    Ok(n) => at += u64::from(n),
+                    Err(_) if at > 0 => break,
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(at as u32)
+        })
+    }
+
+    fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
+        match self.core.state.lock().handle(id, handle) {
+            Ok(_) => self.core.commit(),
+            Err(e) => Answer::err(e),
+        }
+    }
+
+    fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.fsync(id, handle, false)
+    }
+
+    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+        let result = self.core.state.lock().handle(id, handle).map(|_| ());
+        self.drop_locks(id, LockSpace::Posix, lock_owner);
+        Answer::Now(result)
+    }
+
+    fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+        if let Some(owner) = flock_owner {
+            self.drop_locks(id, LockSpace::Flock, owner);
+        }
+        let s = &mut *self.core.state.lock();
+        if s.handles.remove(&handle.0).is_none() {
+            return Answer::err(FsError::BadHandle);
+        }
+        if let Some(inode) = s.inodes.get_mut(&id) {
+            inode.open_count -= 1;
+        }
+        s.remove_if_unused(id, self.core.host.clock.now());
+        Answer::ok(())
+    }
+
+    fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
+        self.core.answer(self.core.try_opendir(cred, id), || {
+            let cred = cred.clone();
+            move |core| core.try_opendir(&cred, id)
+        })
+    }
+
+    fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
+        let first = self.core.try_readdir(id, handle, cookie, count_max, plus, true);
+        let mut load = !matches!(first, Err(Stop::Miss(Miss::Attributes(_))));
+        self.core.answer(first, || {
+            move |core| -> Attempt<Vec<DirEntry>> {
+                let result = core.try_readdir(id, handle, cookie, count_max, plus, load);
+                load &= !matches!(result, Err(Stop::Miss(Miss::Attributes(_))));
+                result
+            }
+        })
+    }
+
+    fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.release(id, handle, None)
+    }
+
+    fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
+        self.core.answer(self.core.try_getxattr(cred, id, name), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_getxattr(&cred, id, &name)
+        })
+    }
+
+    fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
+        self.core.answer(self.core.try_setxattr(cred, id, name, value, mode), || {
+            let (cred, name, value) = (cred.clone(), name.to_vec(), value.to_vec());
+            move |core| core.try_setxattr(&cred, id, &name, &value, mode)
+        })
+    }
+
+    fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>> {
+        self.core.answer(self.core.try_listxattr(cred, id), || {
+            let cred = cred.clone();
+            move |core| core.try_listxattr(&cred, id)
+        })
+    }
+
+    fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
+        self.core.answer(self.core.try_removexattr(cred, id, name), || {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            move |core| core.try_removexattr(&cred, id, &name)
+        })
+    }
+
+    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.core.answer(self.core.try_fallocate(id, handle, offset, len, mode), || {
+            move |core| core.try_fallocate(id, handle, offset, len, mode)
+        })
+    }
+
+    fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        self.core.answer(self.core.try_lseek(id, handle, offset, whence), || {
+            move |core| core.try_lseek(id, handle, offset, whence)
+        })
+    }
+
+    fn copy_file_range(
+        &self,
+        id_in: FileId,
+        handle_in: Handle,
+        offset_in: u64,
+        id_out: FileId,
+        handle_out: Handle,
+        offset_out: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        let (Some(end_in), Some(end_out)) = (offset_in.checked_add(len), offset_out.checked_add(len)) else {
+            return Answer::err(FsError::Overflow);
+        };
+        if id_in == id_out && offset_in < end_out && offset_out < end_in {
+            return Answer::err(FsError::InvalidArgument);
+        }
+        match self.core.state.lock().handle(id_out, handle_out) {
+            // As copy_file_range(2) has it.
+            Ok(open) if open.flags.append || !open.flags.write => return Answer::err(FsError::BadHandle),
+            Ok(_) => {}
+            Err(e) => return Answer::err(e),
+        }
+        let fs = self.clone();
+        Answer::later(async move {
+            let mut done = 0;
+            while done < len {
+                let part = (len - done).min(fs.core.write_len_max as u64) as u32;
+                let copied = async {
+                    let bytes = fs.read(id_in, handle_in, offset_in + done, part).await?;
+                    if bytes.is_empty() {
+                        return Ok(0);
+                    }
+                    fs.write(&Cred::ROOT, id_out, handle_out, offset_out + done, &bytes).await
+                };
+                match copied.await {
+                    Ok(0) => break,
+                    Ok(n) => done += u64::from(n),
+                    Err(_) if done > 0 => break,
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    fn statfs(&self) -> Answer<FsStat> {
+        Answer::ok(self.core.try_statfs())
+    }
+
+    fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
+        let s = &mut *self.core.state.lock();
+        match s.handle(id, handle) {
+            Ok(_) => Answer::ok(s.locks.test(id, &lock)),
+            Err(e) => Answer::err(e),
+        }
+    }
+
+    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
+        let (sender, granted) = oneshot::channel();
+        let outcome = {
+            let s = &mut *self.core.state.lock();
+            let outcome = s.handle(id, handle).map(|_| ()).and_then(|()| s.locks.set(id, &lock, wait));
+            if let Ok(Some(waiter)) = outcome.as_ref().map(|o| o.waits) {
+                // Before anybody else can grant it.
+                self.waiters.lock().insert(waiter, sender);
+            }
+            outcome
+        };
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(e) => return Answer::err(e),
+        };
+        self.wake(outcome.woken);
+        let Some(waiter) = outcome.waits else { return Answer::ok(()) };
+        let waiting = WaitingLock { fs: self.clone(), id, waiter, lock, granted: false };
+        Answer::later(async move {
+            let result = granted.await.map_err(|_| FsError::Interrupted);
+            waiting.end(result.is_ok());
+            result
+        })
+    }
+
+    fn sync(&self) -> Answer<()> {
+        self.core.commit()
+    }
+}
+
+/// A request for a lock that waits; dropped before it is granted, it gives up.
+struct WaitingLock {
+    fs: Client,
+    id: FileId,
+    waiter: WaiterId,
+    lock: FileLock,
+    granted: bool,
+}
+
+impl WaitingLock {
+    fn end(mut self, granted: bool) {
+        self.granted = granted;
+    }
+}
+
+impl Drop for WaitingLock {
+    fn drop(&mut self) {
+        if !self.granted {
+            self.fs.waiters.lock().remove(&self.waiter);
+            let woken = self.fs.core.state.lock().locks.cancel(self.id, self.waiter, &self.lock);
+            self.fs.wake(woken);
+        }
+    }
+}
+
+impl Client {
+    fn drop_locks(&self, id: FileId, space: LockSpace, owner: u64) {
+        let woken = self.core.state.lock().locks.release_owner(id, space, owner);
+        self.wake(woken);
+    }
+
+    fn wake(&self, woken: Vec<WaiterId>) {
+        if woken.is_empty() {
+            return;
+        }
+        let mut waiters = self.waiters.lock();
+        for waiter in woken {
+            if let Some(sender) = waiters.remove(&waiter) {
+                // A waiter that has just given up cancels its lock itself.
+                let _ = sender.send(());
+            }
+        }
+    }
+}

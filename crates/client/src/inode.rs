@@ -1,0 +1,282 @@
+//! A cached inode: what the client knows of a file under its tokens, and what of it is not in the log yet. Pure.
+//!
+//! Invariants:
+//! - `map` says where a block was put at the last cut (or is, by the manager's word); a block in `dirty` is newer than the map.
+//! - A block's bytes may end before the block does; what is missing up to the file's size reads as zeroes.
+//! - `record.stored_bytes` is the sum of the lengths of all blocks, each counted where it is newest.
+//! - Before anything is written to a file its whole map is known (`known_until == u64::MAX`), so that an answer of the
+//!   manager never meets changes that the manager has not heard of.
+
+use crate::directory::Directory;
+use bytes::Bytes;
+use manager::extents::ExtentMap;
+use std::collections::{BTreeMap, BTreeSet};
+use types::inode::block_size_of;
+use types::{BlockAddr, Delta, Extent, InodeRecord};
+
+/// What of an inode has changed since the last cut, besides its dirty blocks.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// The record.
+    pub record: bool,
+    /// The symlink target (set once, at creation).
+    pub target: bool,
+    /// Ranges that became holes; they come before all blocks of the same cut.
+    pub unmaps: Vec<(u64, u64)>,
+    /// Blocks whose stored length was cut in place.
+    pub trims: BTreeSet<u64>,
+    /// Extended attributes set or removed.
+    pub xattrs: BTreeSet<Vec<u8>>,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Inode {
+    /// Attributes.
+    pub record: InodeRecord,
+    /// Extended attributes by name.
+    pub xattrs: BTreeMap<Vec<u8>, Bytes>,
+    /// Symlinks: the target.
+    pub target: Option<Bytes>,
+    /// Addresses of blocks.
+    pub map: ExtentMap,
+    /// The map is complete for blocks before this one.
+    pub known_until: u64,
+    /// Blocks that are not in any segment yet.
+    pub dirty: BTreeMap<u64, Vec<u8>>,
+    /// Directories: the entries in memory.
+    pub directory: Option<Directory>,
+    /// Other changes since the last cut.
+    pub pending: Pending,
+    /// Open handles.
+    pub open_count: u32,
+    /// Seq of the last cut that had something of this inode in it.
+    pub last_cut: u64,
+    /// The managers know, or will know from a cut, of this inode.
+    pub logged: bool,
+    /// Is in the list of dirty inodes.
+    pub listed: bool,
+    /// Used since the eviction hand last passed.
+    pub used: bool,
+}
+
+/// One stretch of a read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Zeroes.
+    Hole(usize),
+    /// Bytes at hand.
+    Bytes(Bytes),
+    /// Bytes in the log.
+    Log(BlockAddr),
+}
+
+impl Inode {
+    /// An inode that was made here and is in no log yet.
+    pub fn fresh(record: InodeRecord, block_size: u32) -> Self {
+        let directory = (record.kind == types::Kind::Directory).then(Directory::fresh);
+        Inode { directory, known_until: u64::MAX, logged: false, ..Inode::known(record, block_size) }
+    }
+
+    /// An inode as a manager knows it; nothing of its map yet.
+    pub fn known(record: InodeRecord, block_size: u32) -> Self {
+        let directory = (record.kind == types::Kind::Directory).then(Directory::default);
+        Inode {
+            record,
+            xattrs: BTreeMap::new(),
+            target: None,
+            map: ExtentMap::new(block_size_of(record.kind, block_size)),
+            known_until: 0,
+            dirty: BTreeMap::new(),
+            directory,
+            pending: Pending::default(),
+            open_count: 0,
+            last_cut: 0,
+            logged: true,
+            listed: false,
+            used: true,
+        }
+    }
+
+    /// Bytes stored of block `b`, wherever it is newest.
+    pub fn block_len(&self, b: u64) -> u64 {
+        match self.dirty.get(&b) {
+            Some(bytes) => bytes.len() as u64,
+            None => self.map.block(b).map_or(0, |a| a.len.into()),
+        }
+    }
+
+    /// What a write of `[start, end)` within block `b` needs of the block's old contents: its address, if they are in the
+    /// log only and the write does not replace them all.
+    pub fn needed_for_write(&self, b: u64, start: u32, end: u32) -> Option<BlockAddr> {
+        if self.dirty.contains_key(&b) {
+            return None;
+        }
+        self.map.block(b).filter(|a| start > 0 || end < a.len)
+    }
+
+    /// Writes `data` at `start` of block `b`. `old` are the block's bytes from the log where
+    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes of dirty blocks were added.
+    pub fn write_block(&mut self, b: u64, start: u32, data: &[u8], old: Option<&[u8]>) -> u64 {
+        let (start, end) = (start as usize, start as usize + data.len());
+        let before = self.block_len(b);
+        let was_dirty = self.dirty.get(&b).map_or(0, Vec::len);
+        let block = self.dirty.entry(b).or_default();
+        if let Some(old) = old {
+            block.extend_from_slice(old);
+        }
+        if start >= block.len() {
+            block.resize(start, 0);
+            block.extend_from_slice(data);
+        } else {
+            if end > block.len() {
+                block.resize(end, 0);
+            }
+            block[start..end].copy_from_slice(data);
+        }
+        let after = block.len();
+        self.record.stored_bytes = self.record.stored_bytes - before + after as u64;
+        (after - was_dirty) as u64
+    }
+
+    /// Makes the blocks `[first, end)` holes. Returns how many dirty bytes were dropped.
+    pub fn unmap(&mut self, first: u64, end: u64) -> u64 {
+        let mut dropped = 0;
+        let gone: Vec<u64> = self.dirty.range(first..end).map(|(b, _)| *b).collect();
+        for b in gone {
+            if let Some(bytes) = self.dirty.remove(&b) {
+                dropped += bytes.len() as u64;
+                let beneath = self.map.block(b).map_or(0, |a| u64::from(a.len));
+                self.record.stored_bytes = self.record.stored_bytes - bytes.len() as u64 + beneath;
+            }
+        }
+        let removed = self.map.unmap(first, end);
+        if !removed.is_empty() {
+            self.record.stored_bytes -= removed.iter().map(|e| u64::from(e.addr.len)).sum::<u64>();
+            self.pending.unmaps.push((first, end));
+        }
+        dropped
+    }
+
+    /// Drops the bytes of block `b` from `len` on. Returns how many dirty bytes were dropped.
+    pub fn trim(&mut self, b: u64, len: u32) -> u64 {
+        if len == 0 {
+            return self.unmap(b, b + 1);
+        }
+        if let Some(bytes) = self.dirty.get_mut(&b) {
+            let dropped = bytes.len().saturating_sub(len as usize) as u64;
+            bytes.truncate(len as usize);
+            self.record.stored_bytes -= dropped;
+            return dropped;
+        }
+        if let Some(addr) = self.map.block(b).filter(|a| a.len > len) {
+            self.map.set(Extent { first: b, count: 1, addr: BlockAddr { len, ..addr } });
+            self.record.stored_bytes -= u64::from(addr.len - len);
+            self.pending.trims.insert(b);
+        }
+        0
+    }
+
+    /// The stretch `[offset, offset + len)`, which must lie within the file's size, piece by piece. Runs that are
+    /// contiguous in the log are one piece.
+    pub fn plan_read(&self, offset: u64, len: u64, block_size: u32) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let bs = u64::from(block_size);
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let b = at / bs;
+            let (start, stop) = ((at - b * bs) as usize, (end - b * bs).min(bs) as usize);
+            let stored = self.block_len(b) as usize;
+            let have = stored.min(stop);
+            if start < have {
+                match self.dirty.get(&b) {
+                    Some(bytes) => out.push(Piece::Bytes(Bytes::copy_from_slice(&bytes[start..have]))),
+                    None => push_log(&mut out, self.map.block(b), start as u32, have as u32),
+                }
+            }
+            let zero_from = start.max(have);
+            if zero_from < stop {
+                match out.last_mut() {
+                    Some(Piece::Hole(n)) => *n += stop - zero_from,
+                    _ => out.push(Piece::Hole(stop - zero_from)),
+                }
+            }
+            at = b * bs + stop as u64;
+        }
+        out
+    }
+
+    /// First block at or after `b` that has bytes.
+    pub fn next_data(&self, b: u64) -> Option<u64> {
+        let dirty = self.dirty.range(b..).next().map(|(b, _)| *b);
+        let mapped = self.map.next_mapped(b);
+        dirty.into_iter().chain(mapped).min()
+    }
+
+    /// True if the log holds everything there is to know of this inode.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+            && !self.pending.record
+            && !self.pending.target
+            && self.pending.unmaps.is_empty()
+            && self.pending.trims.is_empty()
+            && self.pending.xattrs.is_empty()
+            && self.directory.as_ref().is_none_or(Directory::is_clean)
+    }
+
+    /// Takes the pending changes as deltas, for a cut; `placed` are the addresses that the dirty blocks got, ascending.
+    pub fn cut(&mut self, seq: u64, placed: &[(u64, BlockAddr)], block_size: u32, deltas: &mut Vec<Delta>) {
+        let file = self.record.id;
+        let block_size = block_size_of(self.record.kind, block_size);
+        let pending = std::mem::take(&mut self.pending);
+        if pending.record || !self.logged {
+            deltas.push(Delta::Inode(self.record));
+        }
+        if pending.target
+            && let Some(target) = &self.target
+        {
+            deltas.push(Delta::Symlink { file, target: target.to_vec() });
+        }
+        for name in pending.xattrs {
+            let value = self.xattrs.get(&name).map(|v| v.to_vec());
+            deltas.push(Delta::Xattr { file, name, value });
+        }
+        for (first, end) in pending.unmaps {
+            deltas.push(Delta::Unmap { file, first, end });
+        }
+        for b in pending.trims {
+            if let Some(addr) = self.map.block(b) {
+                deltas.push(Delta::Blocks { file, extent: Extent { first: b, count: 1, addr } });
+            }
+        }
+        let mut run: Option<Extent> = None;
+        for &(first, addr) in placed {
+            let next = Extent { first, count: 1, addr };
+            self.map.set(next);
+            run = match run {
+                Some(r) if r.continues(&next, block_size) => Some(Extent {
+                    count: r.count + 1,
+                    addr: BlockAddr { len: r.addr.len + addr.len, ..r.addr },
+                    ..r
+                }),
+                Some(r) => {
+                    deltas.push(Delta::Blocks { file, extent: r });
+                    Some(next)
+                }
+                None => Some(next),
+            };
+        }
+        deltas.extend(run.map(|extent| Delta::Blocks { file, extent }));
+        self.last_cut = seq;
+        self.logged = true;
+    }
+}
+
+fn push_log(out: &mut Vec<Piece>, addr: Option<BlockAddr>, start: u32, end: u32) {
+    let Some(addr) = addr else { return };
+    let next = BlockAddr { offset: addr.offset + start, len: end - start, ..addr };
+    match out.last_mut() {
+        Some(Piece::Log(run)) if run.segment == next.segment && run.offset + run.len == next.offset => run.len += next.len,
+        _ => out.push(Piece::Log(next)),
+    }
+}

@@ -1,0 +1,225 @@
+//! What the client holds in memory, under one lock that is only ever held for short work in memory.
+//!
+//! Operations are written as *attempts*: with the lock held they look whether everything they need is here, and either do
+//! all of their work or none and say what is [missing](Miss). A first attempt that succeeds is answered on the caller's thread;
+//! otherwise the missing thing is fetched without the lock and the attempt is repeated (see `core`). An attempt therefore
+//! never changes anything before its last check.
+
+use crate::directory;
+use crate::inode::Inode;
+use manager::api::SegmentDeltas;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+use types::{BlockAddr, FileId, FsError, Kind};
+use vfs::fs::{Handle, OpenFlags};
+use vfs::locks::LockTable;
+
+/// What an attempt needs before it can succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// These inodes.
+    Inodes(Vec<FileId>),
+    /// The attributes of these files, of those that still exist.
+    Attributes(Vec<FileId>),
+    /// This bucket of this directory.
+    Bucket(FileId, u32),
+    /// The map of this file, complete.
+    Map(FileId),
+    /// The map of this file, at least for blocks before this one.
+    MapUntil(FileId, u64),
+    /// Bytes of this file in the data cache.
+    Data(FileId, Vec<BlockAddr>),
+    /// Fresh index numbers.
+    Range,
+    /// Fewer bytes on their way to the stores.
+    Room,
+    /// Free space, after the cleaner had a look.
+    Space,
+}
+
+/// Why an attempt did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It never will.
+    Fail(FsError),
+    /// It may, once this is here.
+    Miss(Miss),
+}
+
+impl From<FsError> for Stop {
+    fn from(e: FsError) -> Self {
+        Stop::Fail(e)
+    }
+}
+
+/// The result of an attempt.
+pub type Attempt<T> = Result<T, Stop>;
+
+/// Turns a directory's stop into the client's.
+pub fn in_directory(dir: FileId) -> impl Fn(directory::Stop) -> Stop {
+    move |stop| match stop {
+        directory::Stop::Load(bucket) => Stop::Miss(Miss::Bucket(dir, bucket)),
+        directory::Stop::Collision | directory::Stop::Full => Stop::Fail(FsError::NoSpace),
+    }
+}
+
+/// An open file or directory.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// What is open.
+    pub id: FileId,
+    /// How.
+    pub flags: OpenFlags,
+    /// What has been read through it, for read-ahead.
+    pub window: policy::readahead::Window,
+}
+
+/// Fresh index numbers at hand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numbers {
+    /// The next one.
+    pub next: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+/// See the module's header.
+pub struct State {
+    /// Inodes under token.
+    pub inodes: HashMap<FileId, Inode>,
+    /// Order in which the eviction hand looks at inodes.
+    pub hand: VecDeque<FileId>,
+    /// Open handles.
+    pub handles: HashMap<u64, Open>,
+    /// The next handle's number.
+    pub next_handle: u64,
+    /// Inodes with something that is in no cut yet.
+    pub dirty_list: Vec<FileId>,
+    /// Payload that the next cut will have, at least as much as it really has.
+    pub dirty_bytes: u64,
+    /// When the oldest such change was made.
+    pub dirty_since: Option<Duration>,
+    /// Logged files that are gone since the last cut.
+    pub removals: BTreeSet<FileId>,
+    /// Files gone in the cut with this seq, until the managers know.
+    pub gone: BTreeMap<FileId, u64>,
+    /// Fresh index numbers.
+    pub numbers: Numbers,
+    /// File locks.
+    pub locks: LockTable,
+    /// Seq of the last cut, 0 before the first.
+    pub last_cut: u64,
+    /// All cuts up to this one are applied by the managers.
+    pub applied: u64,
+    /// Bytes that live in the log by the client's count; never less than the truth.
+    pub used_bytes: u64,
+    /// Of cuts that the managers have not applied yet: their payload.
+    pub unapplied_bytes: BTreeMap<u64, u64>,
+    /// Cuts that the managers have not applied yet, by seq.
+    pub unapplied: BTreeMap<u64, SegmentDeltas>,
+}
+
+impl State {
+    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment.
+    pub fn new(last_cut: u64) -> Self {
+        State {
+            inodes: HashMap::new(),
+            hand: VecDeque::new(),
+            handles: HashMap::new(),
+            next_handle: 1,
+            dirty_list: Vec::new(),
+            dirty_bytes: 0,
+            dirty_since: None,
+            removals: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            numbers: Numbers::default(),
+            locks: LockTable::default(),
+            last_cut,
+            applied: last_cut,
+            used_bytes: 0,
+            unapplied_bytes: BTreeMap::new(),
+            unapplied: BTreeMap::new(),
+        }
+    }
+
+    /// The inode, or the miss.
+    pub fn inode(&mut self, id: FileId) -> Attempt<&mut Inode> {
+        match self.inodes.get_mut(&id) {
+            Some(inode) => {
+                inode.used = true;
+                Ok(inode)
+            }
+            None => Err(Stop::Miss(Miss::Inodes(vec![id]))),
+        }
+    }
+
+    /// The inode of a directory.
+    pub fn directory(&mut self, id: FileId) -> Attempt<&mut Inode> {
+        let inode = self.inode(id)?;
+        if inode.record.kind != Kind::Directory {
+            return Err(FsError::NotADirectory.into());
+        }
+        Ok(inode)
+    }
+
+    /// Looks a name up; `None` if the directory has no such name.
+    pub fn find(&mut self, dir: FileId, name: &[u8]) -> Attempt<Option<(FileId, Kind)>> {
+        let inode = self.directory(dir)?;
+        let Some(d) = &inode.directory else { return Err(FsError::NotADirectory.into()) };
+        let found = d.find(&inode.record.shape, name).map_err(in_directory(dir))?;
+        Ok(found.map(|e| (e.id, e.kind)))
+    }
+
+    /// Opens a handle.
+    pub fn open(&mut self, id: FileId, flags: OpenFlags) -> Handle {
+        let number = self.next_handle;
+        self.next_handle += 1;
+        self.handles.insert(number, Open { id, flags, window: Default::default() });
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.open_count += 1;
+        }
+        Handle(number)
+    }
+
+    /// The handle of a file.
+    pub fn handle(&mut self, id: FileId, handle: Handle) -> Result<&mut Open, FsError> {
+        self.handles.get_mut(&handle.0).filter(|h| h.id == id).ok_or(FsError::BadHandle)
+    }
+
+    /// Lists an inode as dirty and counts what the next cut will need for it.
+    pub fn mark(&mut self, id: FileId, bytes: u64, now: Duration) {
+        self.dirty_bytes += bytes;
+        self.dirty_since.get_or_insert(now);
+        if let Some(inode) = self.inodes.get_mut(&id)
+            && !inode.listed
+        {
+            inode.listed = true;
+            self.dirty_list.push(id);
+            self.dirty_bytes += INODE_DELTA_BYTES;
+        }
+    }
+
+    /// True if the next cut would have anything in it.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty_list.is_empty() || !self.removals.is_empty()
+    }
+
+    /// An inode whose last name and last handle are gone.
+    pub fn remove_if_unused(&mut self, id: FileId, now: Duration) {
+        let Some(inode) = self.inodes.get(&id) else { return };
+        if inode.record.nlink > 0 || inode.open_count > 0 {
+            return;
+        }
+        let (logged, dirty) = (inode.logged, inode.dirty.values().map(|b| b.len() as u64).sum::<u64>());
+        self.inodes.remove(&id);
+        self.dirty_bytes = self.dirty_bytes.saturating_sub(dirty);
+        if logged {
+            self.removals.insert(id);
+            self.dirty_bytes += INODE_DELTA_BYTES;
+            self.dirty_since.get_or_insert(now);
+        }
+    }
+}
+
+/// What a cut needs for an inode's record and the fixed part of its other deltas, at most.
+pub const INODE_DELTA_BYTES: u64 = 320;
