@@ -1,0 +1,195 @@
+//! The allocation frontier: which index numbers were handed out (design, section 3.4: never twice).
+//!
+//! Numbers come from the manager's slots, in order. A checkpoint records, per volume and slot, a number that is ahead of all that
+//! were handed out, the *reserve*; only numbers below the durable reserve are given away, and after a restart allocation goes on
+//! there. So numbers that a client got and had not used by the time of a crash are lost, not reused.
+
+use crate::api::{INDEX_RANGE_LEN, IndexRange};
+use std::collections::BTreeMap;
+use types::FileId;
+use types::codec::{DecodeError, Put, Reader};
+use types::ids::{SLOT_COUNT, SLOT_SHIFT};
+
+/// The first counter value handed out in a slot: those before are reserved (the root directory is among them).
+pub const COUNTER_FIRST: u64 = 1024;
+/// How far ahead of what was handed out a checkpoint reserves: about a million numbers.
+pub const RESERVE_STRIDE: u64 = 64 * INDEX_RANGE_LEN;
+/// Counter values per slot.
+const COUNTER_END: u64 = 1 << SLOT_SHIFT;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Frontier {
+    /// The next counter value to hand out.
+    next: u64,
+    /// Counter values below this may be handed out: a durable checkpoint is past them.
+    reserved: u64,
+}
+
+/// What a request for numbers gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocation {
+    /// Here they are.
+    Range(IndexRange),
+    /// After the next checkpoint.
+    NeedsReserve,
+    /// All slots of this manager are used up for this volume.
+    Exhausted,
+}
+
+/// What a checkpoint promises: per volume and slot, the counter value at which allocation goes on after a restart.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reserves(BTreeMap<(u16, u16), u64>);
+
+impl Reserves {
+    /// Appends the encoding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.0.len() as u32);
+        for (&(volume, slot), &reserved) in &self.0 {
+            out.put_u16(volume);
+            out.put_u16(slot);
+            out.put_u64(reserved);
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut reserves = BTreeMap::new();
+        for _ in 0..r.count(12, "frontiers")? {
+            let (volume, slot, reserved) = (r.u16("frontier volume")?, r.u16("frontier slot")?, r.u64("frontier")?);
+            let fits = slot < SLOT_COUNT && (COUNTER_FIRST..=COUNTER_END).contains(&reserved);
+            if !fits || reserves.insert((volume, slot), reserved).is_some() {
+                return Err(DecodeError::Invalid("frontier"));
+            }
+        }
+        Ok(Reserves(reserves))
+    }
+}
+
+/// The frontier of all of a manager's slots.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frontiers {
+    /// The manager's slots, ascending.
+    slots: Vec<u16>,
+    /// Slots that were allocated from, or are about to be.
+    frontiers: BTreeMap<(u16, u16), Frontier>,
+}
+
+impl Frontiers {
+    /// For a manager that serves `slots` and whose newest checkpoint made these promises.
+    pub fn new(slots: Vec<u16>, durable: &Reserves) -> Self {
+        let frontiers =
+            durable.0.iter().map(|(&key, &reserved)| (key, Frontier { next: reserved, reserved })).collect();
+        let mut all = Frontiers { slots, frontiers };
+        all.announce(0);
+        all
+    }
+
+    /// Makes the next checkpoint reserve numbers for a volume, if none are.
+    fn announce(&mut self, volume: u16) {
+        if let Some(&slot) = self.slots.first() {
+            let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
+            self.frontiers.entry((volume, slot)).or_insert(fresh);
+        }
+    }
+
+    /// Hands out the next numbers of a volume.
+    pub fn allocate(&mut self, volume: u16) -> Allocation {
+        self.announce(volume);
+        for &slot in &self.slots {
+            let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
+            let frontier = self.frontiers.entry((volume, slot)).or_insert(fresh);
+            let end = frontier.next + INDEX_RANGE_LEN;
+            if end > COUNTER_END {
+                continue;
+            }
+            if end > frontier.reserved {
+                return Allocation::NeedsReserve;
+            }
+            let first = FileId::in_slot(volume, slot, frontier.next);
+            frontier.next = end;
+            return Allocation::Range(IndexRange { first, count: INDEX_RANGE_LEN });
+        }
+        Allocation::Exhausted
+    }
+
+    /// What a checkpoint that is taken now shall promise.
+    pub fn to_reserve(&self) -> Reserves {
+        let ahead = |f: &Frontier| f.reserved.max((f.next + RESERVE_STRIDE).min(COUNTER_END));
+        Reserves(self.frontiers.iter().map(|(&key, f)| (key, ahead(f))).collect())
+    }
+
+    /// A checkpoint with these promises is durable.
+    pub fn made_durable(&mut self, reserves: &Reserves) {
+        for (key, &reserved) in &reserves.0 {
+            if let Some(frontier) = self.frontiers.get_mut(key) {
+                frontier.reserved = frontier.reserved.max(reserved);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn checkpoint(f: &mut Frontiers) -> Reserves {
+        let reserves = f.to_reserve();
+        f.made_durable(&reserves);
+        reserves
+    }
+
+    #[test]
+    fn nothing_is_handed_out_before_a_checkpoint_reserved_it() {
+        let mut f = Frontiers::new(vec![0, 4], &Reserves::default());
+        assert_eq!(f.allocate(0), Allocation::NeedsReserve);
+        checkpoint(&mut f);
+        let first = FileId::in_slot(0, 0, COUNTER_FIRST);
+        assert_eq!(f.allocate(0), Allocation::Range(IndexRange { first, count: INDEX_RANGE_LEN }));
+        assert_eq!(f.allocate(3), Allocation::NeedsReserve);
+        checkpoint(&mut f);
+        let Allocation::Range(range) = f.allocate(3) else { panic!("no numbers after a checkpoint") };
+        assert_eq!((range.first.volume(), range.first.slot()), (3, 0));
+    }
+
+    #[test]
+    fn a_full_slot_is_followed_by_the_next_and_the_last_by_an_error() {
+        let full = Reserves(BTreeMap::from([((0, 0), COUNTER_END - 5)]));
+        let mut f = Frontiers::new(vec![0, 4], &full);
+        assert_eq!(f.allocate(0), Allocation::NeedsReserve);
+        checkpoint(&mut f);
+        let Allocation::Range(range) = f.allocate(0) else { panic!("the second slot was not used") };
+        assert_eq!(range.first, FileId::in_slot(0, 4, COUNTER_FIRST));
+        let full = Reserves(BTreeMap::from([((0, 9), COUNTER_END)]));
+        assert_eq!(Frontiers::new(vec![9], &full).allocate(0), Allocation::Exhausted);
+    }
+
+    proptest! {
+        #[test]
+        fn prop_no_number_is_handed_out_twice_through_crashes(steps in prop::collection::vec(0u8..10, 1..300)) {
+            let slots = vec![2, 7];
+            let mut durable = Reserves::default();
+            let mut f = Frontiers::new(slots.clone(), &durable);
+            let mut seen = std::collections::BTreeSet::new();
+            for step in steps {
+                match step {
+                    0 => durable = checkpoint(&mut f),
+                    1 => {
+                        let mut bytes = Vec::new();
+                        durable.encode(&mut bytes);
+                        f = Frontiers::new(slots.clone(), &Reserves::decode(&mut Reader::new(&bytes)).unwrap());
+                    }
+                    volume => match f.allocate(u16::from(volume % 2)) {
+                        Allocation::Range(range) => {
+                            prop_assert!(range.first.raw() & (COUNTER_END - 1) >= COUNTER_FIRST);
+                            prop_assert_eq!(range.count, INDEX_RANGE_LEN);
+                            prop_assert!(seen.insert(range.first.raw() / INDEX_RANGE_LEN), "{:?} twice", range);
+                        }
+                        Allocation::NeedsReserve => {}
+                        Allocation::Exhausted => prop_assert!(false, "exhausted after a few"),
+                    },
+                }
+            }
+        }
+    }
+}

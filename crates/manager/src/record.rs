@@ -1,0 +1,181 @@
+//! What a manager's own log consists of: records, and per segment a directory of them (docs/disk-format-manager.md).
+//!
+//! A segment's payload is records back to back; its delta section is the [`Directory`], so that what lives in a segment can
+//! be found without reading it. Every record begins with its kind and the version of that kind's encoding.
+
+use types::codec::{DecodeError, Put, Reader};
+use types::{BlockAddr, SegmentId};
+
+/// Version of the directory's encoding.
+const DIRECTORY_VERSION: u16 = 1;
+/// Encoded length of a directory without entries, in bytes.
+pub const DIRECTORY_HEADER_LEN: usize = 6;
+/// Encoded length of a directory entry, in bytes.
+pub const DIRECTORY_ENTRY_LEN: usize = 25;
+/// Version of all record encodings.
+const RECORD_VERSION: u8 = 1;
+
+/// What a record is, and of what.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RecordKey {
+    /// The index node of the file with this raw id.
+    Node(u64),
+    /// Leaf number `.1` of the block map of the file with raw id `.0`.
+    Leaf(u64, u64),
+    /// An imap piece, by its number.
+    Piece(u64),
+    /// Part number `.0` of a root that does not fit one record.
+    RootPart(u64),
+    /// The root: the end of a checkpoint.
+    Root,
+}
+
+impl RecordKey {
+    /// The kind's number and the two parts of the key.
+    fn parts(self) -> (u8, u64, u64) {
+        match self {
+            RecordKey::Node(file) => (1, file, 0),
+            RecordKey::Leaf(file, leaf) => (2, file, leaf),
+            RecordKey::Piece(piece) => (3, piece, 0),
+            RecordKey::RootPart(part) => (4, part, 0),
+            RecordKey::Root => (5, 0, 0),
+        }
+    }
+
+    /// The first bytes of every record of this kind.
+    pub fn begin(self, out: &mut Vec<u8>) {
+        out.put_u8(self.parts().0);
+        out.put_u8(RECORD_VERSION);
+    }
+
+    /// Checks the first bytes of a record that should be of this kind.
+    pub fn check(self, r: &mut Reader<'_>) -> Result<(), DecodeError> {
+        if r.u8("record kind")? != self.parts().0 {
+            return Err(DecodeError::Invalid("record kind"));
+        }
+        match r.u8("record version")? {
+            RECORD_VERSION => Ok(()),
+            found => Err(DecodeError::Version { what: "record", found: found.into(), known: RECORD_VERSION.into() }),
+        }
+    }
+}
+
+/// Which records are where in one segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Directory {
+    entries: Vec<(RecordKey, u32, u32)>,
+}
+
+impl Directory {
+    /// Adds a record at `offset` with length `len`, in bytes of the payload.
+    pub fn push(&mut self, key: RecordKey, offset: u32, len: u32) {
+        self.entries.push((key, offset, len));
+    }
+
+    /// Encoded length in bytes.
+    pub fn encoded_len(&self) -> usize {
+        DIRECTORY_HEADER_LEN + self.entries.len() * DIRECTORY_ENTRY_LEN
+    }
+
+    /// The records with their addresses, where `segment` is the one that this directory is of.
+    pub fn records(&self, segment: SegmentId) -> impl Iterator<Item = (RecordKey, BlockAddr)> + '_ {
+        self.entries.iter().map(move |&(key, offset, len)| (key, BlockAddr { segment, offset, len }))
+    }
+
+    /// The encoding.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.encoded_len());
+        out.put_u16(DIRECTORY_VERSION);
+        out.put_u32(self.entries.len() as u32);
+        for &(key, offset, len) in &self.entries {
+            let (kind, a, b) = key.parts();
+            out.put_u8(kind);
+            out.put_u64(a);
+            out.put_u64(b);
+            out.put_u32(offset);
+            out.put_u32(len);
+        }
+        out
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        match r.u16("directory version")? {
+            DIRECTORY_VERSION => {}
+            found => {
+                return Err(DecodeError::Version { what: "segment directory", found, known: DIRECTORY_VERSION });
+            }
+        }
+        let count = r.count(DIRECTORY_ENTRY_LEN, "directory entries")?;
+        let mut entries = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (kind, a, b) = (r.u8("entry kind")?, r.u64("entry key")?, r.u64("entry key")?);
+            let key = match kind {
+                1 => RecordKey::Node(a),
+                2 => RecordKey::Leaf(a, b),
+                3 => RecordKey::Piece(a),
+                4 => RecordKey::RootPart(a),
+                5 => RecordKey::Root,
+                _ => return Err(DecodeError::Invalid("entry kind")),
+            };
+            let (offset, len) = (r.u32("entry offset")?, r.u32("entry length")?);
+            if offset.checked_add(len).is_none() {
+                return Err(DecodeError::Invalid("entry length"));
+            }
+            entries.push((key, offset, len));
+        }
+        if !r.is_empty() {
+            return Err(DecodeError::Invalid("directory length"));
+        }
+        Ok(Directory { entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = RecordKey> {
+        prop_oneof![
+            any::<u64>().prop_map(RecordKey::Node),
+            any::<(u64, u64)>().prop_map(|(a, b)| RecordKey::Leaf(a, b)),
+            any::<u64>().prop_map(RecordKey::Piece),
+            any::<u64>().prop_map(RecordKey::RootPart),
+            Just(RecordKey::Root),
+        ]
+    }
+
+    #[test]
+    fn a_record_of_another_kind_or_version_is_refused() {
+        let mut bytes = Vec::new();
+        RecordKey::Node(7).begin(&mut bytes);
+        assert_eq!(RecordKey::Node(8).check(&mut Reader::new(&bytes)), Ok(()));
+        assert_eq!(RecordKey::Root.check(&mut Reader::new(&bytes)), Err(DecodeError::Invalid("record kind")));
+        bytes[1] = 9;
+        assert!(matches!(
+            RecordKey::Node(7).check(&mut Reader::new(&bytes)),
+            Err(DecodeError::Version { found: 9, .. })
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn prop_directory_round_trips(entries in prop::collection::vec((key(), 0u32..1 << 30, any::<u16>()), 0..40)) {
+            let mut directory = Directory::default();
+            for (key, offset, len) in entries {
+                directory.push(key, offset, len.into());
+            }
+            let bytes = directory.encode();
+            prop_assert_eq!(bytes.len(), directory.encoded_len());
+            prop_assert_eq!(&Directory::decode(&bytes).unwrap(), &directory);
+            prop_assert!(Directory::decode(&bytes[..bytes.len() - 1]).is_err());
+        }
+
+        #[test]
+        fn prop_rotten_directory_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Directory::decode(&bytes);
+        }
+    }
+}
