@@ -26,6 +26,7 @@ use crate::packed::PackedHeader;
 use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, footprint};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use striped_log::fragment::crc32c;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
@@ -53,6 +54,13 @@ pub struct Identity {
     pub capacity_bytes: u64,
 }
 
+impl Identity {
+    /// Slots that the `fragments` file may have.
+    pub(crate) fn slot_count_max(&self) -> u32 {
+        u32::try_from(self.capacity_bytes / u64::from(SLOT_LEN)).unwrap_or(u32::MAX)
+    }
+}
+
 /// Names a checkpoint and vouches for its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -69,7 +77,7 @@ pub struct Head {
 impl Head {
     /// The head of `body`.
     pub fn of(identity: Identity, sequence: u64, body: &[u8]) -> Head {
-        Head { identity, sequence, body_len: body.len() as u64, body_crc: crc_fast::crc32_iscsi(body) }
+        Head { identity, sequence, body_len: body.len() as u64, body_crc: crc32c(body) }
     }
 
     /// The head's bytes.
@@ -84,14 +92,14 @@ impl Head {
         out.put_u64(self.body_len);
         out.put_u32(self.body_crc);
         out.resize(HEAD_LEN - 4, 0);
-        out.put_u32(crc_fast::crc32_iscsi(&out));
+        out.put_u32(crc32c(&out));
         out.into()
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8]) -> Result<Head, DecodeError> {
         let r = &mut Reader::new(bytes);
-        let sum = crc_fast::crc32_iscsi(r.clone().take(HEAD_LEN - 4, "checkpoint head")?);
+        let sum = crc32c(r.clone().take(HEAD_LEN - 4, "checkpoint head")?);
         if r.take(MAGIC.len(), "checkpoint magic")? != MAGIC {
             return Err(DecodeError::Invalid("checkpoint magic"));
         }
@@ -178,7 +186,7 @@ impl Body {
         body.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
         for _ in 0..r.count(8, "reservation")? {
             let part = Reserved { slot: r.u32("reserved slot")?, start: r.u32("reserved start")? };
-            if part.slot >= body.slot_count || part.start % ALIGN != 0 || part.start > SLOT_LEN {
+            if part.slot >= body.slot_count || !part.start.is_multiple_of(ALIGN) || part.start > SLOT_LEN {
                 return Err(DecodeError::Invalid("reservation"));
             }
             body.reservation.push(part);
@@ -190,7 +198,10 @@ impl Body {
             let place = Place { slot: r.u32("slot")?, offset: r.u32("offset")? };
             let header = PackedHeader::decode(r.blob("packed header")?, fs, id, attempt)?;
             let end = place.offset.checked_add(footprint(header.len()));
-            if place.slot >= body.slot_count || place.offset % ALIGN != 0 || end.is_none_or(|end| end > SLOT_LEN) {
+            if place.slot >= body.slot_count
+                || !place.offset.is_multiple_of(ALIGN)
+                || end.is_none_or(|end| end > SLOT_LEN)
+            {
                 return Err(DecodeError::Invalid("place of a fragment"));
             }
             if body.index.insert(Key::new(id, attempt), Held { place, header }).is_some() {
@@ -255,7 +266,7 @@ mod tests {
     fn a_head_from_the_future_says_so() {
         let mut bytes = Head::of(identity(), 42, b"").encode().to_vec();
         bytes[8] = VERSION as u8 + 1;
-        let crc = crc_fast::crc32_iscsi(&bytes[..HEAD_LEN - 4]);
+        let crc = crc32c(&bytes[..HEAD_LEN - 4]);
         bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(Head::decode(&bytes), Err(DecodeError::Version { .. })));
     }

@@ -1,14 +1,21 @@
 //! Storage servers: dumb and fast (design, section 3.1).
 //!
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
-//! - [`server`]: the server over a [`host::Disk`]: group commit, checkpoints, reads. Its pure parts are [`slots`] (where
-//!   fragments go), [`index`] and [`packed`] (what is where), [`checkpoint`] (bytes of checkpoints) and [`recovery`] (what a
-//!   crash left).
+//! - [`server`]: the server over a [`host::Disk`].
+//!
+//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
+//! Pure: `slots` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
+//! a crash left).
 
 pub mod api;
-pub mod checkpoint;
-pub mod index;
-pub mod packed;
-pub mod slots;
+mod checkpoint;
+mod commit;
+mod files;
+mod index;
+mod packed;
+mod recovery;
+pub mod server;
+mod shared;
+mod slots;
 #[cfg(test)]
 mod testing;

@@ -10,9 +10,7 @@
 //!
 //! A [`PackedHeader`] is always well-formed: it is made from a header or by a [`PackedHeader::decode`] that checked all of it.
 
-use striped_log::fragment::{
-    CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, FragmentHeader, Geometry, PARITY_FRAGMENTS_MAX,
-};
+use striped_log::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader, Geometry};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, SegmentId, StoreId};
 
@@ -26,7 +24,7 @@ pub fn chunk_count(len: u32) -> u32 {
 }
 
 impl PackedHeader {
-    /// Packs `header`. The caller has checked the header with [`check_header`].
+    /// Packs `header`. The caller has checked the header with [`FragmentHeader::check`].
     pub fn new(header: &FragmentHeader) -> Self {
         let g = &header.geometry;
         let mut out =
@@ -61,7 +59,7 @@ impl PackedHeader {
     /// Takes over bytes from a checkpoint, after checking that they are a whole, possible header of fragment `id`.
     pub fn decode(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Self, DecodeError> {
         let header = unpack(bytes, fs, id, attempt)?;
-        check_header(&header).map_err(DecodeError::Invalid)?;
+        header.check()?;
         Ok(PackedHeader(bytes.into()))
     }
 
@@ -117,25 +115,6 @@ fn unpack(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Frag
         chunk_crcs,
         len,
     })
-}
-
-/// Checks what the store relies on: bounds, and that counts fit each other. Says what is wrong otherwise.
-pub fn check_header(header: &FragmentHeader) -> Result<(), &'static str> {
-    let g = &header.geometry;
-    let (k, m) = (usize::from(g.k), usize::from(g.m));
-    if k == 0 || k > DATA_FRAGMENTS_MAX || m > PARITY_FRAGMENTS_MAX || g.members.len() != k + m {
-        return Err("stripe geometry");
-    }
-    if usize::from(header.id.index) >= k + m {
-        return Err("fragment index");
-    }
-    if header.len > FRAGMENT_LEN_MAX {
-        return Err("fragment length");
-    }
-    if header.chunk_crcs.len() != chunk_count(header.len) as usize {
-        return Err("number of chunk checksums");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -155,6 +155,11 @@ impl Slots {
         self.used_bytes
     }
 
+    /// Live fragments in a slot.
+    pub fn live_count(&self, slot: u32) -> usize {
+        self.slots.get(slot as usize).map_or(0, |slot| slot.live_count as usize)
+    }
+
     /// Slots that a draft could take, beyond those that are open or reserved already.
     pub fn available(&self) -> usize {
         self.free.len() + self.quarantined.len()

@@ -1,13 +1,15 @@
 //! Fragments for tests.
 
 use bytes::Bytes;
-use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry};
+use striped_log::fragment::{Fragment, FragmentHeader, Geometry, chunk_crcs};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The file system of all test fragments.
 pub const FS: FsUuid = FsUuid([7; 16]);
-/// The store that tests run; member 0 and 1 of every test stripe.
+/// The store that tests run.
 pub const STORE: StoreId = StoreId::new(1);
+/// The other member of every test stripe.
+const OTHER: StoreId = StoreId::new(2);
 
 /// A segment's name.
 pub fn segment(log: u32, epoch: u32, seq: u64) -> SegmentId {
@@ -27,18 +29,19 @@ pub fn payload(id: FragmentId, len: u32) -> Bytes {
     out.into()
 }
 
-/// Fragment `index` of a 1+1 stripe.
+/// Fragment `index` of a 1+1 stripe, on [`STORE`].
 pub fn fragment_of(segment: SegmentId, index: u8, attempt: u16, len: u32) -> Fragment {
     let id = FragmentId { segment, index };
     let payload = payload(id, len);
+    let members = if index == 0 { vec![STORE, OTHER] } else { vec![OTHER, STORE] };
     let header = FragmentHeader {
         fs: FS,
         id,
         attempt,
-        geometry: Geometry { k: 1, m: 1, fragment_len: len, payload_len: len, members: vec![STORE, STORE] },
+        geometry: Geometry { k: 1, m: 1, fragment_len: len, payload_len: len, members },
         delta_offset: len / 2,
         previous: segment.seq.checked_sub(1).map(|seq| SegmentId { seq, ..segment }),
-        chunk_crcs: payload.chunks(CHUNK_LEN as usize).map(crc_fast::crc32_iscsi).collect(),
+        chunk_crcs: chunk_crcs(&payload),
         len,
     };
     Fragment { header, payload }

@@ -1,0 +1,181 @@
+//! The files of a store: reading the newest checkpoint, writing the next one.
+
+use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head, Identity};
+use bytes::Bytes;
+use host::{Disk, File};
+use std::io;
+use std::sync::Arc;
+use striped_log::fragment::crc32c;
+use thiserror::Error;
+use types::codec::DecodeError;
+
+const FRAGMENTS: &str = "fragments";
+const CHECKPOINTS: [&str; 2] = ["checkpoint-a", "checkpoint-b"];
+/// Space for checkpoints is set aside in steps of this many bytes, so that most find it there.
+const CHECKPOINT_STEP: u64 = 1 << 20;
+
+/// Why a folder could not be opened, or made into a store.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The folder holds no store (or one whose creation was cut short: create it again).
+    #[error("not a store: no checkpoint found")]
+    NotAStore,
+    /// A newer program wrote it.
+    #[error("the store's format is version {found}, this program knows up to {known}: use a newer starling")]
+    Version {
+        /// The version found.
+        found: u16,
+        /// The newest version this program reads.
+        known: u16,
+    },
+    /// What the store needs to know of its fragments is lost; its fragments must be rebuilt from the other stores.
+    #[error("the store is damaged: {what}")]
+    Damaged {
+        /// What does not hold.
+        what: String,
+    },
+    /// Creating: there is a store already. Opening: the files are of different stores.
+    #[error("the folder holds files of another store")]
+    Foreign,
+    /// The disk refused or failed.
+    #[error("disk error: {0}")]
+    Disk(#[from] io::Error),
+}
+
+impl From<DecodeError> for OpenError {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Version { found, known, .. } => OpenError::Version { found, known },
+            other => OpenError::damaged(other.to_string()),
+        }
+    }
+}
+
+impl OpenError {
+    /// [`OpenError::Damaged`].
+    pub fn damaged(what: impl Into<String>) -> Self {
+        OpenError::Damaged { what: what.into() }
+    }
+}
+
+/// Why a checkpoint could not be written.
+#[derive(Debug)]
+pub enum WriteError {
+    /// No space for it; nothing was written.
+    Full,
+    /// What is on the disk is unknown.
+    Failed(io::Error),
+}
+
+/// The open files of a store.
+#[derive(Clone)]
+pub struct Files {
+    /// All slots.
+    pub fragments: Arc<dyn File>,
+    checkpoints: [Arc<dyn File>; 2],
+}
+
+/// The newest checkpoint and where it is.
+pub struct Newest {
+    /// Its head.
+    pub head: Head,
+    /// What it records.
+    pub body: Body,
+    /// Which of the two files holds it.
+    pub which: usize,
+}
+
+impl Files {
+    /// Opens the files, creating those that are not there.
+    pub async fn open(disk: &dyn Disk) -> io::Result<Files> {
+        let files = Files {
+            fragments: disk.open(FRAGMENTS, true).await?,
+            checkpoints: [disk.open(CHECKPOINTS[0], true).await?, disk.open(CHECKPOINTS[1], true).await?],
+        };
+        disk.sync_names().await?;
+        Ok(files)
+    }
+
+    /// True when the folder has a checkpoint file, valid or not.
+    pub async fn present(disk: &dyn Disk) -> io::Result<bool> {
+        Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
+    }
+
+    /// Makes all that can be read durable. What a crashed process wrote last may be in memory only; it must not be built
+    /// upon before it is on the disk.
+    pub async fn sync(&self) -> io::Result<()> {
+        for file in [&self.fragments, &self.checkpoints[0], &self.checkpoints[1]] {
+            file.sync_data().await?;
+        }
+        Ok(())
+    }
+
+    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if it is not whole now, the
+    /// store is damaged rather than young.
+    pub async fn newest(&self) -> Result<Newest, OpenError> {
+        let mut newest: Option<(usize, Head)> = None;
+        for (which, file) in self.checkpoints.iter().enumerate() {
+            for head in read_heads(file.as_ref()).await? {
+                if newest.is_some_and(|(_, other)| other.identity != head.identity) {
+                    return Err(OpenError::Foreign);
+                }
+                if newest.is_none_or(|(_, other)| other.sequence < head.sequence) {
+                    newest = Some((which, head));
+                }
+            }
+        }
+        let Some((which, head)) = newest else {
+            // The first checkpoint precedes the first slot.
+            return Err(match self.fragments.len().await? {
+                0 => OpenError::NotAStore,
+                _ => OpenError::damaged("no valid checkpoint"),
+            });
+        };
+        let file = &self.checkpoints[which];
+        if file.len().await?.checked_sub(BODY_OFFSET).is_none_or(|len| len < head.body_len) {
+            return Err(OpenError::damaged("the newest checkpoint is cut short"));
+        }
+        let bytes = file.read_at(BODY_OFFSET, head.body_len as usize).await?;
+        if crc32c(&bytes) != head.body_crc {
+            return Err(OpenError::damaged("the newest checkpoint does not match its checksum"));
+        }
+        Ok(Newest { head, body: Body::decode(&bytes, head.identity.fs)?, which })
+    }
+
+    /// Writes a checkpoint over file `which`, which does not hold the newest one; Ok means durable.
+    pub async fn write(
+        &self,
+        which: usize,
+        identity: Identity,
+        sequence: u64,
+        body: Vec<u8>,
+    ) -> Result<(), WriteError> {
+        let file = &self.checkpoints[which];
+        let head = Head::of(identity, sequence, &body).encode();
+        let len = BODY_OFFSET + body.len() as u64;
+        match file.allocate(len.next_multiple_of(CHECKPOINT_STEP)).await {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(WriteError::Full),
+            other => other.map_err(WriteError::Failed)?,
+        }
+        file.write_and_sync(vec![(BODY_OFFSET, vec![Bytes::from(body)])]).await.map_err(WriteError::Failed)?;
+        let heads = HEAD_OFFSETS.map(|offset| (offset, vec![head.clone()]));
+        file.write_and_sync(heads.into()).await.map_err(WriteError::Failed)
+    }
+}
+
+/// The valid heads of a checkpoint file.
+async fn read_heads(file: &dyn File) -> Result<Vec<Head>, OpenError> {
+    let (mut heads, len) = (Vec::new(), file.len().await?);
+    for offset in HEAD_OFFSETS {
+        if len < offset + HEAD_LEN as u64 {
+            break;
+        }
+        match Head::decode(&file.read_at(offset, HEAD_LEN).await?) {
+            Ok(head) => heads.push(head),
+            Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
+            // Never written, torn, or rotten: the other copy or the other file counts.
+            Err(_) => {}
+        }
+    }
+    Ok(heads)
+}

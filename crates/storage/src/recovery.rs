@@ -1,0 +1,111 @@
+//! What a crash left: the walk over a slot that finds its fragments again. Pure; [`crate::files`] reads the bytes.
+//!
+//! Only slots that the newest checkpoint reserved can hold fragments that it does not list. Their walk goes from header
+//! to header, the length of each giving the place of the next, and ends at the first header that is not whole or that was
+//! not written under that checkpoint. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
+//! it is left out, and the walk goes on after it, since acknowledged ones may follow.
+//!
+//! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for headers inside payloads.
+
+use crate::slots::{ALIGN, footprint};
+use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
+use types::codec::DecodeError;
+
+/// One fragment found in a slot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its header.
+    pub header: FragmentHeader,
+    /// Byte offset of the header from where the walk began.
+    pub offset: u32,
+    /// True when the payload is what the header says.
+    pub intact: bool,
+}
+
+impl Found {
+    /// The bytes of the payload, in what was walked.
+    pub fn payload_range(&self) -> std::ops::Range<usize> {
+        let begin = self.offset as usize + HEADER_LEN;
+        begin..begin + self.header.len as usize
+    }
+
+    /// Bytes the fragment takes.
+    pub fn footprint(&self) -> u32 {
+        footprint(self.header.len)
+    }
+}
+
+/// The fragments in `bytes`, a slot from some fragment's header to the slot's end, and where the walk ended. `belongs` is asked of
+/// each header and its generation; the first that does not belong ends the walk. Fails only on a header that a newer program wrote.
+pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Result<(Vec<Found>, u32), DecodeError> {
+    let (mut found, mut offset) = (Vec::new(), 0);
+    while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= ALIGN as usize) {
+        let (header, generation) = match FragmentHeader::decode_with_generation(rest) {
+            Ok(decoded) => decoded,
+            Err(error @ DecodeError::Version { .. }) => return Err(error),
+            Err(_) => break,
+        };
+        if !belongs(&header, generation) || footprint(header.len) as usize > rest.len() {
+            break;
+        }
+        let payload = &rest[HEADER_LEN..HEADER_LEN + header.len as usize];
+        let intact = chunk_crcs(payload) == header.chunk_crcs;
+        let here = Found { header, offset, intact };
+        offset += here.footprint();
+        found.push(here);
+    }
+    Ok((found, offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::SLOT_LEN;
+    use crate::testing::fragment;
+
+    /// A slot with fragments of these lengths, written under these generations.
+    fn slot(fragments: &[(u32, u64)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (i, (len, generation)) in fragments.iter().enumerate() {
+            let fragment = fragment(1, i as u64, 0, *len);
+            bytes.extend_from_slice(&fragment.header.encode_with_generation(*generation));
+            bytes.extend_from_slice(&fragment.payload);
+            bytes.resize(bytes.len().next_multiple_of(ALIGN as usize), 0);
+        }
+        bytes.resize(SLOT_LEN as usize, 0);
+        bytes
+    }
+
+    fn walked(bytes: &[u8]) -> (Vec<(u64, bool)>, u32) {
+        let (found, end) = walk(bytes, |_, generation| generation == 5).unwrap();
+        (found.iter().map(|f| (f.header.id.segment.seq, f.intact)).collect(), end)
+    }
+
+    #[test]
+    fn all_fragments_of_the_generation_are_found() {
+        let bytes = slot(&[(100, 5), (70_000, 5), (0, 5)]);
+        assert_eq!(walked(&bytes), (vec![(0, true), (1, true), (2, true)], 4096 + 73728 + 4096));
+        assert_eq!(walked(&slot(&[(1 << 20, 5)])), (vec![(0, true)], SLOT_LEN));
+        assert_eq!(walked(&vec![0; SLOT_LEN as usize]), (vec![], 0));
+        assert_eq!(walked(&[]), (vec![], 0));
+    }
+
+    #[test]
+    fn an_earlier_use_of_the_slot_ends_the_walk() {
+        assert_eq!(walked(&slot(&[(100, 5), (100, 4), (100, 5)])), (vec![(0, true)], 4096));
+    }
+
+    #[test]
+    fn a_torn_header_ends_the_walk_and_a_torn_payload_is_told() {
+        let mut bytes = slot(&[(100, 5), (100, 5), (100, 5), (100, 5)]);
+        bytes[4096 + HEADER_LEN + 50] ^= 1;
+        bytes[3 * 4096 + 50] ^= 1;
+        assert_eq!(walked(&bytes), (vec![(0, true), (1, false), (2, true)], 3 * 4096));
+    }
+
+    #[test]
+    fn a_fragment_that_would_reach_beyond_the_slot_is_not_taken() {
+        let bytes = slot(&[(100, 5), (70_000, 5)]);
+        assert_eq!(walked(&bytes[..8192]), (vec![(0, true)], 4096));
+    }
+}

@@ -1,0 +1,335 @@
+//! A storage server over a [`Disk`].
+//!
+//! Reads and queries are answered here, from the index and the disk, at any time; changes go through the commit loop.
+//!
+//! Must survive, without losing a fragment that was acknowledged: power loss at any point, torn and reordered
+//! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
+
+use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use crate::checkpoint::encode_body;
+use crate::commit::{Committer, KEEP_FREE};
+use crate::files::{Files, Newest, WriteError};
+use crate::index::{Held, Key};
+use crate::packed::PackedHeader;
+use crate::recovery::{Found, walk};
+use crate::shared::{Shared, State};
+use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, Slots, footprint};
+use bytes::Bytes;
+use host::{Disk, Host};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, HEADER_LEN, chunk_crcs, crc32c};
+use types::codec::DecodeError;
+use types::{BoxFuture, FragmentId, LogId, SegmentId};
+
+pub use crate::checkpoint::Identity;
+pub use crate::files::OpenError;
+
+/// A storage server. Dropping it asks for a last checkpoint; [`close`](Self::close) also waits for it.
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Makes the disk's folder into an empty store. [`OpenError::Foreign`] if it holds one already.
+    pub async fn create(host: Host, disk: Arc<dyn Disk>, identity: Identity) -> Result<Arc<Server>, OpenError> {
+        let files = Files::open(disk.as_ref()).await?;
+        match files.newest().await {
+            Err(OpenError::NotAStore) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(OpenError::Foreign),
+        }
+        let body = encode_body(0, &BTreeMap::new(), &Maps::default(), &[], &Default::default());
+        match files.write(0, identity, 1, body).await {
+            Ok(()) => {}
+            Err(WriteError::Full) => return Err(io::Error::from(io::ErrorKind::StorageFull).into()),
+            Err(WriteError::Failed(error)) => return Err(error.into()),
+        }
+        Self::open(host, disk).await
+    }
+
+    /// Opens a store: reads the newest checkpoint and looks for what was written after it.
+    pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Server>, OpenError> {
+        if !Files::present(disk.as_ref()).await? {
+            return Err(OpenError::NotAStore);
+        }
+        let files = Files::open(disk.as_ref()).await?;
+        files.sync().await?;
+        let Newest { head, body, which } = files.newest().await?;
+        if files.fragments.len().await? < u64::from(body.slot_count) * u64::from(SLOT_LEN) {
+            return Err(OpenError::damaged("the fragments file is shorter than the checkpoint says"));
+        }
+
+        let mut index = body.index;
+        let mut partial = Vec::with_capacity(body.reservation.len());
+        let discarded = |header: &FragmentHeader| {
+            let segment = &header.id.segment;
+            body.seals.get(&segment.log).is_some_and(|seal| crate::index::discards(seal, segment))
+        };
+        for part in body.reservation {
+            let (found, end) = scan(&files, part, &head.identity, head.sequence).await?;
+            for Found { header, offset, intact } in found {
+                let key = Key::new(header.id, header.attempt);
+                if !intact || discarded(&header) || index.get(&key).is_some() {
+                    continue;
+                }
+                let place = Place { slot: part.slot, offset: part.start + offset };
+                index.insert(key, Held { place, header: PackedHeader::new(&header) });
+            }
+            partial.push(Reserved { slot: part.slot, start: part.start + end });
+        }
+
+        let live = index.iter().map(|(_, held)| (held.place, footprint(held.header.len())));
+        let slots = Slots::recover(body.slot_count, live, &partial).map_err(OpenError::damaged)?;
+        let state = State { index, slots, seals: body.seals, maps: body.maps, writable: true, deleted_count: 0 };
+        let shared = Shared::new(head.identity, files, state);
+        let committer = Committer::new(shared.clone(), head.sequence, which);
+        host.tasks.spawn(Box::pin(committer.run()));
+        Ok(Arc::new(Server { shared }))
+    }
+
+    /// Whose fragments this store holds, and how many.
+    pub fn identity(&self) -> Identity {
+        self.shared.identity
+    }
+
+    /// Waits for everything queued, writes a last checkpoint so that the next start has nothing to look for, and takes no
+    /// more changes. Reads go on.
+    pub fn close(&self) -> BoxFuture<Result<(), StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.close().await })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.close_soon();
+    }
+}
+
+/// What was written to a reserved part of a slot under checkpoint `sequence`, and how far it goes.
+async fn scan(
+    files: &Files,
+    part: Reserved,
+    identity: &Identity,
+    sequence: u64,
+) -> Result<(Vec<Found>, u32), OpenError> {
+    let belongs = |header: &FragmentHeader, generation: u64| {
+        generation == sequence && header.fs == identity.fs && is_member(header, identity)
+    };
+    let room = SLOT_LEN - part.start;
+    if room < ALIGN {
+        return Ok((Vec::new(), 0));
+    }
+    let offset = Place { slot: part.slot, offset: part.start }.file_offset();
+    // Most of a reservation was never written: one page tells.
+    let first = files.fragments.read_at(offset, HEADER_LEN).await?;
+    match FragmentHeader::decode_with_generation(&first) {
+        Ok((header, generation)) if belongs(&header, generation) => {}
+        Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
+        _ => return Ok((Vec::new(), 0)),
+    }
+    let bytes = files.fragments.read_at(offset, room as usize).await?;
+    Ok(walk(&bytes, belongs)?)
+}
+
+/// True when the header says that this store holds the fragment.
+fn is_member(header: &FragmentHeader, identity: &Identity) -> bool {
+    header.geometry.members.get(usize::from(header.id.index)) == Some(&identity.store)
+}
+
+impl Shared {
+    /// What must be true of a fragment before it is written.
+    fn admit(&self, fragment: &Fragment) -> Result<Key, StorageError> {
+        let header = &fragment.header;
+        if header.fs != self.identity.fs {
+            return Err(StorageError::BadRequest("fragment of another file system"));
+        }
+        if header.check().is_err() || fragment.payload.len() != header.len as usize {
+            return Err(StorageError::BadRequest("fragment header"));
+        }
+        if !is_member(header, &self.identity) {
+            return Err(StorageError::BadRequest("fragment for another store"));
+        }
+        Ok(Key::new(header.id, header.attempt))
+    }
+
+    async fn read(&self, key: Key, range: Range<u32>) -> Result<Bytes, StorageError> {
+        loop {
+            let (held, chunks, bytes) = {
+                let state = self.state.lock();
+                let held = state.index.get(&key).ok_or(StorageError::NotFound(key.id()))?;
+                let len = held.header.len();
+                if range.start > range.end || range.end > len {
+                    return Err(StorageError::BadRequest("range beyond the fragment"));
+                }
+                let chunks = range.start / CHUNK_LEN..range.end.div_ceil(CHUNK_LEN);
+                let bytes = chunks.start * CHUNK_LEN..(chunks.end * CHUNK_LEN).min(len);
+                (held.clone(), chunks, bytes)
+            };
+            if range.is_empty() {
+                return Ok(Bytes::new());
+            }
+            let offset = held.place.file_offset() + HEADER_LEN as u64 + u64::from(bytes.start);
+            let result = self.files.fragments.read_at(offset, bytes.len()).await;
+            if !self.still_at(&key, held.place)? {
+                continue;
+            }
+            let read = result.map_err(|error| StorageError::Disk(error.to_string()))?;
+            for (chunk, chunk_index) in read.chunks(CHUNK_LEN as usize).zip(chunks) {
+                if crc32c(chunk) != held.header.chunk_crc(chunk_index) {
+                    return Err(StorageError::Damaged(key.id()));
+                }
+            }
+            let skip = (range.start - bytes.start) as usize;
+            return Ok(read.slice(skip..skip + range.len()));
+        }
+    }
+
+    /// After a read: whether what was read was this fragment all the time. A slot is reused only after its fragments have
+    /// left the index, so a fragment that is still at its place has not been overwritten.
+    fn still_at(&self, key: &Key, place: Place) -> Result<bool, StorageError> {
+        let state = self.state.lock();
+        let held = state.index.get(key).ok_or(StorageError::NotFound(key.id()))?;
+        Ok(held.place == place)
+    }
+
+    async fn verify(&self, id: FragmentId) -> Result<(), StorageError> {
+        let keys: Vec<Key> = self.state.lock().index.attempts(id).map(|(key, _)| *key).collect();
+        if keys.is_empty() {
+            return Err(StorageError::NotFound(id));
+        }
+        for key in keys {
+            self.verify_attempt(key).await?;
+        }
+        Ok(())
+    }
+
+    async fn verify_attempt(&self, key: Key) -> Result<(), StorageError> {
+        let id = key.id();
+        loop {
+            let held = self.state.lock().index.get(&key).cloned().ok_or(StorageError::NotFound(id))?;
+            let len = HEADER_LEN + held.header.len() as usize;
+            let result = self.files.fragments.read_at(held.place.file_offset(), len).await;
+            if !self.still_at(&key, held.place)? {
+                continue;
+            }
+            let read = result.map_err(|error| StorageError::Disk(error.to_string()))?;
+            let known = held.header.unpack(self.identity.fs, id, key.attempt);
+            return match FragmentHeader::decode(&read) {
+                Ok(header) if Ok(&header) == known.as_ref() && chunk_crcs(&read[HEADER_LEN..]) == header.chunk_crcs => {
+                    Ok(())
+                }
+                _ => Err(StorageError::Damaged(id)),
+            };
+        }
+    }
+}
+
+/// An answer that memory has.
+fn now<T: Send + 'static>(result: Result<T, StorageError>) -> BoxFuture<Result<T, StorageError>> {
+    Box::pin(std::future::ready(result))
+}
+
+/// What the index keeps was checked when it came in.
+fn unpackable(_: DecodeError) -> StorageError {
+    StorageError::Disk("a header in memory does not decode".into())
+}
+
+impl Storage for Server {
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        let key = match self.shared.admit(&fragment) {
+            Ok(key) => key,
+            Err(error) => return now(Err(error)),
+        };
+        {
+            let state = self.shared.state.lock();
+            if state.is_sealed(&key.segment()) {
+                return now(Err(StorageError::Sealed(key.log)));
+            }
+            if !state.writable {
+                return now(Err(StorageError::Unavailable));
+            }
+            if state.index.get(&key).is_some() {
+                return now(Ok(()));
+            }
+        }
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.put(fragment, key).await })
+    }
+
+    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.read(Key::new(id, attempt), range).await })
+    }
+
+    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        now(self.shared.state.lock().index.describe(self.shared.identity.fs, segment).map_err(unpackable))
+    }
+
+    fn list(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        count_max: usize,
+    ) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        let state = self.shared.state.lock();
+        now(state.index.list(self.shared.identity.fs, log, from_seq, count_max).map_err(unpackable))
+    }
+
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
+        now(Ok(self.shared.state.lock().index.segments()))
+    }
+
+    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
+        let wanted = {
+            let mut state = self.shared.state.lock();
+            for segment in segments {
+                state.delete(segment);
+            }
+            state.wants_checkpoint()
+        };
+        if wanted {
+            self.shared.want_checkpoint();
+        }
+        now(Ok(()))
+    }
+
+    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.seal(seal).await })
+    }
+
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
+        now(Ok(self.shared.state.lock().seals.values().copied().collect()))
+    }
+
+    fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.put_maps(maps).await })
+    }
+
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
+        now(Ok(self.shared.state.lock().maps.clone()))
+    }
+
+    fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.verify(id).await })
+    }
+
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
+        let identity = self.shared.identity;
+        let usable_slots = u64::from(identity.slot_count_max()).saturating_sub(KEEP_FREE as u64);
+        let state = self.shared.state.lock();
+        now(Ok(StoreStatus {
+            id: identity.store,
+            capacity_bytes: usable_slots * u64::from(SLOT_LEN),
+            used_bytes: state.slots.used_bytes(),
+            fragment_count: state.index.len() as u64,
+            writable: state.writable,
+        }))
+    }
+}

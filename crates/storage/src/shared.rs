@@ -1,0 +1,246 @@
+//! What requests and the commit loop of one server share: the state under its lock, and the queue of changes.
+
+use crate::api::{Maps, Seal, StorageError};
+use crate::checkpoint::Identity;
+use crate::files::Files;
+use crate::index::{Index, Key};
+use crate::slots::{Slots, footprint};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use striped_log::fragment::Fragment;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use types::{LogId, SegmentId};
+
+/// Bytes of puts that wait or are being written; further puts wait for room before they queue up.
+const QUEUE_BYTES_MAX: u32 = 64 << 20;
+/// The queue's room is counted in units of this many bytes.
+const QUEUE_UNIT: u32 = crate::slots::ALIGN;
+/// Seals and maps that wait; further ones are refused as [`StorageError::Unavailable`].
+const CONTROLS_MAX: usize = 1024;
+/// Fragments deleted since the last checkpoint before one is written for them, at least.
+const DELETED_MAX: usize = 1024;
+
+/// Everything that the two halves of a server share.
+pub struct Shared {
+    /// Whose fragments.
+    pub identity: Identity,
+    /// The open files.
+    pub files: Files,
+    /// What the store knows. The lock is held for map operations and for encoding a checkpoint, never across an await.
+    pub state: Mutex<State>,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    room: Arc<Semaphore>,
+}
+
+/// What the store knows.
+pub struct State {
+    /// All durable fragments.
+    pub index: Index,
+    /// Where fragments go.
+    pub slots: Slots,
+    /// The fences.
+    pub seals: BTreeMap<LogId, Seal>,
+    /// The newest maps.
+    pub maps: Maps,
+    /// False after a failed write or sync, and when closed.
+    pub writable: bool,
+    /// Fragments deleted since the last checkpoint.
+    pub deleted_count: usize,
+}
+
+impl State {
+    /// True when the writer of this segment was declared dead.
+    pub fn is_sealed(&self, segment: &SegmentId) -> bool {
+        self.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch)
+    }
+
+    /// Forgets the fragments of a segment.
+    pub fn delete(&mut self, segment: SegmentId) {
+        for held in self.index.remove_segment(segment) {
+            self.slots.release(held.place, footprint(held.header.len()));
+            self.deleted_count += 1;
+        }
+    }
+
+    /// Sets a seal if it is above the present one, and deletes what it discards. True when it was set.
+    pub fn seal(&mut self, seal: Seal) -> bool {
+        if self.seals.get(&seal.log).is_some_and(|present| present.epoch >= seal.epoch) {
+            return false;
+        }
+        self.seals.insert(seal.log, seal);
+        for held in self.index.remove_discarded(&seal) {
+            self.slots.release(held.place, footprint(held.header.len()));
+            self.deleted_count += 1;
+        }
+        true
+    }
+
+    /// True when so much was deleted since the last checkpoint that it should be recorded. In proportion to what a checkpoint
+    /// costs.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.deleted_count >= DELETED_MAX.max(self.index.len() / 8)
+    }
+}
+
+/// A fragment that waits to be written.
+pub struct Put {
+    /// The fragment.
+    pub fragment: Fragment,
+    /// Its key.
+    pub key: Key,
+    /// Bytes it takes.
+    pub footprint: u32,
+    /// Told when it is durable or refused.
+    pub done: oneshot::Sender<Result<(), StorageError>>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// A change that must be in a checkpoint before it is answered.
+pub enum Control {
+    /// Fence a log.
+    Seal(Seal, oneshot::Sender<Result<Seal, StorageError>>),
+    /// Keep maps.
+    Maps(Maps, oneshot::Sender<Result<(), StorageError>>),
+}
+
+#[derive(Default)]
+struct Queue {
+    puts: VecDeque<Put>,
+    controls: Vec<Control>,
+    checkpoint: bool,
+    closing: bool,
+    closers: Vec<oneshot::Sender<Result<(), StorageError>>>,
+}
+
+/// All that waited when the commit loop looked.
+pub struct Batch {
+    /// Fragments to be written.
+    pub puts: VecDeque<Put>,
+    /// Seals and maps.
+    pub controls: Vec<Control>,
+    /// A checkpoint is asked for.
+    pub checkpoint: bool,
+    /// The loop must end after this batch, and tell these.
+    pub closing: Option<Vec<oneshot::Sender<Result<(), StorageError>>>>,
+}
+
+impl Shared {
+    /// Puts the parts together.
+    pub fn new(identity: Identity, files: Files, state: State) -> Arc<Shared> {
+        Arc::new(Shared {
+            identity,
+            files,
+            state: Mutex::new(state),
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            room: Arc::new(Semaphore::new((QUEUE_BYTES_MAX / QUEUE_UNIT) as usize)),
+        })
+    }
+
+    /// Queues a fragment up and waits until it is durable.
+    pub async fn put(&self, fragment: Fragment, key: Key) -> Result<(), StorageError> {
+        let footprint = footprint(fragment.header.len);
+        let room = self.room.clone().acquire_many_owned(footprint / QUEUE_UNIT).await;
+        let room = room.map_err(|_| StorageError::Unavailable)?;
+        let (done, answer) = oneshot::channel();
+        self.push(|queue| queue.puts.push_back(Put { fragment, key, footprint, done, _room: room }))?;
+        answer.await.map_err(|_| StorageError::Unavailable)?
+    }
+
+    /// Queues a seal up and waits until it, or a later one, is durable.
+    pub async fn seal(&self, seal: Seal) -> Result<Seal, StorageError> {
+        let (done, answer) = oneshot::channel();
+        self.control(Control::Seal(seal, done))?;
+        answer.await.map_err(|_| StorageError::Unavailable)?
+    }
+
+    /// Queues maps up and waits until they, or later ones, are durable.
+    pub async fn put_maps(&self, maps: Maps) -> Result<(), StorageError> {
+        let (done, answer) = oneshot::channel();
+        self.control(Control::Maps(maps, done))?;
+        answer.await.map_err(|_| StorageError::Unavailable)?
+    }
+
+    /// Ends the commit loop after everything queued and a last checkpoint.
+    pub async fn close(&self) -> Result<(), StorageError> {
+        let (done, answer) = oneshot::channel();
+        self.push(|queue| {
+            queue.closers.push(done);
+            queue.closing = true;
+        })?;
+        answer.await.map_err(|_| StorageError::Unavailable)?
+    }
+
+    /// As [`close`](Self::close), without waiting.
+    pub fn close_soon(&self) {
+        // Refused means that it is closing already.
+        let _ = self.push(|queue| queue.closing = true);
+    }
+
+    /// Asks for a checkpoint, sometime.
+    pub fn want_checkpoint(&self) {
+        // When closing, there will be one anyway.
+        let _ = self.push(|queue| queue.checkpoint = true);
+    }
+
+    fn control(&self, control: Control) -> Result<(), StorageError> {
+        let mut queue = self.queue.lock();
+        if queue.closing || queue.controls.len() >= CONTROLS_MAX {
+            return Err(StorageError::Unavailable);
+        }
+        queue.controls.push(control);
+        drop(queue);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    fn push(&self, change: impl FnOnce(&mut Queue)) -> Result<(), StorageError> {
+        let mut queue = self.queue.lock();
+        if queue.closing {
+            return Err(StorageError::Unavailable);
+        }
+        change(&mut queue);
+        drop(queue);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Waits until there is something to do, and takes all of it, but no more puts than `bytes_max` (at least one).
+    pub async fn next_batch(&self, bytes_max: u64) -> Batch {
+        loop {
+            if let Some(batch) = self.take_batch(bytes_max) {
+                return batch;
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    fn take_batch(&self, bytes_max: u64) -> Option<Batch> {
+        let queue = &mut *self.queue.lock();
+        let (mut bytes, mut count) = (0, 0);
+        for put in &queue.puts {
+            bytes += u64::from(put.footprint);
+            if count > 0 && bytes > bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        let puts: VecDeque<Put> = if count == queue.puts.len() {
+            std::mem::take(&mut queue.puts)
+        } else {
+            queue.puts.drain(..count).collect()
+        };
+        let last = queue.puts.is_empty();
+        if puts.is_empty() && queue.controls.is_empty() && !queue.checkpoint && !queue.closing {
+            return None;
+        }
+        Some(Batch {
+            puts,
+            controls: std::mem::take(&mut queue.controls),
+            checkpoint: std::mem::take(&mut queue.checkpoint),
+            closing: (queue.closing && last).then(|| std::mem::take(&mut queue.closers)),
+        })
+    }
+}
