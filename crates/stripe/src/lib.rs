@@ -2,3 +2,27 @@
 //!
 //! - [`Stripe`]: put a segment by the commit rule, read with degraded reads, delete, recover a log's tail, scrub.
 //! - [`LogWriter`]: one log's order: names segments, keeps several in flight, acknowledges in order.
+//!
+//! Stores are trusted to keep what they acknowledged; everything else about them may go wrong, at no more than `m` of them
+//! at a time: errors, silence, damage, lost disks, coming back with an old state. What must hold through all of it: an
+//! acknowledged segment reads back byte for byte, and so does every segment before it in its log.
+
+mod catch_up;
+mod error;
+mod health;
+mod layout;
+mod maps;
+mod put;
+mod read;
+mod recover;
+mod scrub;
+mod stripe;
+mod writer;
+
+pub use error::StripeError;
+pub use health::{StoreHealth, StoreState};
+pub use layout::SegmentInfo;
+pub use recover::LogTail;
+pub use scrub::{ScrubProgress, ScrubReport};
+pub use stripe::{Options, Stripe};
+pub use writer::LogWriter;

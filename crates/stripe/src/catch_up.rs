@@ -1,0 +1,63 @@
+//! Bringing a store that was away up to date before it is used: seals, maps and deletions that it missed.
+//!
+//! A store with an old seal would take fragments of a writer that was declared dead, and show segments that recovery has
+//! discarded. Whatever seal or map is in force is at a quorum of stores, so any quorum knows it.
+
+use crate::Stripe;
+use std::collections::BTreeMap;
+use storage::api::{Seal, StorageError};
+use types::LogId;
+
+/// The newest seal of each log. Of two with one epoch, that which counts more is the later: a recovery that died half way
+/// is followed by one that sees at least as much.
+pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
+    let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
+    for seal in seals {
+        let known = newest.entry(seal.log).or_insert(*seal);
+        if (seal.epoch, seal.through) > (known.epoch, known.through) {
+            *known = *seal;
+        }
+    }
+    newest
+}
+
+impl Stripe {
+    /// Gives one store the seals it lacks, given those it has.
+    pub(crate) async fn replay_seals(
+        &self,
+        at: usize,
+        has: &[Seal],
+        newest: &BTreeMap<LogId, Seal>,
+    ) -> Result<(), StorageError> {
+        let has = newest_seals(has);
+        for seal in newest.values() {
+            if has.get(&seal.log).is_none_or(|old| old.epoch < seal.epoch) {
+                self.ask(at, |s| s.seal(*seal)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a store up to date. False when that failed, or when too few others answer to know what it missed.
+    pub(crate) async fn catch_up(&self, at: usize) -> bool {
+        let Ok(seals) = self.ask_quorum(|s| s.seals()).await else { return false };
+        let Ok(maps) = self.ask_quorum(|s| s.maps()).await else { return false };
+        let newest = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
+        let newest_maps = maps.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default();
+        let owed = self.health.lock().take_owed(at);
+        let all = async {
+            let has = self.ask(at, |s| s.seals()).await?;
+            self.replay_seals(at, &has, &newest).await?;
+            self.ask(at, |s| s.put_maps(newest_maps)).await?;
+            if !owed.is_empty() {
+                self.ask(at, |s| s.delete(owed.clone())).await?;
+            }
+            Ok::<(), StorageError>(())
+        };
+        let done = all.await.is_ok();
+        if !done {
+            self.health.lock().owe(at, &owed);
+        }
+        done
+    }
+}

@@ -1,0 +1,168 @@
+//! Where a segment's fragments are.
+//!
+//! Nobody keeps a table of it: every fragment's header tells its whole stripe, so the stores are asked once and the answer is
+//! cached. A cached layout can be out of date (the segment was put again, or deleted) but never wrong about the payload, which
+//! is the same in all attempts; who fails to read by it asks again.
+
+use crate::{Stripe, StripeError};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use striped_log::fragment::FragmentHeader;
+use striped_log::geometry::Geometry;
+use types::{FsUuid, SegmentId, StoreId};
+
+/// Most layouts in the cache (some 100 bytes each).
+const LAYOUTS_MAX: usize = 65_536;
+
+/// What any one fragment tells of its segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentInfo {
+    /// The attempt that is read from.
+    pub attempt: u16,
+    /// How that attempt is striped.
+    pub geometry: Geometry,
+    /// Where the delta section begins in the payload; it ends at `geometry.payload_len`.
+    pub delta_offset: u32,
+    /// The segment before it in the log, if any.
+    pub previous: Option<SegmentId>,
+}
+
+impl SegmentInfo {
+    pub(crate) fn of(header: &FragmentHeader) -> Self {
+        SegmentInfo {
+            attempt: header.attempt,
+            geometry: header.geometry.clone(),
+            delta_offset: header.delta_offset,
+            previous: header.previous,
+        }
+    }
+}
+
+/// Layouts by segment, bounded; the oldest entry leaves first.
+#[derive(Default)]
+pub(crate) struct LayoutCache {
+    layouts: BTreeMap<SegmentId, Arc<SegmentInfo>>,
+    /// Every cached segment once, and maybe some that were removed since.
+    order: VecDeque<SegmentId>,
+}
+
+impl LayoutCache {
+    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<SegmentInfo>> {
+        self.layouts.get(&segment).cloned()
+    }
+
+    pub(crate) fn insert(&mut self, segment: SegmentId, info: Arc<SegmentInfo>) {
+        if self.layouts.insert(segment, info).is_none() {
+            self.order.push_back(segment);
+        }
+        while self.order.len() > LAYOUTS_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.layouts.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, segment: SegmentId) {
+        self.layouts.remove(&segment);
+    }
+}
+
+/// All that the stores that answered have of one segment.
+pub(crate) struct Described {
+    /// Headers, each with the store it is on.
+    pub(crate) found: Vec<(StoreId, FragmentHeader)>,
+    /// Stores that answered.
+    pub(crate) answered: BTreeSet<StoreId>,
+}
+
+/// A readable attempt and the fragments of it that are there.
+pub(crate) struct Layout {
+    pub(crate) info: Arc<SegmentInfo>,
+    pub(crate) present: BTreeSet<u8>,
+}
+
+impl Described {
+    /// The attempt to read: a complete one before one that is not, a later one before an earlier one; `None` when none has `k`
+    /// fragments.
+    pub(crate) fn best(&self, fs: FsUuid) -> Option<Layout> {
+        // By geometry too: two recoveries that did not see each other's attempts may have used one number.
+        let mut attempts: BTreeMap<(u16, &Geometry), BTreeMap<u8, &FragmentHeader>> = BTreeMap::new();
+        for (store, header) in &self.found {
+            if header.fs == fs && header.member() == Some(*store) {
+                attempts.entry((header.attempt, &header.geometry)).or_default().insert(header.id.index, header);
+            }
+        }
+        let readable = attempts.into_iter().filter(|((_, g), present)| present.len() >= usize::from(g.k));
+        let rank = |((attempt, g), present): &((u16, &Geometry), BTreeMap<u8, &FragmentHeader>)| {
+            (present.len() == usize::from(g.width()), *attempt, present.len())
+        };
+        let (_, present) = readable.max_by_key(rank)?;
+        let (_, header) = present.first_key_value()?;
+        Some(Layout { info: Arc::new(SegmentInfo::of(header)), present: present.keys().copied().collect() })
+    }
+
+    /// The highest attempt of which anything is there.
+    pub(crate) fn attempt_max(&self) -> Option<u16> {
+        self.found.iter().map(|(_, header)| header.attempt).max()
+    }
+
+    /// Why nothing can be read. An acknowledged segment has `k + m` fragments, so if it is missing at more stores than `m`, it
+    /// was deleted (a deletion that some store missed leaves remains) or is lost for good.
+    fn verdict(&self, segment: SegmentId, quorum: usize) -> StripeError {
+        if self.answered.len() < quorum {
+            return StripeError::NotEnoughStores;
+        }
+        let has = |store: &StoreId| self.found.iter().any(|(s, _)| s == store);
+        let out_of_reach = self.found.iter().any(|(_, header)| {
+            let missing = header.geometry.members.iter().filter(|s| self.answered.contains(s) && !has(s)).count();
+            missing <= usize::from(header.geometry.m)
+        });
+        if out_of_reach { StripeError::NotEnoughStores } else { StripeError::SegmentNotFound(segment) }
+    }
+}
+
+impl Stripe {
+    /// Asks the stores for all headers of a segment: those that are there, then, if the segment cannot be read with these,
+    /// the absent ones.
+    pub(crate) async fn describe(&self, segment: SegmentId) -> Described {
+        let (present, absent) = self.present_and_absent();
+        let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
+        for whom in [present, absent] {
+            for (at, answer) in self.ask_each(&whom, |s| s.describe(segment)).await {
+                let Ok(headers) = answer else { continue };
+                let store = self.stores[at].id;
+                described.answered.insert(store);
+                let ours = headers.into_iter().filter(|h| h.id.segment == segment && h.check().is_ok());
+                described.found.extend(ours.map(|h| (store, h)));
+            }
+            if described.best(self.fs).is_some() {
+                break;
+            }
+        }
+        described
+    }
+
+    /// Asks the stores for a segment's layout and caches it.
+    pub(crate) async fn locate(&self, segment: SegmentId) -> Result<Arc<SegmentInfo>, StripeError> {
+        let described = self.describe(segment).await;
+        match described.best(self.fs) {
+            Some(layout) => {
+                self.layouts.lock().insert(segment, layout.info.clone());
+                Ok(layout.info)
+            }
+            None => {
+                self.layouts.lock().remove(segment);
+                Err(described.verdict(segment, self.quorum()))
+            }
+        }
+    }
+
+    /// What is known of a segment's stripe, from the cache or from the stores.
+    pub async fn info(&self, segment: SegmentId) -> Result<SegmentInfo, StripeError> {
+        let cached = self.layouts.lock().get(segment);
+        match cached {
+            Some(info) => Ok((*info).clone()),
+            None => Ok((*self.locate(segment).await?).clone()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Reading payload bytes, from the owner where possible, rebuilt from `k` others where not.
+
+use crate::health::StoreState;
+use crate::layout::SegmentInfo;
+use crate::{Stripe, StripeError};
+use bytes::{Bytes, BytesMut};
+use host::join_all;
+use std::collections::VecDeque;
+use std::ops::Range;
+use storage::api::StorageError;
+use striped_log::segment::rebuild_range;
+use types::{FragmentId, SegmentId};
+
+/// Why a part of a fragment could be neither read nor rebuilt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Failed {
+    /// A store that may have what is needed does not answer.
+    OutOfReach,
+    /// All that is needed answered, and what they have does not suffice.
+    Gone,
+}
+
+impl Stripe {
+    /// Bytes `range` of a segment's payload, verified. They are not copied when they lie in one fragment that can be read.
+    pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
+        let cached = self.layouts.lock().get(segment);
+        if let Some(info) = cached
+            && let Ok(bytes) = self.read_by(segment, &info, range.clone()).await?
+        {
+            return Ok(bytes);
+        }
+        // Not cached, or put again elsewhere since.
+        let info = self.locate(segment).await?;
+        match self.read_by(segment, &info, range).await? {
+            Ok(bytes) => Ok(bytes),
+            Err(Failed::OutOfReach) => Err(StripeError::NotEnoughStores),
+            Err(Failed::Gone) => Err(StripeError::Damaged(segment)),
+        }
+    }
+
+    /// The segment's delta section.
+    pub async fn deltas(&self, segment: SegmentId) -> Result<Bytes, StripeError> {
+        let info = self.info(segment).await?;
+        self.read(segment, info.delta_offset..info.geometry.payload_len).await
+    }
+
+    /// Reads by a given layout. The outer error is the caller's fault, the inner one the stores'.
+    async fn read_by(
+        &self,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        range: Range<u32>,
+    ) -> Result<Result<Bytes, Failed>, StripeError> {
+        let geometry = &info.geometry;
+        if range.start > range.end || range.end > geometry.payload_len {
+            return Err(StripeError::BadRequest("range beyond the payload"));
+        }
+        let parts = (0..geometry.k).filter_map(|index| {
+            let held = geometry.payload_range(index);
+            let (from, to) = (range.start.max(held.start), range.end.min(held.end));
+            (from < to).then(|| self.read_part(segment, info, index, from - held.start..to - held.start))
+        });
+        let mut parts = join_all(parts.collect()).await;
+        if parts.len() == 1 {
+            return Ok(parts.remove(0));
+        }
+        let mut all = BytesMut::with_capacity(range.len());
+        for part in parts {
+            match part {
+                Ok(part) => all.extend_from_slice(&part),
+                Err(failed) => return Ok(Err(failed)),
+            }
+        }
+        Ok(Ok(all.freeze()))
+    }
+
+    /// Bytes `range` of one data fragment.
+    async fn read_part(
+        &self,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        index: u8,
+        range: Range<u32>,
+    ) -> Result<Bytes, Failed> {
+        if !self.is_absent(info, index)
+            && let Ok(bytes) = self.read_fragment(segment, info, index, range.clone()).await
+        {
+            return Ok(bytes);
+        }
+        self.rebuild_part(segment, info, index, range).await
+    }
+
+    /// Rebuilds bytes `range` of one data fragment from the same bytes of `k` others; an owner that was not asked, because it is
+    /// thought absent, is the last resort.
+    async fn rebuild_part(
+        &self,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        wanted: u8,
+        range: Range<u32>,
+    ) -> Result<Bytes, Failed> {
+        let geometry = &info.geometry;
+        let owner_is_absent = self.is_absent(info, wanted);
+        let others = (0..geometry.width()).filter(|&index| index != wanted);
+        // Short data fragments that end before the range have zeros there, which nobody needs to be asked for.
+        let (known, askable): (Vec<u8>, Vec<u8>) = others.partition(|&index| geometry.clip(index, &range).is_empty());
+        let (absent, present): (Vec<u8>, Vec<u8>) = askable.into_iter().partition(|&index| self.is_absent(info, index));
+        let mut candidates: VecDeque<u8> = present.into_iter().chain(absent).collect();
+        let needed = usize::from(geometry.k).saturating_sub(known.len());
+        let mut have: Vec<(u8, Bytes)> = Vec::new();
+        let mut failed = Failed::Gone;
+        while have.len() < needed {
+            let missing = needed - have.len();
+            if candidates.len() < missing {
+                break;
+            }
+            let batch: Vec<u8> = candidates.drain(..missing).collect();
+            let reads = batch.iter().map(|&i| self.read_fragment(segment, info, i, geometry.clip(i, &range)));
+            for (index, piece) in batch.iter().zip(join_all(reads.collect()).await) {
+                match piece {
+                    Ok(piece) => have.push((*index, piece)),
+                    Err(StorageError::Unavailable) => failed = Failed::OutOfReach,
+                    Err(_) => {}
+                }
+            }
+        }
+        if have.len() >= needed
+            && let Ok(bytes) = rebuild_range(geometry, wanted, range.clone(), &have)
+        {
+            return Ok(bytes);
+        }
+        if owner_is_absent {
+            match self.read_fragment(segment, info, wanted, range).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(StorageError::Unavailable) => failed = Failed::OutOfReach,
+                Err(_) => {}
+            }
+        }
+        Err(failed)
+    }
+
+    /// Bytes `range` of one fragment from its owner.
+    async fn read_fragment(
+        &self,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        index: u8,
+        range: Range<u32>,
+    ) -> Result<Bytes, StorageError> {
+        let id = FragmentId { segment, index };
+        let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
+        // A member that is no longer configured.
+        let Some(at) = at else { return Err(StorageError::Unavailable) };
+        let len = range.len();
+        match self.ask(at, |s| s.read(id, info.attempt, range)).await {
+            Ok(bytes) if bytes.len() == len => Ok(bytes),
+            Ok(_) | Err(StorageError::Damaged(_) | StorageError::Disk(_)) => {
+                self.note_damaged(at, id);
+                Err(StorageError::Damaged(id))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True when the fragment's owner did not answer when last asked.
+    fn is_absent(&self, info: &SegmentInfo, index: u8) -> bool {
+        let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
+        at.is_none_or(|at| self.health.lock().state(at) == StoreState::Absent)
+    }
+}

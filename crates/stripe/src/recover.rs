@@ -1,0 +1,187 @@
+//! Opening a log: the verdict on its tail, made durable.
+//!
+//! The steps, and why a crash after any of them is safe, as long as at most `m` stores are bad and one process at a time opens
+//! a log whose former writer has stopped:
+//!
+//! 1. *Ask* a quorum for its seals and for all fragments of the tail. Nothing has changed yet.
+//! 2. *Judge* (`striped_log::tail`): going up the chain, what can be read counts. All acknowledged segments count, since they
+//!    were complete. The verdict can only grow from one opening to the next while nobody writes: what counted stays readable.
+//! 3. *Put again* the counted segments that are not complete, as new attempts with the same payload. Each only adds fragments
+//!    of segments that count anyway; a crash here leaves the next opening the same verdict and less to do. It must come before
+//!    the seal: stores refuse fragments of a sealed epoch.
+//! 4. *Seal* the log at a quorum with the next epoch and the last seq that counts; a store that takes the seal forgets what was
+//!    discarded. A seal on any store therefore says: everything of earlier epochs up to `through` was complete, and nothing beyond
+//!    was ever acknowledged. After a crash in the middle of it, the next opening either sees the seal (and reaches the same
+//!    verdict from it) or it does not (and may count more than was counted: unacknowledged segments, whole; two seals of one epoch,
+//!    of which that which counts more is in force). No fragment of the new epoch exists before a quorum has the seal.
+//! 5. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
+//!
+//! Segments at or below a seal's `through` were complete when it was set; if they are not now, stores have lost fragments,
+//! and that is for scrub to repair, not for opening.
+
+use crate::catch_up::newest_seals;
+use crate::{Stripe, StripeError};
+use host::join_all;
+use storage::api::{Seal, Storage, StorageError};
+use striped_log::fragment::FragmentHeader;
+use striped_log::segment::Segment;
+use striped_log::tail::{self, CountedSegment, TailVerdict};
+use types::{LogId, SegmentId, StoreId};
+
+/// Headers asked for at once when a log is listed.
+const LIST_COUNT: usize = 4_096;
+/// Segments put again at the same time.
+const PUT_AGAIN_COUNT: usize = 8;
+/// The seq of a log's first segment, so that a seal `through` 0 counts nothing.
+const FIRST_SEQ: u64 = 1;
+
+/// An opened log: what it holds, and how it goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogTail {
+    /// The log.
+    pub log: LogId,
+    /// The epoch of the segments to come; everybody with an earlier one is fenced.
+    pub epoch: u32,
+    /// Position of the next segment. The first segment of a log has seq 1.
+    pub next_seq: u64,
+    /// The segment before it, if any is known.
+    pub last: Option<SegmentId>,
+    /// The segments with seq >= `from_seq`, in order, without gaps, all durable.
+    pub segments: Vec<SegmentId>,
+}
+
+impl Stripe {
+    /// Recovers a log from `from_seq` on (0 or 1: from its beginning) and fences its former writer. All segments before `from_seq` are
+    /// taken for durable; they may be deleted already. The caller sees to it that nobody else opens or writes the log meanwhile.
+    ///
+    /// # Errors
+    /// `NotEnoughStores`, `Fenced` (somebody else opened it meanwhile), `LogBroken`; the log is then as it was, or further on its way
+    /// to being opened.
+    pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
+        let from_seq = from_seq.max(FIRST_SEQ);
+        // With the segment before, to chain to, if it is still there.
+        let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
+        let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
+        let seal = in_force.get(&log).copied();
+        let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
+        let epoch = epochs.max().unwrap_or(0).checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
+
+        let (before, verdict) = judge(from_seq, found, seal);
+        let sealed_through = seal.map_or(0, |s| s.through);
+        if verdict.next_seq <= sealed_through {
+            let next_seq = verdict.next_seq;
+            tracing::error!(%log, next_seq, counted = sealed_through, "acknowledged segments cannot be read");
+            return Err(StripeError::LogBroken { log, next_seq, counted: sealed_through });
+        }
+        let incomplete: Vec<&CountedSegment> =
+            verdict.counted.iter().filter(|c| !c.complete && c.id.seq > sealed_through).collect();
+        if !incomplete.is_empty() || !verdict.discarded.is_empty() {
+            let (again, discarded) = (incomplete.len(), verdict.discarded.len());
+            tracing::info!(%log, again, discarded, "the log was not closed cleanly");
+        }
+        for group in incomplete.chunks(PUT_AGAIN_COUNT) {
+            let puts = join_all(group.iter().map(|c| self.put_again(c.id)).collect()).await;
+            puts.into_iter().collect::<Result<(), _>>()?;
+        }
+
+        self.seal(Seal { log, epoch, through: verdict.next_seq - 1 }).await?;
+        for (at, has) in &seals {
+            // Other logs' seals that the store has missed; a store that does not take them has been noted as absent.
+            let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, *s)).collect();
+            if self.replay_seals(*at, has, &others).await.is_err() {
+                tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
+            }
+        }
+        let segments: Vec<SegmentId> = verdict.counted.iter().map(|c| c.id).collect();
+        Ok(LogTail { log, epoch, next_seq: verdict.next_seq, last: segments.last().copied().or(before), segments })
+    }
+
+    /// What a quorum of stores has of a log from a seq on, and all their seals.
+    async fn gather(&self, log: LogId, from_seq: u64) -> Result<(Gathered<Vec<Seal>>, Found), StripeError> {
+        let (present, absent) = self.present_and_absent();
+        let mut seals = Vec::new();
+        let mut found = Vec::new();
+        for whom in [present, absent] {
+            let answers = join_all(whom.iter().map(|&at| self.tail_of(at, log, from_seq)).collect()).await;
+            for (at, answer) in whom.into_iter().zip(answers) {
+                let Ok((its_seals, headers)) = answer else { continue };
+                let store = self.stores[at].id;
+                seals.push((at, its_seals));
+                let ours = headers.into_iter().filter(|h| h.fs == self.fs && h.id.segment.log == log);
+                found.extend(ours.map(|h| (store, h)));
+            }
+            if seals.len() >= self.quorum() {
+                return Ok((seals, found));
+            }
+        }
+        Err(StripeError::NotEnoughStores)
+    }
+
+    /// One store's seals and its part of a log.
+    async fn tail_of(
+        &self,
+        at: usize,
+        log: LogId,
+        mut from_seq: u64,
+    ) -> Result<(Vec<Seal>, Vec<FragmentHeader>), StorageError> {
+        let seals = self.ask(at, |s| s.seals()).await?;
+        let mut headers: Vec<FragmentHeader> = Vec::new();
+        loop {
+            let page = self.ask(at, |s: &dyn Storage| s.list(log, from_seq, LIST_COUNT)).await?;
+            let next = page.iter().map(|h| h.id.segment.seq).max().and_then(|seq| seq.checked_add(1));
+            headers.extend(page);
+            match next {
+                Some(next) if next > from_seq => from_seq = next,
+                _ => return Ok((seals, headers)),
+            }
+        }
+    }
+
+    /// Puts a segment that can be read again, whole, as an attempt that nobody has used.
+    async fn put_again(&self, id: SegmentId) -> Result<(), StripeError> {
+        let segment = self.read_segment(id).await?;
+        let attempt = self.next_attempt(id).await;
+        self.put_from(&segment, attempt).await
+    }
+
+    /// A whole segment, from any `k` fragments.
+    pub(crate) async fn read_segment(&self, id: SegmentId) -> Result<Segment, StripeError> {
+        let info = self.locate(id).await?;
+        let payload = self.read(id, 0..info.geometry.payload_len).await?;
+        Ok(Segment { id, previous: info.previous, payload, delta_offset: info.delta_offset })
+    }
+
+    /// An attempt number for a segment whose writer is gone. A store that does not answer may have one that nobody else tells of:
+    /// then the number is some random way ahead, so that the two are not mistaken for each other.
+    pub(crate) async fn next_attempt(&self, id: SegmentId) -> u16 {
+        let described = self.describe(id).await;
+        let all = described.answered.len() == self.stores.len();
+        let skip = if all { 0 } else { (self.host.random.next_u64() % 256) as u16 };
+        described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
+    }
+
+    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal.
+    async fn seal(&self, seal: Seal) -> Result<(), StripeError> {
+        let answers = self.ask_quorum(|s| s.seal(seal)).await?;
+        let others = answers.iter().filter(|(_, in_force)| *in_force != seal).count();
+        if others > 0 {
+            return Err(StripeError::Fenced);
+        }
+        Ok(())
+    }
+}
+
+/// Answers with the places of the stores that gave them.
+type Gathered<T> = Vec<(usize, T)>;
+/// Fragments with the stores that have them.
+type Found = Vec<(StoreId, FragmentHeader)>;
+
+/// The segment at `from_seq - 1`, if it can still be read, and the verdict from `from_seq` on.
+fn judge(from_seq: u64, mut found: Found, seal: Option<Seal>) -> (Option<SegmentId>, TailVerdict) {
+    if let Some(seal) = seal {
+        found.retain(|(_, h)| h.id.segment.epoch >= seal.epoch || h.id.segment.seq <= seal.through);
+    }
+    let before = tail::verdict(from_seq - 1, None, found.clone());
+    let before = before.counted.first().map(|c| c.id).filter(|id| id.seq + 1 == from_seq);
+    (before, tail::verdict(from_seq, before, found))
+}

@@ -1,0 +1,182 @@
+//! The set of stores, and how each of them is asked.
+
+use crate::StripeError;
+use crate::health::{Health, StoreState};
+use crate::layout::LayoutCache;
+use host::{Host, join_all, timeout};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use storage::api::{Storage, StorageError};
+use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
+use types::{BoxFuture, FsUuid, SegmentId, StoreId};
+
+/// How a [`Stripe`] behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Parity fragments per stripe (`m`): how many stores may be bad at a time, 1 or 2.
+    pub parity: u8,
+    /// How long one request to one store may take before the store counts as absent, and how long a put waits for enough
+    /// healthy stores before it reports that there are not.
+    pub put_timeout: Duration,
+    /// How often stores that are not healthy are looked at.
+    pub probe_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { parity: 1, put_timeout: Duration::from_secs(10), probe_interval: Duration::from_secs(1) }
+    }
+}
+
+/// One store.
+pub(crate) struct Store {
+    pub(crate) id: StoreId,
+    pub(crate) api: Arc<dyn Storage>,
+}
+
+/// The stores of one file system, as one reliable log store. Stores are numbered inside by their place in ascending order of
+/// their ids (`at`).
+pub struct Stripe {
+    /// For tasks of its own, which must not keep it alive.
+    pub(crate) me: Weak<Stripe>,
+    pub(crate) host: Host,
+    pub(crate) fs: FsUuid,
+    pub(crate) stores: Vec<Store>,
+    pub(crate) options: Options,
+    pub(crate) health: Mutex<Health>,
+    pub(crate) layouts: Mutex<LayoutCache>,
+    /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's number is never used
+    /// twice with different fragments, not even when the caller gave up in between.
+    pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
+}
+
+impl Stripe {
+    /// All stores are taken for healthy until they show otherwise. `options.parity` is brought into 1..=2. With fewer than
+    /// `parity + 1` stores nothing can ever be put.
+    pub fn new(host: Host, fs: FsUuid, stores: Vec<(StoreId, Arc<dyn Storage>)>, mut options: Options) -> Arc<Stripe> {
+        options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
+        let mut stores: Vec<Store> = stores.into_iter().map(|(id, api)| Store { id, api }).collect();
+        stores.sort_by_key(|s| s.id);
+        stores.dedup_by_key(|s| s.id);
+        Arc::new_cyclic(|me| Stripe {
+            me: me.clone(),
+            host,
+            fs,
+            health: Mutex::new(Health::new(stores.len())),
+            stores,
+            options,
+            layouts: Mutex::new(LayoutCache::default()),
+            attempts: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// What it runs on.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when there are too few stores.
+    pub fn redundancy(&self) -> (u8, u8) {
+        let m = self.options.parity;
+        (self.stores.len().saturating_sub(usize::from(m)).min(DATA_FRAGMENTS_MAX) as u8, m)
+    }
+
+    /// Longest payload of a segment in bytes: `max(k_max - m, 1)` MiB. It is that of the stripes that are left after the loss of
+    /// `m` stores, so that whatever is accepted can still be put then; with all stores a full segment is striped over `k_max`
+    /// shorter fragments (4 + 1: 3 MiB in fragments of 768 KiB).
+    pub fn payload_len_max(&self) -> u32 {
+        let (k_max, m) = self.redundancy();
+        u32::from(k_max.saturating_sub(m).max(1)) * FRAGMENT_LEN_MAX
+    }
+
+    /// How many stores must answer before anything is concluded from what they say of a log, and must have taken a seal or a
+    /// map: all but `m`, so that acknowledged segments are seen, and more than half, so that any two such sets meet.
+    pub(crate) fn quorum(&self) -> usize {
+        let n = self.stores.len();
+        n.saturating_sub(usize::from(self.options.parity)).max(n / 2 + 1)
+    }
+
+    /// The place of a store.
+    pub(crate) fn place(&self, id: StoreId) -> Option<usize> {
+        self.stores.binary_search_by_key(&id, |s| s.id).ok()
+    }
+
+    /// All stores.
+    pub(crate) fn everyone(&self) -> Vec<usize> {
+        (0..self.stores.len()).collect()
+    }
+
+    /// The stores that answered when last asked, and those that did not.
+    pub(crate) fn present_and_absent(&self) -> (Vec<usize>, Vec<usize>) {
+        let health = self.health.lock();
+        self.everyone().into_iter().partition(|&at| health.state(at) != StoreState::Absent)
+    }
+
+    /// One request to one store, bounded in time. A store that does not answer is noted as absent.
+    pub(crate) async fn ask<T>(
+        &self,
+        at: usize,
+        request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Result<T, StorageError> {
+        let answer = request(&*self.stores[at].api);
+        let answer = match timeout(&*self.host.clock, self.options.put_timeout, answer).await {
+            Ok(answer) => answer,
+            Err(host::Elapsed) => Err(StorageError::Unavailable),
+        };
+        if matches!(answer, Err(StorageError::Unavailable)) {
+            self.mark(at, StoreState::Absent, "does not answer");
+        }
+        answer
+    }
+
+    /// The same request to several stores at once; the answers with the stores that gave them, in the order of `whom`.
+    pub(crate) async fn ask_each<T>(
+        &self,
+        whom: &[usize],
+        request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Vec<(usize, Result<T, StorageError>)> {
+        let request = &request;
+        let answers = join_all(whom.iter().map(|&at| self.ask(at, move |s| request(s))).collect()).await;
+        whom.iter().copied().zip(answers).collect()
+    }
+
+    /// Asks the stores that are there, and the absent ones too if the rest is fewer than a quorum. Errs unless a quorum answers.
+    pub(crate) async fn ask_quorum<T>(
+        &self,
+        request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Result<Vec<(usize, T)>, StripeError> {
+        let (present, absent) = self.present_and_absent();
+        let mut answers = Vec::new();
+        for whom in [present, absent] {
+            let new = self.ask_each(&whom, &request).await;
+            answers.extend(new.into_iter().filter_map(|(at, answer)| Some((at, answer.ok()?))));
+            if answers.len() >= self.quorum() {
+                return Ok(answers);
+            }
+        }
+        Err(StripeError::NotEnoughStores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::LogId;
+
+    /// Compiles only if roles can spawn all operations as tasks.
+    #[allow(dead_code)]
+    fn operations_can_be_spawned(stripe: Arc<Stripe>, segment: striped_log::segment::Segment) -> Vec<BoxFuture<()>> {
+        let s = || stripe.clone();
+        let (a, b, c, d, e, f) = (s(), s(), s(), s(), s(), s());
+        vec![
+            Box::pin(async move { a.put(&segment).await.unwrap_or_default() }),
+            Box::pin(async move { drop(b.open_log(LogId::new(1), 1).await) }),
+            Box::pin(async move { drop(c.scrub(true, |_| ()).await) }),
+            Box::pin(async move { drop(d.maps().await) }),
+            Box::pin(async move { drop(e.status().await) }),
+            Box::pin(async move { f.delete(Vec::new()).await }),
+        ]
+    }
+}

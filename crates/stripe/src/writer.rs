@@ -1,0 +1,219 @@
+//! One log's order: segments are named one after the other, put several at a time, and acknowledged in order.
+//!
+//! A segment is *committed* when it and all before it are durable. While there are too few healthy stores, segments stay in
+//! memory and are tried again without end: waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a
+//! later wait can still succeed; nothing is lost but time. Being fenced is final.
+
+use crate::recover::LogTail;
+use crate::{Stripe, StripeError};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use striped_log::segment::SegmentDraft;
+use tokio::sync::Notify;
+use types::{LogId, SegmentId};
+
+/// Called for each committed segment.
+type OnCommit = Arc<dyn Fn(SegmentId) + Send + Sync>;
+
+/// The writer of one log.
+pub struct LogWriter {
+    stripe: Arc<Stripe>,
+    log: LogId,
+    epoch: u32,
+    state: Mutex<State>,
+    /// Something in `state` has changed that waiters wait for.
+    changed: Notify,
+}
+
+struct State {
+    next_seq: u64,
+    last: Option<SegmentId>,
+    /// Segments that were begun and are not committed, by seq.
+    flights: BTreeMap<u64, Flight>,
+    bytes_in_flight: u64,
+    /// The last seq that is committed.
+    committed: Option<u64>,
+    /// The last seq whose callbacks have returned; what waiters wait for.
+    delivered: Option<u64>,
+    /// Somebody is calling the callbacks.
+    delivering: bool,
+    callbacks: Vec<OnCommit>,
+    /// Counts failed tries, so that a waiter sees those after it began to wait.
+    failures: u64,
+    /// The log cannot go on.
+    fatal: Option<StripeError>,
+}
+
+#[derive(Default)]
+struct Flight {
+    bytes: u64,
+    durable: bool,
+    /// `State::failures` at its last failed try; 0 when it never failed.
+    failed_at: u64,
+}
+
+impl LogWriter {
+    /// The writer of a log that [`Stripe::open_log`] has opened.
+    pub fn new(stripe: Arc<Stripe>, tail: LogTail) -> Arc<LogWriter> {
+        let committed = tail.next_seq.checked_sub(1).filter(|&seq| seq > 0);
+        Arc::new(LogWriter {
+            stripe,
+            log: tail.log,
+            epoch: tail.epoch,
+            state: Mutex::new(State {
+                next_seq: tail.next_seq,
+                last: tail.last,
+                flights: BTreeMap::new(),
+                bytes_in_flight: 0,
+                committed,
+                delivered: committed,
+                delivering: false,
+                callbacks: Vec::new(),
+                failures: 0,
+                fatal: None,
+            }),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it: nothing later is committed before
+    /// it is.
+    pub fn begin(&self) -> (SegmentId, Option<SegmentId>) {
+        let mut state = self.state.lock();
+        let id = SegmentId { log: self.log, epoch: self.epoch, seq: state.next_seq };
+        state.next_seq += 1;
+        state.flights.insert(id.seq, Flight::default());
+        (id, state.last.replace(id))
+    }
+
+    /// Puts a segment together and on the stores, in the background, at the same time as others. Each segment once.
+    pub fn submit(self: &Arc<Self>, draft: SegmentDraft) {
+        let (id, bytes) = (draft.id(), u64::from(draft.payload_len()));
+        {
+            let mut state = self.state.lock();
+            let Some(flight) = state.flights.get_mut(&id.seq) else {
+                debug_assert!(false, "segment {id} was not begun here, or is submitted twice");
+                return;
+            };
+            flight.bytes = bytes;
+            state.bytes_in_flight += bytes;
+        }
+        let writer = self.clone();
+        self.stripe.host.tasks.spawn(Box::pin(async move { writer.carry(draft).await }));
+    }
+
+    /// Puts one segment until it is durable or the log has ended.
+    async fn carry(&self, draft: SegmentDraft) {
+        let segment = draft.assemble();
+        loop {
+            if self.state.lock().fatal.is_some() {
+                return;
+            }
+            match self.stripe.put(&segment).await {
+                Ok(()) => break,
+                Err(StripeError::NotEnoughStores) => {
+                    tracing::warn!(segment = %segment.id, "not enough stores to make a segment durable; trying on");
+                    let mut state = self.state.lock();
+                    state.failures += 1;
+                    let failures = state.failures;
+                    if let Some(flight) = state.flights.get_mut(&segment.id.seq) {
+                        flight.failed_at = failures;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(segment = %segment.id, %error, "the log cannot be written any more");
+                    self.state.lock().fatal.get_or_insert(error);
+                }
+            }
+            self.changed.notify_waiters();
+        }
+        if let Some(flight) = self.state.lock().flights.get_mut(&segment.id.seq) {
+            flight.durable = true;
+        }
+        self.deliver();
+    }
+
+    /// Commits what is durable from the front on, and tells the callbacks, one segment at a time, in order, by one thread.
+    fn deliver(&self) {
+        if std::mem::replace(&mut self.state.lock().delivering, true) {
+            // Whoever delivers looks again after each segment, so it sees this one.
+            return;
+        }
+        loop {
+            let (id, callbacks) = {
+                let mut state = self.state.lock();
+                let Some((&seq, flight)) = state.flights.first_key_value().filter(|(_, flight)| flight.durable) else {
+                    state.delivering = false;
+                    break;
+                };
+                let bytes = flight.bytes;
+                state.flights.remove(&seq);
+                state.bytes_in_flight -= bytes;
+                state.committed = Some(seq);
+                (SegmentId { log: self.log, epoch: self.epoch, seq }, state.callbacks.clone())
+            };
+            callbacks.iter().for_each(|callback| callback(id));
+            self.state.lock().delivered = Some(id.seq);
+            self.changed.notify_waiters();
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Segments begun and not committed, and the payload bytes of those submitted.
+    pub fn in_flight(&self) -> (usize, u64) {
+        let state = self.state.lock();
+        (state.flights.len(), state.bytes_in_flight)
+    }
+
+    /// The last seq up to which all segments are durable; `None` while the log is empty.
+    pub fn committed_seq(&self) -> Option<u64> {
+        self.state.lock().committed
+    }
+
+    /// Done when the segment and all before it are durable and their [`on_commit`](Self::on_commit) calls have returned.
+    /// [`StripeError::NotEnoughStores`] when one of them could not be put since this was called; it is still being tried, so a
+    /// later call may succeed.
+    pub async fn wait_committed(&self, seq: u64) -> Result<(), StripeError> {
+        let failures = self.state.lock().failures;
+        self.wait_for(|state| {
+            if state.delivered >= Some(seq) {
+                return Some(Ok(()));
+            }
+            if let Some(error) = state.fatal {
+                return Some(Err(error));
+            }
+            let failed = state.flights.range(..=seq).any(|(_, flight)| flight.failed_at > failures);
+            failed.then_some(Err(StripeError::NotEnoughStores))
+        })
+        .await
+    }
+
+    /// Done when fewer payload bytes than `bytes` are in flight, or nothing is, or the log cannot go on.
+    pub async fn wait_in_flight_below(&self, bytes: u64) {
+        self.wait_for(|state| {
+            let below = state.bytes_in_flight < bytes || state.flights.is_empty() || state.fatal.is_some();
+            below.then_some(())
+        })
+        .await
+    }
+
+    /// Calls `callback` for every segment that is committed from now on: in log order, once each, never two at a time. It must be
+    /// short and must not wait; it may call back into the writer.
+    pub fn on_commit(&self, callback: Box<dyn Fn(SegmentId) + Send + Sync>) {
+        self.state.lock().callbacks.push(Arc::from(callback));
+    }
+
+    async fn wait_for<T>(&self, ready: impl Fn(&State) -> Option<T>) -> T {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before looking, so that no change is missed.
+            changed.as_mut().enable();
+            if let Some(value) = ready(&self.state.lock()) {
+                return value;
+            }
+            changed.await;
+        }
+    }
+}
