@@ -52,7 +52,7 @@ pub trait Random: Send + Sync + 'static {
     fn next_u64(&self) -> u64;
 }
 
-/// One folder on a disk, flat: names are plain file names. What survives a power loss: the bytes of files up to their
+/// One folder on a disk, flat: names are plain file names (`InvalidInput` for others). What survives a power loss: the bytes of files up to their
 /// last [`File::sync_data`], and names up to the last [`Disk::sync_names`] (a created file's name counts as a name).
 /// Anything later may be there, torn at 512 bytes, reordered, or not be there.
 pub trait Disk: Send + Sync + 'static {
@@ -100,4 +100,12 @@ pub trait File: Send + Sync + 'static {
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>>;
     /// Sets disk space aside up to `len` and extends the file to it; existing bytes stay. `StorageFull` if there is none.
     fn allocate(&self, len: u64) -> BoxFuture<io::Result<()>>;
+}
+
+/// Both disks take the same names.
+fn check_name(name: &str) -> io::Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@
 //! handed over; when the last handle to the disk and its files is gone, its threads finish what they were given and end.
 
 use super::syscall::{self, Wait};
-use crate::{Disk, DiskSpace, File};
+use crate::{Disk, DiskSpace, File, check_name};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -74,9 +74,7 @@ impl RealDisk {
 
 impl Folder {
     fn path_of(&self, name: &str) -> io::Result<PathBuf> {
-        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+        check_name(name)?;
         Ok(self.path.join(name))
     }
 

@@ -337,3 +337,395 @@ impl State {
         self.files.retain(|id, file| kept.contains(id) || file.handles.strong_count() > 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{File, join_all};
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const SECTOR: usize = 512;
+
+    struct Setup {
+        sim: Sim,
+        disk: SimDisk,
+    }
+
+    impl Setup {
+        fn new(seed: u64) -> Self {
+            let sim = Sim::new(seed);
+            Setup { disk: SimDisk::new(&sim, 1 << 30), sim }
+        }
+
+        fn mount(&self) -> Arc<dyn Disk> {
+            self.disk.mount(&self.sim.machine("store"))
+        }
+
+        fn run<T>(&self, work: impl AsyncFnOnce(Arc<dyn Disk>) -> io::Result<T>) -> io::Result<T> {
+            self.sim.block_on(work(self.mount()))
+        }
+
+        /// Writes `bytes` to the file `name`, whose name is durable.
+        fn write(&self, name: &str, offset: u64, bytes: Vec<u8>, synced: bool) -> io::Result<()> {
+            self.run(async |disk| {
+                let file = disk.open(name, true).await?;
+                disk.sync_names().await?;
+                file.write_at(offset, vec![bytes.into()]).await?;
+                if synced { file.sync_data().await } else { Ok(()) }
+            })
+        }
+
+        fn read(&self, name: &str) -> io::Result<Bytes> {
+            self.run(async |disk| {
+                let file = disk.open(name, false).await?;
+                let len = file.len().await?;
+                file.read_at(0, len as usize).await
+            })
+        }
+
+        fn list(&self) -> Vec<String> {
+            self.run(async |disk| disk.list().await).unwrap()
+        }
+
+        fn lose_power(&self) {
+            self.sim.machine("store").crash();
+            self.disk.power_loss();
+        }
+    }
+
+    fn kind<T>(result: io::Result<T>) -> io::ErrorKind {
+        result.err().expect("an error").kind()
+    }
+
+    #[test]
+    fn crash_kill_keeps_all_that_was_written() {
+        let setup = Setup::new(1);
+        setup.write("file", 0, vec![7; 5000], false).unwrap();
+        setup.run(async |disk| disk.rename("file", "renamed").await).unwrap();
+        setup.sim.machine("store").crash();
+        assert_eq!(setup.list(), ["renamed"]);
+        assert_eq!(setup.read("renamed").unwrap(), [7; 5000].as_slice());
+    }
+
+    #[test]
+    fn crash_power_loss_keeps_what_was_synced_and_loses_or_tears_the_rest_by_sectors() {
+        let (mut kept, mut lost, mut torn, mut reordered) = (0, 0, 0, 0);
+        for seed in 0..200 {
+            let setup = Setup::new(seed);
+            setup.write("file", 0, vec![1; 8 * SECTOR], true).unwrap();
+            setup.write("file", 8 * SECTOR as u64, vec![1; 8 * SECTOR], true).unwrap();
+            setup.write("file", 0, vec![2; 8 * SECTOR], false).unwrap();
+            setup.write("file", 8 * SECTOR as u64, vec![3; 4 * SECTOR], false).unwrap();
+            setup.lose_power();
+            let bytes = setup.read("file").unwrap();
+            assert_eq!(bytes.len(), 16 * SECTOR);
+            let sectors: Vec<u8> = bytes
+                .chunks(SECTOR)
+                .map(|sector| {
+                    assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector was torn");
+                    sector[0]
+                })
+                .collect();
+            assert!(sectors[..8].iter().all(|byte| [1, 2].contains(byte)));
+            assert!(sectors[8..12].iter().all(|byte| [1, 3].contains(byte)));
+            assert_eq!(sectors[12..], [1; 4], "what was synced is gone");
+            let new = sectors[..8].iter().filter(|byte| **byte == 2).count();
+            kept += u32::from(new == 8);
+            lost += u32::from(new == 0);
+            torn += u32::from(new > 0 && new < 8);
+            reordered += u32::from(new == 0 && sectors[8] == 3);
+        }
+        assert!(kept > 10 && lost > 10 && torn > 10 && reordered > 5, "{kept} {lost} {torn} {reordered}");
+    }
+
+    #[test]
+    fn crash_power_loss_may_take_names_that_were_not_synced_and_no_others() {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..100 {
+            let setup = Setup::new(seed);
+            setup.write("old", 0, vec![1], true).unwrap();
+            setup
+                .run(async |disk| {
+                    disk.open("new", true).await?.write_and_sync(vec![(0, vec![Bytes::from_static(b"2")])]).await?;
+                    disk.remove("old").await
+                })
+                .unwrap();
+            setup.lose_power();
+            let names = setup.list();
+            if names.iter().any(|name| name == "old") {
+                assert_eq!(setup.read("old").unwrap(), [1].as_slice(), "came back without its bytes");
+            }
+            if names.iter().any(|name| name == "new") {
+                assert_eq!(setup.read("new").unwrap(), "2");
+            }
+            setup.lose_power();
+            assert_eq!(setup.list(), names, "what is there after a power loss is durable");
+            outcomes.insert(names);
+        }
+        let expected: BTreeSet<Vec<String>> = [&[][..], &["old"], &["new"], &["new", "old"]]
+            .map(|names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect())
+            .into();
+        assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn crash_power_loss_leaves_a_rename_done_or_not_done() {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..50 {
+            let setup = Setup::new(seed);
+            setup.write("target", 0, vec![b'o'], true).unwrap();
+            setup.write("fresh", 0, vec![b'n'], true).unwrap();
+            setup.run(async |disk| disk.rename("fresh", "target").await).unwrap();
+            setup.lose_power();
+            outcomes.insert((setup.list().len(), setup.read("target").unwrap()));
+        }
+        assert_eq!(outcomes, [(1, Bytes::from_static(b"n")), (2, Bytes::from_static(b"o"))].into());
+    }
+
+    #[test]
+    fn crash_at_every_step_of_a_group_write_leaves_a_part_of_it_until_it_is_done() {
+        let pieces = || vec![(0, vec![Bytes::from(vec![1; 4096])]), (4096, vec![Bytes::from(vec![1; 4096])])];
+        let mut lens = BTreeSet::new();
+        for polls in 1.. {
+            let setup = Setup::new(5);
+            setup.write("file", 0, Vec::new(), true).unwrap();
+            let machine = setup.sim.machine("store");
+            let file = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
+            machine.crash_after(polls);
+            let result = setup.sim.block_on(file.write_and_sync(pieces()));
+            if result.is_ok() {
+                setup.lose_power();
+                assert_eq!(setup.read("file").unwrap(), [1; 8192].as_slice(), "acknowledged and lost");
+                break;
+            }
+            assert!(!machine.is_up());
+            lens.insert(setup.read("file").unwrap().len());
+        }
+        assert_eq!(lens, [0, 4096, 8192].into());
+    }
+
+    #[test]
+    fn sync_does_not_cover_a_write_that_it_overlaps() {
+        let lost = (0..100).filter(|seed| {
+            let setup = Setup::new(*seed);
+            setup.write("file", 0, vec![1], true).unwrap();
+            let file = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
+            let both = join_all(vec![file.write_at(0, vec![Bytes::from_static(&[2])]), file.sync_data()]);
+            assert!(setup.sim.block_on(both).iter().all(Result::is_ok));
+            setup.lose_power();
+            setup.read("file").unwrap() == [1].as_slice()
+        });
+        assert!(lost.count() > 5);
+    }
+
+    #[test]
+    fn failed_sync_is_not_made_good_by_one_that_succeeds() {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..50 {
+            let setup = Setup::new(seed);
+            setup.write("file", 0, vec![1], true).unwrap();
+            setup.disk.fail_next_syncs(1);
+            assert!(setup.write("file", 0, vec![2], true).is_err());
+            assert!(setup.run(async |disk| disk.open("file", false).await?.sync_data().await).is_ok());
+            assert_eq!(setup.read("file").unwrap(), [2].as_slice());
+            setup.lose_power();
+            outcomes.insert(setup.read("file").unwrap()[0]);
+        }
+        assert_eq!(outcomes, [1, 2].into());
+    }
+
+    #[test]
+    fn failed_write_is_an_error_and_may_have_done_a_part() {
+        let mut lens = BTreeSet::new();
+        for seed in 0..200 {
+            let setup = Setup::new(seed);
+            setup.write("file", 0, Vec::new(), true).unwrap();
+            setup.disk.fail_next_writes(1);
+            assert!(setup.write("file", 0, vec![1; 10_000], false).is_err());
+            lens.insert(setup.read("file").unwrap().len());
+            setup.write("file", 0, vec![1; 10_000], false).unwrap();
+        }
+        assert!(lens.contains(&0) && lens.contains(&4096), "{lens:?}");
+    }
+
+    #[test]
+    fn full_disk_refuses_growth_and_takes_overwrites() {
+        let setup = Setup::new(1);
+        setup.disk.set_capacity(10 * 4096);
+        let result = setup.run(async |disk| {
+            let store = disk.open("store", true).await?;
+            store.allocate(8 * 4096).await?;
+            assert_eq!(disk.space().await?, DiskSpace { total_bytes: 10 * 4096, free_bytes: 2 * 4096 });
+            store.write_at(0, vec![vec![1; 8 * 4096].into()]).await?;
+            assert_eq!(disk.space().await?.free_bytes, 2 * 4096);
+
+            let other = disk.open("other", true).await?;
+            assert_eq!(kind(other.write_at(0, vec![vec![1; 2 * 4096 + 1].into()]).await), io::ErrorKind::StorageFull);
+            assert_eq!(kind(other.allocate(3 * 4096).await), io::ErrorKind::StorageFull);
+            other.write_at(100, vec![vec![1; 4096].into()]).await?;
+            assert_eq!(disk.space().await?.free_bytes, 0);
+            other.write_at(0, vec![vec![2; 8192].into()]).await?;
+            store.set_len(4 * 4096 + 1).await?;
+            assert_eq!(disk.space().await?.free_bytes, 3 * 4096);
+            disk.remove("other").await?;
+            disk.sync_names().await?;
+            assert_eq!(disk.space().await?.free_bytes, 3 * 4096, "still open");
+            drop(other);
+            disk.sync_names().await?;
+            disk.space().await
+        });
+        assert_eq!(result.unwrap().free_bytes, 5 * 4096);
+    }
+
+    #[test]
+    fn offline_disk_fails_and_hanging_disk_waits() {
+        let setup = Setup::new(1);
+        setup.disk.offline(true);
+        assert!(setup.write("file", 0, vec![1], true).is_err());
+        setup.disk.offline(false);
+        assert_eq!(setup.list(), Vec::<String>::new());
+
+        setup.disk.hang(true);
+        let mount = setup.mount();
+        let listing = setup.sim.machine("client").run(async move { mount.list().await });
+        let clock = setup.sim.machine("client").host().clock;
+        let mut listing = std::pin::pin!(listing);
+        let hour = Duration::from_secs(3600);
+        assert!(setup.sim.block_on(crate::timeout(&*clock, hour, listing.as_mut())).is_err());
+        setup.disk.hang(false);
+        assert!(setup.sim.block_on(listing).unwrap().is_ok());
+    }
+
+    #[test]
+    fn rot_changes_stored_bytes_also_those_that_were_synced() {
+        let setup = Setup::new(1);
+        setup.write("file", 0, vec![0; 10_000], true).unwrap();
+        let flipped = setup.disk.rot("file", 5000..5010, 3);
+        assert!(flipped.len() == 3 && flipped.iter().all(|offset| (5000..5010).contains(offset)));
+        let rotten = setup.read("file").unwrap();
+        let changed = (0..).zip(&rotten).filter(|(_, byte)| **byte != 0).map(|(offset, _)| offset);
+        assert!(changed.clone().count() > 0 && changed.clone().all(|offset: u64| flipped.contains(&offset)));
+        setup.lose_power();
+        assert_eq!(setup.read("file").unwrap(), rotten);
+        assert_eq!(setup.disk.rot("file", 10_000..20_000, 3), []);
+        assert_eq!(setup.disk.rot("none", 0..1, 3), []);
+    }
+
+    #[test]
+    fn restored_snapshot_is_the_old_state_durably_and_wiping_leaves_nothing() {
+        let setup = Setup::new(1);
+        setup.write("file", 0, vec![1], false).unwrap();
+        let old = setup.disk.snapshot();
+        setup.write("file", 0, vec![2; 10], true).unwrap();
+        setup.write("later", 0, vec![2], true).unwrap();
+        let before = setup.mount();
+        setup.disk.restore(&old);
+        setup.lose_power();
+        assert_eq!(setup.list(), ["file"]);
+        assert_eq!(setup.read("file").unwrap(), [1].as_slice());
+        assert!(setup.sim.block_on(before.list()).is_err(), "a mount from before");
+        setup.disk.wipe();
+        assert_eq!(setup.list(), Vec::<String>::new());
+        assert_eq!(kind(setup.read("file")), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn sim_same_seed_gives_the_same_disk_and_digest() {
+        let run = |seed, last: u8| {
+            let setup = Setup::new(seed);
+            setup.write("file", 0, vec![1; 100_000], true).unwrap();
+            let file = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
+            let write = |number: u8| file.write_at(u64::from(number) * 1000, vec![vec![number; 5000].into()]);
+            let writes = (2..20).chain([last]).map(write).collect();
+            setup.sim.block_on(join_all(writes));
+            setup.lose_power();
+            (setup.read("file").unwrap(), setup.sim.digest(), setup.disk.counts())
+        };
+        for seed in 0..10 {
+            assert_eq!(run(seed, 20), run(seed, 20));
+            assert_ne!(run(seed, 20).1, run(seed, 21).1, "other bytes");
+            assert_ne!(run(seed, 20).1, run(seed + 10, 20).1, "another seed");
+        }
+        assert_eq!(run(0, 20).2, Counts { reads: 1, writes: 20, syncs: 1 });
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write { offset: u64, len: usize, then_sync: bool },
+        Sync,
+        FailSync,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let write = (0u64..9000, 1usize..6000, any::<bool>());
+        prop_oneof![
+            4 => write.prop_map(|(offset, len, then_sync)| Step::Write { offset, len, then_sync }),
+            1 => Just(Step::Sync),
+            1 => Just(Step::FailSync),
+        ]
+    }
+
+    proptest! {
+        /// After a power loss, the bytes of a sector are as they were at the last sync or after one of the writes since.
+        #[test]
+        fn model_sector_after_power_loss_is_one_of_its_states_since_the_sync(
+            seed in any::<u64>(),
+            steps in proptest::collection::vec(step(), 1..12),
+        ) {
+            let setup = Setup::new(seed);
+            let size = 30 * SECTOR;
+            setup.write("file", 0, vec![0; size], true).unwrap();
+            let file: Arc<dyn File> = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
+            let mut visible = vec![0u8; size];
+            // For every sector, the versions of it that the writes not yet synced could leave, alone or together.
+            let mut durable: Vec<BTreeSet<Vec<u8>>> = visible.chunks(SECTOR).map(|s| [s.to_vec()].into()).collect();
+            for (number, step) in (1u8..).zip(steps) {
+                let synced = match step {
+                    Step::Write { offset, len, then_sync } => {
+                        let (from, to) = (offset as usize, offset as usize + len);
+                        visible[from..to].fill(number);
+                        for (index, versions) in durable.iter_mut().enumerate() {
+                            let start = index * SECTOR;
+                            let (from, to) = (from.clamp(start, start + SECTOR), to.clamp(start, start + SECTOR));
+                            let written: Vec<Vec<u8>> = versions.iter().map(|version| {
+                                let mut version = version.clone();
+                                version[from - start..to - start].fill(number);
+                                version
+                            }).collect();
+                            versions.extend(written);
+                        }
+                        let bytes = vec![Bytes::from(vec![number; len])];
+                        if then_sync {
+                            setup.sim.block_on(file.write_and_sync(vec![(offset, bytes)])).unwrap();
+                        } else {
+                            setup.sim.block_on(file.write_at(offset, bytes)).unwrap();
+                        }
+                        then_sync
+                    }
+                    Step::Sync => {
+                        setup.sim.block_on(file.sync_data()).unwrap();
+                        true
+                    }
+                    Step::FailSync => {
+                        setup.disk.fail_next_syncs(1);
+                        prop_assert!(setup.sim.block_on(file.sync_data()).is_err());
+                        // Nothing is certain of this file any more, as the trait says.
+                        break;
+                    }
+                };
+                prop_assert_eq!(&setup.sim.block_on(file.read_at(0, size)).unwrap(), &visible);
+                if synced {
+                    durable = visible.chunks(SECTOR).map(|sector| [sector.to_vec()].into()).collect();
+                }
+            }
+            setup.lose_power();
+            let bytes = setup.read("file").unwrap();
+            prop_assert_eq!(bytes.len(), size);
+            for (sector, versions) in bytes.chunks(SECTOR).zip(&durable) {
+                prop_assert!(versions.contains(sector), "a sector that was never like this");
+            }
+        }
+    }
+}

@@ -8,7 +8,7 @@ use super::digest::hash_bytes;
 use super::disk::{Shared, State, StoredFileId};
 use super::image::PAGE;
 use super::machine::Machine;
-use crate::{Disk, DiskSpace, File};
+use crate::{Disk, DiskSpace, File, check_name};
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
@@ -109,12 +109,16 @@ impl Disk for Mount {
 
     fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
         let name = name.to_owned();
-        self.step(move |state| state.remove(&name))
+        self.step(move |state| {
+            check_name(&name)?;
+            state.remove(&name)
+        })
     }
 
     fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.step(move |state| {
+            check_name(&from)?;
             check_name(&to)?;
             state.rename(&from, &to)
         })
@@ -140,13 +144,6 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     let mut bytes = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
     pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
     bytes.freeze()
-}
-
-fn check_name(name: &str) -> io::Result<()> {
-    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(())
 }
 
 #[derive(Clone)]
