@@ -3,11 +3,16 @@
 //! - [`fs`]: the trait and its argument types.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]: POSIX ACLs; [`atime`]:
 //!   when reads update access times; [`locks`]: advisory locks.
+//! - [`mem`]: [`MemFs`], the model and test oracle: written for clarity, not speed.
+//! - [`tree`]: whole trees as lists, to compare file systems.
 
 pub mod acl;
 pub mod atime;
 pub mod fs;
 pub mod locks;
+pub mod mem;
 pub mod perm;
+pub mod tree;
 
 pub use fs::{Cred, FileSystem, Handle};
+pub use mem::MemFs;

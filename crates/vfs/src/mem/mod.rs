@@ -1,0 +1,358 @@
+//! [`MemFs`]: a complete file system in memory, the model that every other implementation is compared with.
+//!
+//! Written for clarity, not speed: one mutex, ordered maps, every answer at once (but for locks that wait). It is
+//! deterministic: the same calls with the same times give the same answers, file ids and cookies. It promises what
+//! docs/semantics.md says and nothing more; what survives a crash is up to the test, which takes [`MemFs::snapshot`]s.
+
+mod blocks;
+mod files;
+mod names;
+mod state;
+
+use crate::fs::{
+    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags, RenameFlags,
+    Seek, SetAttr, XattrMode,
+};
+use crate::locks::WaiterId;
+use crate::tree::{ContentHash, TreeEntry};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use state::{Body, State};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use types::{Answer, FileId, FsError, Kind, Time};
+
+/// Where [`MemFs`] takes the time of each change from.
+pub type TimeSource = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// Block size of [`MemFs::new`], in bytes.
+pub const BLOCK_SIZE: u32 = 65_536;
+/// The size that statfs shows, in bytes. Nothing ever fails for want of space.
+const TOTAL_BYTES: u64 = 1 << 50;
+const FILES_MAX: u64 = 1 << 32;
+
+/// A file system in memory. Clones are the same file system; see [`snapshot`](Self::snapshot) for copies.
+#[derive(Clone)]
+pub struct MemFs {
+    state: Arc<Mutex<State>>,
+    time: TimeSource,
+}
+
+impl MemFs {
+    /// An empty file system with blocks of [`BLOCK_SIZE`].
+    pub fn new(time: TimeSource) -> Self {
+        Self::with_block_size(time, BLOCK_SIZE)
+    }
+
+    /// An empty file system; holes are of whole blocks of `block_size` bytes (a power of two, 4096 at least).
+    pub fn with_block_size(time: TimeSource, block_size: u32) -> Self {
+        assert!(block_size.is_power_of_two() && block_size >= 4096, "{block_size} is no block size");
+        let state = State::new(block_size, time());
+        MemFs { state: Arc::new(Mutex::new(state)), time }
+    }
+
+    /// A copy as if after a crash now, with everything durable: no handles, no locks, no files without a name. File
+    /// contents are shared until one of the copies writes to them.
+    pub fn snapshot(&self) -> MemFs {
+        MemFs { state: Arc::new(Mutex::new(self.state.lock().after_crash())), time: self.time.clone() }
+    }
+
+    /// The whole tree in the order of paths. Reads nothing in the sense of access times.
+    pub fn dump(&self) -> Vec<TreeEntry> {
+        let state = self.state.lock();
+        let mut todo = vec![(Vec::new(), FileId::ROOT)];
+        let mut first_paths = BTreeMap::new();
+        let mut out = Vec::new();
+        while let Some((path, id)) = todo.pop() {
+            let node = &state.nodes[&id];
+            let mut content = ContentHash::default();
+            let mut target = None;
+            match &node.body {
+                Body::File(blocks) => blocks.data().for_each(|(offset, data)| content.add(offset, data)),
+                Body::Symlink(t) => target = Some(t.to_vec()),
+                Body::Directory(d) => {
+                    // The stack gives back the last one first.
+                    todo.extend(d.entries.iter().rev().map(|(n, slot)| ([&path[..], b"/", n].concat(), slot.id)));
+                }
+                Body::Special => {}
+            }
+            let first_path = first_paths.entry(id).or_insert_with(|| path.clone()).clone();
+            let (attr, xattrs) = (node.attr(), node.xattrs.clone());
+            out.push(TreeEntry { path, first_path, attr, content: content.finish(), target, xattrs });
+        }
+        out.sort_by(|a, b| a.path.cmp(&b.path));
+        out
+    }
+
+    /// Runs one operation at one instant.
+    fn at<T>(&self, f: impl FnOnce(&mut State, Time) -> Result<T, FsError>) -> Answer<T> {
+        let mut state = self.state.lock();
+        let now = (self.time)();
+        Answer::Now(f(&mut state, now))
+    }
+
+    /// Runs one operation that may let waiting locks in, and tells them once the state is unlocked.
+    fn unlocking(&self, f: impl FnOnce(&mut State) -> Result<Vec<WaiterId>, FsError>) -> Answer<()> {
+        let woken = {
+            let mut state = self.state.lock();
+            f(&mut state).map(|woken| state.granted(woken))
+        };
+        Answer::Now(woken.map(tell))
+    }
+}
+
+/// Tells waiting requests that they were granted. One that gave up meanwhile takes care of its lock when dropped.
+fn tell(granted: Vec<oneshot::Sender<()>>) {
+    for sender in granted {
+        let _ = sender.send(());
+    }
+}
+
+/// A lock request that waits; dropping it before its end gives it up.
+struct Waiting {
+    fs: MemFs,
+    id: FileId,
+    lock: FileLock,
+    waiter: WaiterId,
+    granted: oneshot::Receiver<()>,
+    told: bool,
+}
+
+impl Waiting {
+    async fn until_granted(mut self) -> Result<(), FsError> {
+        // The sender goes away only with the whole file system.
+        (&mut self.granted).await.map_err(|_| FsError::Interrupted)?;
+        self.told = true;
+        Ok(())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.told {
+            let granted = {
+                let mut state = self.fs.state.lock();
+                state.waiting.remove(&self.waiter);
+                let woken = state.locks.cancel(self.id, self.waiter, &self.lock);
+                state.granted(woken)
+            };
+            tell(granted);
+        }
+    }
+}
+
+impl FileSystem for MemFs {
+    fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
+        self.at(|s, _| s.lookup(cred, parent, name))
+    }
+
+    fn getattr(&self, id: FileId) -> Answer<Entry> {
+        self.at(|s, _| Ok(s.node(id)?.entry()))
+    }
+
+    fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry> {
+        self.at(|s, now| s.setattr(cred, id, handle, set, now))
+    }
+
+    fn readlink(&self, id: FileId) -> Answer<Bytes> {
+        self.at(|s, now| s.readlink(id, now))
+    }
+
+    fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
+        self.at(|s, now| s.mknod(cred, parent, name, node, now))
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Handle)> {
+        let new = NewNode { kind: Kind::File, mode, umask, rdev: 0 };
+        self.at(|s, now| s.create(cred, parent, name, new, flags, now))
+    }
+
+    fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
+        let new = NewNode { kind: Kind::Directory, mode, umask, rdev: 0 };
+        self.at(|s, now| s.make(cred, parent, name, new, b"", now))
+    }
+
+    fn symlink(&self, cred: &Cred, parent: FileId, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        self.at(|s, now| s.symlink(cred, parent, name, target, now))
+    }
+
+    fn link(&self, cred: &Cred, id: FileId, new_parent: FileId, new_name: &[u8]) -> Answer<Entry> {
+        self.at(|s, now| s.link(cred, id, new_parent, new_name, now))
+    }
+
+    fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.at(|s, now| s.unlink(cred, parent, name, now))
+    }
+
+    fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.at(|s, now| s.rmdir(cred, parent, name, now))
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new_parent: FileId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        self.at(|s, now| s.rename(cred, parent, name, new_parent, new_name, flags, now))
+    }
+
+    fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
+        self.at(|s, _| s.access(cred, id, mask))
+    }
+
+    fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
+        self.at(|s, now| s.open(cred, id, flags, now))
+    }
+
+    fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        self.at(|s, now| s.read(id, handle, offset, len, now))
+    }
+
+    fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        self.at(|s, now| s.write(cred, id, handle, offset, data, now))
+    }
+
+    fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
+        self.at(|s, _| s.handle(id, handle, false).map(drop))
+    }
+
+    fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.at(|s, _| s.handle(id, handle, true).map(drop))
+    }
+
+    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+        self.unlocking(|s| {
+            s.handle(id, handle, false)?;
+            Ok(s.locks.release_owner(id, LockSpace::Posix, lock_owner))
+        })
+    }
+
+    fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+        self.unlocking(|s| {
+            s.close(id, handle, false)?;
+            Ok(flock_owner.map_or_else(Vec::new, |owner| s.locks.release_owner(id, LockSpace::Flock, owner)))
+        })
+    }
+
+    fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
+        self.at(|s, _| s.opendir(cred, id))
+    }
+
+    fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
+        self.at(|s, now| s.readdir(id, handle, cookie, count_max, plus, now))
+    }
+
+    fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.at(|s, _| s.close(id, handle, true))
+    }
+
+    fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
+        self.at(|s, _| s.getxattr(cred, id, name))
+    }
+
+    fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
+        self.at(|s, now| s.setxattr(cred, id, name, value, mode, now))
+    }
+
+    fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>> {
+        self.at(|s, _| s.listxattr(cred, id))
+    }
+
+    fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
+        self.at(|s, now| s.removexattr(cred, id, name, now))
+    }
+
+    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.at(|s, now| s.fallocate(id, handle, offset, len, mode, now))
+    }
+
+    fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        self.at(|s, _| s.lseek(id, handle, offset, whence))
+    }
+
+    fn copy_file_range(
+        &self,
+        id_in: FileId,
+        handle_in: Handle,
+        offset_in: u64,
+        id_out: FileId,
+        handle_out: Handle,
+        offset_out: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        let (from, to) = ((id_in, handle_in, offset_in), (id_out, handle_out, offset_out));
+        self.at(|s, now| s.copy_file_range(from, to, len, now))
+    }
+
+    fn statfs(&self) -> Answer<FsStat> {
+        self.at(|s, _| {
+            let used: u64 = s.nodes.values().map(|n| n.attr().blocks * 512).sum();
+            let files = s.nodes.len() as u64;
+            Ok(FsStat {
+                total_bytes: TOTAL_BYTES,
+                free_bytes: TOTAL_BYTES.saturating_sub(used),
+                files,
+                files_free: FILES_MAX.saturating_sub(files),
+                block_size: s.block_size,
+            })
+        })
+    }
+
+    fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
+        self.at(|s, _| {
+            s.handle(id, handle, false)?;
+            if lock.exclusive.is_none() || lock.start > lock.end {
+                return Err(FsError::InvalidArgument);
+            }
+            Ok(s.locks.test(id, &lock))
+        })
+    }
+
+    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
+        let mut state = self.state.lock();
+        let outcome = state.handle(id, handle, false).and_then(|open| {
+            let allowed = match (lock.space, lock.exclusive) {
+                (LockSpace::Posix, Some(true)) => open.flags.write,
+                (LockSpace::Posix, Some(false)) => open.flags.read,
+                _ => true,
+            };
+            if allowed { state.locks.set(id, &lock, wait) } else { Err(FsError::BadHandle) }
+        });
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(e) => return Answer::err(e),
+        };
+        let granted = state.granted(outcome.woken);
+        let waits = outcome.waits.map(|waiter| {
+            let (sender, granted) = oneshot::channel();
+            state.waiting.insert(waiter, sender);
+            Waiting { fs: self.clone(), id, lock, waiter, granted, told: false }
+        });
+        drop(state);
+        tell(granted);
+        match waits {
+            None => Answer::ok(()),
+            Some(waiting) => Answer::later(waiting.until_granted()),
+        }
+    }
+
+    fn sync(&self) -> Answer<()> {
+        Answer::ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
