@@ -79,6 +79,8 @@ pub(crate) struct Described {
 pub(crate) struct Layout {
     pub(crate) info: Arc<SegmentInfo>,
     pub(crate) present: BTreeSet<u8>,
+    /// Those of them beside which their store has another attempt at the same fragment.
+    pub(crate) shadowing: BTreeSet<u8>,
 }
 
 impl Described {
@@ -98,7 +100,15 @@ impl Described {
         };
         let (_, present) = readable.max_by_key(rank)?;
         let (_, header) = present.first_key_value()?;
-        Some(Layout { info: Arc::new(SegmentInfo::of(header)), present: present.keys().copied().collect() })
+        let shadows = |header: &&FragmentHeader| {
+            let same = |(store, h): &&(StoreId, FragmentHeader)| h.id == header.id && header.member() == Some(*store);
+            self.found.iter().filter(same).count() > 1
+        };
+        Some(Layout {
+            info: Arc::new(SegmentInfo::of(header)),
+            shadowing: present.values().copied().filter(shadows).map(|h| h.id.index).collect(),
+            present: present.keys().copied().collect(),
+        })
     }
 
     /// The highest attempt of which anything is there.

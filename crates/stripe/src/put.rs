@@ -4,7 +4,6 @@
 //! store never eats the redundancy of something acknowledged. What was left of the failed attempt does no harm: its payload is
 //! the same, and deleting the segment asks all stores.
 
-use crate::health::StoreState;
 use crate::layout::SegmentInfo;
 use crate::{Stripe, StripeError};
 use host::join_all;
@@ -96,9 +95,7 @@ impl Stripe {
         let puts = fragments.into_iter().map(|fragment| async move {
             let at = fragment.header.member().and_then(|store| self.place(store));
             let Some(at) = at else { return Err(StorageError::Unavailable) };
-            let answer = self.ask(at, |s| s.put(fragment)).await;
-            self.note_put(at, &answer);
-            answer
+            self.ask_put(at, fragment).await
         });
         let answers = join_all(puts.collect()).await;
         if answers.iter().any(|answer| matches!(answer, Err(StorageError::Sealed(_)))) {
@@ -109,14 +106,6 @@ impl Stripe {
         }
         self.layouts.lock().insert(segment.id, info);
         Attempted::Complete
-    }
-
-    /// What an answer to a put says of the store's health. A store that refuses for the log's seal is well.
-    pub(crate) fn note_put(&self, at: usize, answer: &Result<(), StorageError>) {
-        match answer {
-            Ok(()) | Err(StorageError::Sealed(_) | StorageError::Unavailable) => {}
-            Err(error) => self.mark(at, StoreState::Failing, &error.to_string()),
-        }
     }
 
     /// Forgets segments on all stores. Not durable at once: a store that crashes may show them again, and a store that is away

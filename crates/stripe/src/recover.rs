@@ -32,6 +32,8 @@ use types::{LogId, SegmentId, StoreId};
 const LIST_COUNT: usize = 4_096;
 /// Segments put again at the same time.
 const PUT_AGAIN_COUNT: usize = 8;
+/// How often opening a log is tried when a newer seal turns up in the middle of it.
+const OPEN_TRIES: usize = 3;
 /// The seq of a log's first segment, so that a seal `through` 0 counts nothing.
 const FIRST_SEQ: u64 = 1;
 
@@ -58,7 +60,17 @@ impl Stripe {
     /// `NotEnoughStores`, `Fenced` (somebody else opened it meanwhile), `LogBroken`; the log is then as it was, or further on its way
     /// to being opened.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
-        let from_seq = from_seq.max(FIRST_SEQ);
+        for _ in 1..OPEN_TRIES {
+            match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
+                // A store may have come back with the seal of an opening that died half way: now it is known.
+                Err(StripeError::Fenced) => {}
+                done => return done,
+            }
+        }
+        self.try_open_log(log, from_seq.max(FIRST_SEQ)).await
+    }
+
+    async fn try_open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         // With the segment before, to chain to, if it is still there.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));

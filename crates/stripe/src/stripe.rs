@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
-use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
+use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, PARITY_FRAGMENTS_MAX};
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
 /// How a [`Stripe`] behaves.
@@ -114,18 +114,38 @@ impl Stripe {
         self.everyone().into_iter().partition(|&at| health.state(at) != StoreState::Absent)
     }
 
-    /// One request to one store, bounded in time. A store that does not answer is noted as absent.
+    /// One request to one store, bounded in time. A store that does not answer, or says that it is not available, is noted as
+    /// absent.
     pub(crate) async fn ask<T>(
         &self,
         at: usize,
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Result<T, StorageError> {
-        let answer = request(&*self.stores[at].api);
-        let answer = match timeout(&*self.host.clock, self.options.put_timeout, answer).await {
-            Ok(answer) => answer,
-            Err(host::Elapsed) => Err(StorageError::Unavailable),
-        };
+        let answer = self.in_time(at, request(&*self.stores[at].api)).await.unwrap_or(Err(StorageError::Unavailable));
         if matches!(answer, Err(StorageError::Unavailable)) {
+            self.mark(at, StoreState::Absent, "is not available");
+        }
+        answer
+    }
+
+    /// One put to one store. A store that answers with anything but Ok, or that the log is sealed, takes no puts until a probe
+    /// finds it well; it may still be good to read from.
+    pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
+        let Some(answer) = self.in_time(at, self.stores[at].api.put(fragment)).await else {
+            return Err(StorageError::Unavailable);
+        };
+        if let Err(error) = &answer
+            && !matches!(error, StorageError::Sealed(_))
+        {
+            self.mark(at, StoreState::Failing, &error.to_string());
+        }
+        answer
+    }
+
+    /// An answer, if it comes in time; otherwise the store is noted as absent.
+    async fn in_time<T>(&self, at: usize, answer: BoxFuture<T>) -> Option<T> {
+        let answer = timeout(&*self.host.clock, self.options.put_timeout, answer).await.ok();
+        if answer.is_none() {
             self.mark(at, StoreState::Absent, "does not answer");
         }
         answer
