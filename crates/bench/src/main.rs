@@ -1,1 +1,234 @@
-fn main() {}
+//! Measures Starling beside the local disk, a FUSE file system that does nothing, and its peers: on one machine, in one
+//! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
+//!
+//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench work` is a single workload
+//! (`run` starts them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
+//! caches and makes network namespaces.
+
+mod command;
+mod figures;
+mod mounts;
+mod namespace;
+mod process;
+mod report;
+mod requests;
+mod results;
+mod run;
+mod scenario;
+mod site;
+mod target;
+mod work;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use crate::figures::Verdict;
+use crate::report::Report;
+use crate::results::Conditions;
+use crate::run::Plan;
+use crate::scenario::Sizes;
+use crate::site::RunFolder;
+use crate::target::TargetKind;
+
+/// Measures Starling beside local ext4 and its peers.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run all scenarios on all targets and print the tables
+    #[command(
+        after_help = "Examples:\n  bench run --quick\n  bench run --only create --targets ext4,fuse-passthrough,\
+        starling\n  bench run --runs 5 --json result.json --markdown docs/performance.md"
+    )]
+    Run(RunOptions),
+    /// Print what each operation costs in FUSE requests, messages and disk syncs
+    Requests(RequestsOptions),
+    /// Run one workload in a folder and print what it measured as JSON
+    Work {
+        /// The workload
+        #[command(subcommand)]
+        work: work::Work,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RunOptions {
+    /// Only scenarios whose name contains this
+    #[arg(long, value_name = "PATTERN", default_value = "")]
+    only: String,
+    /// Targets; `fuse-passthrough` means both of its modes. Those that are not installed are reported and left out
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_values_t = TargetKind::ALL)]
+    targets: Vec<TargetKind>,
+    /// How often each scenario is run; the tables show medians
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Small sizes: whether everything works, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// Write everything that was measured to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the tables to this file: between its markers if it exists and has them
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// The limit of Starling's cache, given to `starling up --cache-size` and held against its memory
+    #[arg(long, value_name = "MIB")]
+    cache_mib: Option<u64>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+struct RequestsOptions {
+    /// Write the table to this file: between its markers if it exists and has them
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// Starling's program; built if not given
+    #[arg(long, value_name = "PATH")]
+    starling: Option<PathBuf>,
+    /// What else `starling up` is given, split at spaces
+    #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
+    starling_args: String,
+    /// An existing folder on the local disk to work in
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let result = match CommandLine::parse().command {
+        Command::Run(options) => run_all(&options),
+        Command::Requests(options) => count_requests(&options),
+        Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("bench: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Succeeds if no figure was missed; quick sizes judge nothing.
+fn run_all(options: &RunOptions) -> Result<ExitCode> {
+    require_root()?;
+    command::catch_interrupts()?;
+    let targets = with_both_modes(&options.targets);
+    let starling = match targets.contains(&TargetKind::Starling) {
+        true => Some(site::starling_program(options.place.starling.as_deref())?),
+        false => None,
+    };
+    let mut starling_args = options.place.starling_args.clone();
+    if let Some(mib) = options.cache_mib {
+        starling_args.push_str(&format!(" --cache-size {mib}MiB"));
+    }
+    let folder = RunFolder::new(&options.place.dir, starling, starling_args)?;
+    let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
+    let conditions = Conditions {
+        unix_time_s: site::unix_time_s(),
+        machine: site::machine(&options.place.dir)?,
+        sizes,
+        quick: options.quick,
+        runs: options.runs,
+        cache_mib: options.cache_mib,
+    };
+    let plan = Plan { only: options.only.clone(), targets, runs: options.runs, sizes };
+    let (samples, missing) = run::run(&plan, folder.site())?;
+    let figures = figures::judge(&samples, options.cache_mib);
+    let missed = !options.quick && figures.iter().any(|figure| figure.verdict == Verdict::Fail);
+    let report = Report { conditions, samples, figures, missing };
+    let text = report.markdown();
+    println!("{text}");
+    if let Some(path) = &options.json {
+        let json = serde_json::to_string_pretty(&report).context("write the report as JSON")?;
+        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.markdown {
+        write_section(path, "bench", &text)?;
+    }
+    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn count_requests(options: &RequestsOptions) -> Result<ExitCode> {
+    require_root()?;
+    command::catch_interrupts()?;
+    // Without Starling the table is still of use; why it is missing is said below it.
+    let starling = site::starling_program(options.place.starling.as_deref());
+    if let Err(error) = &starling {
+        eprintln!("bench: {error:#}");
+    }
+    let folder = RunFolder::new(&options.place.dir, starling.ok(), options.place.starling_args.clone())?;
+    let text = requests::table(folder.site())?;
+    println!("{text}");
+    if let Some(path) = &options.markdown {
+        write_section(path, "requests", &text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn require_root() -> Result<()> {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    ensure!(unsafe { libc::geteuid() } == 0, "run it as root: it mounts file systems and drops caches");
+    Ok(())
+}
+
+/// Whoever asks for the file system that does nothing means both of its modes: the better one counts.
+fn with_both_modes(targets: &[TargetKind]) -> Vec<TargetKind> {
+    let wanted = |kind: &TargetKind| {
+        targets.contains(kind)
+            || *kind == TargetKind::FusePassthroughWriteback && targets.contains(&TargetKind::FusePassthrough)
+    };
+    TargetKind::ALL.into_iter().filter(wanted).collect()
+}
+
+fn write_section(path: &Path, name: &str, body: &str) -> Result<()> {
+    let text = match fs::read_to_string(path) {
+        Ok(document) => report::replace_section(&document, name, body)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => body.to_owned(),
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    };
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        use clap::CommandFactory;
+        CommandLine::command().debug_assert();
+        let line = CommandLine::try_parse_from(["bench", "run", "--targets", "starling,fuse-passthrough"]).unwrap();
+        let Command::Run(options) = line.command else { panic!("not `run`") };
+        assert_eq!(
+            with_both_modes(&options.targets),
+            [TargetKind::FusePassthrough, TargetKind::FusePassthroughWriteback, TargetKind::Starling]
+        );
+        assert!(CommandLine::try_parse_from(["bench", "run", "--targets", "nfs"]).is_err());
+        assert!(CommandLine::try_parse_from(["bench", "run", "--runs", "0"]).is_err());
+    }
+
+    #[test]
+    fn section_is_written_into_a_document_or_a_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.md");
+        write_section(&path, "bench", "alone").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "alone");
+        assert!(write_section(&path, "bench", "again").is_err(), "a file without markers is not overwritten");
+        fs::write(&path, "<!-- bench:begin --><!-- bench:end -->").unwrap();
+        write_section(&path, "bench", "inside").unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("\ninside\n"));
+    }
+}

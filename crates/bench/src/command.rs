@@ -1,0 +1,177 @@
+//! Runs other programs: with a deadline, in a process group of their own, and given up when the user interrupts.
+//!
+//! Owns the one global of this program, the "interrupted" flag. Invariant: a child started here has ended, and so has
+//! everything else in its process group, when [`run`] returns an error. Children are in groups of their own so that a
+//! ctrl-C at the terminal reaches this program only, which then takes everything down in order.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_interrupt(_signal: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check_interrupt`] reads, instead of ending the program.
+pub fn catch_interrupts() -> Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the structure is plain data for which zero is valid, and the handler only stores to an atomic.
+        let result = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_interrupt as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(signal, &action, std::ptr::null_mut())
+        };
+        ensure!(result == 0, "install a signal handler: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Fails if the user has asked to stop.
+pub fn check_interrupt() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+    Ok(())
+}
+
+/// What an interrupt does to a command that runs: work is given up, cleaning up is not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Interrupts {
+    /// An interrupt ends the command and is returned as an error.
+    Obey,
+    /// The command runs to its end or its deadline.
+    Ignore,
+}
+
+/// Runs a program to its end and returns what it wrote to stdout.
+///
+/// Output goes through unlinked files rather than pipes, because a daemon that a script leaves behind keeps them open.
+/// Fails if the program cannot be started, fails, or exceeds the deadline; the error holds the end of its stderr.
+pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) -> Result<String> {
+    let name = format!("{command:?}").chars().take(300).collect::<String>();
+    let mut stdout = scratch_file()?;
+    let mut stderr = scratch_file()?;
+    command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(stdout.try_clone().context("duplicate a descriptor")?))
+        .stderr(Stdio::from(stderr.try_clone().context("duplicate a descriptor")?));
+    let mut child = command.spawn().with_context(|| format!("start {name}"))?;
+    let status = match wait(&mut child, deadline, interrupts) {
+        Ok(status) => status,
+        Err(error) => {
+            kill_group(&mut child);
+            return Err(error.context(format!("run {name}")));
+        }
+    };
+    if !status.success() {
+        bail!("{name}: {status}: {} {}", text_of(&mut stdout)?.trim(), tail(text_of(&mut stderr)?.trim()));
+    }
+    text_of(&mut stdout)
+}
+
+fn wait(child: &mut Child, deadline: Duration, interrupts: Interrupts) -> Result<ExitStatus> {
+    let end = Instant::now() + deadline;
+    // Polls with growing pauses: measured programs take their own time, so a late wake-up here changes no result.
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().context("wait for a child")? {
+            return Ok(status);
+        }
+        if interrupts == Interrupts::Obey {
+            check_interrupt()?;
+        }
+        ensure!(Instant::now() < end, "not finished after {} s", deadline.as_secs());
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+fn kill_group(child: &mut Child) {
+    // SAFETY: kill takes plain numbers; the group is the child's own, and the child has not been waited for.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    // A process stuck in a hung mount does not die before the mount does, so this does not wait for it without limit.
+    for _ in 0..50 {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn scratch_file() -> Result<File> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the name is a C string; the descriptor returned is new and owned by nobody else.
+    unsafe {
+        let fd = libc::memfd_create(c"bench-output".as_ptr(), libc::MFD_CLOEXEC);
+        ensure!(fd >= 0, "create a memory file: {}", std::io::Error::last_os_error());
+        Ok(File::from_raw_fd(fd))
+    }
+}
+
+fn text_of(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).context("read a program's output")?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn tail(text: &str) -> &str {
+    const SHOWN: usize = 1000;
+    let mut start = text.len().saturating_sub(SHOWN);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(pid: &str) {
+        // SAFETY: kill takes plain numbers; the process was started by this test.
+        unsafe { libc::kill(pid.trim().parse().unwrap(), libc::SIGKILL) };
+    }
+
+    #[test]
+    fn output_is_returned_although_a_daemon_keeps_it_open() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $!"]);
+        // Would exceed its deadline if it waited for the daemon.
+        let daemon = run(&mut command, Duration::from_secs(30), Interrupts::Ignore).unwrap();
+        end(&daemon);
+    }
+
+    #[test]
+    fn failure_reports_stderr() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo broken >&2; exit 3"]);
+        let error = run(&mut command, Duration::from_secs(10), Interrupts::Ignore).unwrap_err();
+        assert!(error.to_string().contains("broken"), "{error}");
+    }
+
+    #[test]
+    fn deadline_ends_the_whole_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $! > \"$0\"; wait"]).arg(&file);
+        let error = run(&mut command, Duration::from_secs(1), Interrupts::Ignore).unwrap_err();
+        assert!(format!("{error:#}").contains("not finished"), "{error:#}");
+        let grandchild = std::fs::read_to_string(&file).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", grandchild.trim())).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "still running: {stat}");
+    }
+
+    #[test]
+    fn tail_does_not_split_a_character() {
+        let text = "é".repeat(1000);
+        assert!(tail(&text).chars().all(|c| c == 'é'));
+        assert_eq!(tail("short"), "short");
+    }
+}

@@ -1,0 +1,75 @@
+//! Mount points: whether something is mounted, and unmounting by force.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// A line of `/proc/self/mountinfo`.
+struct Mount {
+    minor: u32,
+    kind: String,
+}
+
+/// Whether a file system is mounted at `path`.
+pub fn is_mounted(path: &Path) -> Result<bool> {
+    Ok(find(path)?.is_some())
+}
+
+/// Unmounts `path` whatever state its file system is in: a FUSE connection is aborted first, which frees every process
+/// that waits for it, then the mount is detached. Does nothing if nothing is mounted there.
+pub fn force_unmount(path: &Path) -> Result<()> {
+    while let Some(mount) = find(path)? {
+        if mount.kind.starts_with("fuse") {
+            let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
+            // May fail: the control file system is not mounted everywhere. Detaching works without it.
+            let _ = std::fs::write(&abort, "1");
+        }
+        let name = CString::new(path.as_os_str().as_bytes()).context("mount point with a NUL in its name")?;
+        // SAFETY: the name is a C string that outlives the call.
+        if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(error).with_context(|| format!("detach {}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn find(path: &Path) -> Result<Option<Mount>> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").context("read the mount table")?;
+    Ok(find_in(&text, path))
+}
+
+fn find_in(mountinfo: &str, path: &Path) -> Option<Mount> {
+    let wanted = path.to_str()?;
+    mountinfo.lines().rev().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let fields: Vec<&str> = left.split(' ').collect();
+        let minor = fields.get(2)?.split_once(':')?.1.parse().ok()?;
+        // Blanks are written as octal escapes.
+        let point = fields.get(4)?.replace("\\040", " ");
+        let kind = right.split(' ').next()?.to_owned();
+        (point == wanted).then_some(Mount { minor, kind })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+        90 22 0:51 / /tmp/a\\040b rw,nosuid shared:3 - fuse.fusept fusept rw,user_id=0\n";
+
+    #[test]
+    fn mount_is_found_by_its_unescaped_name() {
+        let mount = find_in(TABLE, Path::new("/tmp/a b")).unwrap();
+        assert_eq!((mount.minor, mount.kind.as_str()), (51, "fuse.fusept"));
+        assert!(find_in(TABLE, Path::new("/tmp/a")).is_none());
+    }
+
+    #[test]
+    fn forcing_what_is_not_mounted_does_nothing() {
+        force_unmount(Path::new("/nonexistent/mount point")).unwrap();
+    }
+}

@@ -1,0 +1,373 @@
+//! How many FUSE requests each operation of an application costs, with the file system that does nothing and with
+//! Starling; for Starling also how many messages between roles and how many syncs of a disk.
+//!
+//! The file system that does nothing prints each request, which is counted. Starling counts its own: `starling status
+//! --json` has `fuse_requests` (an object: request name to count) and may have `messages` and `disk_syncs` (numbers).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::command::{self, Interrupts, check_interrupt};
+use crate::report::{table_header, table_row};
+use crate::target::{Site, Target, TargetKind};
+
+/// Each operation is done this often and the counts divided: what happens once in a while shows as a fraction.
+const REPEATS: u32 = 20;
+
+/// Requests that are not an operation's own: the kernel forgets when it pleases, and mounting is not measured.
+const IGNORED: [&str; 5] = ["FORGET", "BATCH_FORGET", "INIT", "DESTROY", "INTERRUPT"];
+
+/// An operation: what must be there, and what is counted.
+struct Operation {
+    title: &'static str,
+    prepare: fn(&Path) -> Result<()>,
+    /// Mount anew in between, so that nothing is cached.
+    cold: bool,
+    act: fn(&Path) -> Result<()>,
+}
+
+const OPERATIONS: [Operation; 10] = [
+    Operation { title: "create, write 1 KiB, close", prepare: nothing, cold: false, act: |dir| create(dir, false) },
+    Operation {
+        title: "create, write 1 KiB, fsync, close",
+        prepare: nothing,
+        cold: false,
+        act: |dir| create(dir, true),
+    },
+    Operation {
+        title: "stat, already seen",
+        prepare: |dir| create(dir, false).and_then(|()| stat(dir)),
+        cold: false,
+        act: stat,
+    },
+    Operation { title: "stat, cold", prepare: |dir| create(dir, false), cold: true, act: stat },
+    Operation { title: "open, read 1 KiB, close, cold", prepare: |dir| create(dir, false), cold: true, act: read },
+    Operation { title: "rename", prepare: |dir| create(dir, false).and_then(|()| stat(dir)), cold: false, act: rename },
+    Operation { title: "unlink", prepare: |dir| create(dir, false).and_then(|()| stat(dir)), cold: false, act: unlink },
+    Operation { title: "mkdir", prepare: nothing, cold: false, act: mkdir },
+    Operation { title: "write 1 MiB of a file written in order", prepare: nothing, cold: false, act: write_in_order },
+    Operation {
+        title: "open, list and close a directory of 100, cold",
+        prepare: make_directories,
+        cold: true,
+        act: list_directories,
+    },
+];
+
+/// What one operation costs on one target, per time it is done.
+#[derive(Debug, Default, PartialEq)]
+struct Cost {
+    requests: BTreeMap<String, f64>,
+    others: BTreeMap<String, f64>,
+}
+
+/// Counts everything on the targets that can be set up, and returns the table as markdown.
+pub fn table(site: &Site) -> Result<String> {
+    let kinds = [TargetKind::FusePassthrough, TargetKind::FusePassthroughWriteback, TargetKind::Starling];
+    let mut columns = Vec::new();
+    let mut notes = String::new();
+    for kind in kinds {
+        match count_on(kind, site) {
+            Ok(costs) => columns.push((kind, costs)),
+            Err(error) => {
+                check_interrupt()?;
+                notes.push_str(&format!("\n{} was not counted: {error:#}\n", kind.title()));
+            }
+        }
+    }
+    if columns.is_empty() {
+        bail!("nothing could be counted:{notes}");
+    }
+    Ok(markdown(&columns) + &notes)
+}
+
+fn markdown(columns: &[(TargetKind, Vec<Cost>)]) -> String {
+    let mut out = String::new();
+    let mut header = vec!["Operation".to_owned()];
+    for (kind, costs) in columns {
+        header.push(format!("{}, requests", kind.title()));
+        header.extend(others(costs).into_iter().map(|name| format!("{}, {}", kind.title(), name.replace('_', " "))));
+    }
+    table_header(&mut out, &header);
+    for (index, operation) in OPERATIONS.iter().enumerate() {
+        let mut row = vec![operation.title.to_owned()];
+        for (_, costs) in columns {
+            let Some(cost) = costs.get(index) else { continue };
+            row.push(requests_cell(&cost.requests));
+            row.extend(others(costs).into_iter().map(|name| count_text(cost.others.get(name).copied().unwrap_or(0.0))));
+        }
+        table_row(&mut out, &row);
+    }
+    out
+}
+
+/// The counts beside requests that the target has at all.
+fn others(costs: &[Cost]) -> Vec<&String> {
+    let names: std::collections::BTreeSet<&String> = costs.iter().flat_map(|cost| cost.others.keys()).collect();
+    names.into_iter().collect()
+}
+
+fn requests_cell(requests: &BTreeMap<String, f64>) -> String {
+    let total: f64 = requests.values().sum();
+    let parts: Vec<String> = requests.iter().map(|(name, count)| format!("{name} {}", count_text(*count))).collect();
+    if parts.is_empty() { "0".to_owned() } else { format!("**{}**: {}", count_text(total), parts.join(", ")) }
+}
+
+fn count_text(count: f64) -> String {
+    let text = format!("{count:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn count_on(kind: TargetKind, site: &Site) -> Result<Vec<Cost>> {
+    if let Some(reason) = Target::unavailable(kind, site) {
+        bail!("{reason}");
+    }
+    let log = site.root.join(format!("{kind}-requests"));
+    let site = Site { request_log: Some(log.clone()), ..site.clone() };
+    let mut target = Target::set_up(kind, &site)?;
+    let counter = match (&site.starling, kind) {
+        (Some(program), TargetKind::Starling) => {
+            Counter::Status { program: program.clone(), mount_point: target.dir().to_owned() }
+        }
+        _ => Counter::Log(log),
+    };
+    let mut costs = Vec::new();
+    for operation in &OPERATIONS {
+        check_interrupt()?;
+        costs.push(count(operation, &mut target, &counter).with_context(|| format!("{kind}: {}", operation.title))?);
+    }
+    Ok(costs)
+}
+
+fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Result<Cost> {
+    // In the root, so that no path leads through a folder whose name and attributes would be asked for too.
+    let dir = target.dir().to_owned();
+    (operation.prepare)(&dir)?;
+    if operation.cold {
+        target.make_cold()?;
+    }
+    let before = counter.settled()?;
+    (operation.act)(&dir)?;
+    let after = counter.settled()?;
+    empty(&dir)?;
+    Ok(difference(&before, &after))
+}
+
+fn difference(before: &Cost, after: &Cost) -> Cost {
+    let per_time = |before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>| {
+        let mut counts = BTreeMap::new();
+        for (name, count) in after {
+            let more = count - before.get(name).copied().unwrap_or(0.0);
+            counts.insert(name.clone(), more / f64::from(REPEATS));
+        }
+        counts
+    };
+    let mut requests = per_time(&before.requests, &after.requests);
+    requests.retain(|name, count| *count != 0.0 && !IGNORED.contains(&name.as_str()));
+    Cost { requests, others: per_time(&before.others, &after.others) }
+}
+
+/// Where a target's counts come from.
+enum Counter {
+    /// The output of the file system that does nothing.
+    Log(PathBuf),
+    /// `starling status --json`.
+    Status {
+        /// The program.
+        program: PathBuf,
+        /// Which mount to ask about.
+        mount_point: PathBuf,
+    },
+}
+
+impl Counter {
+    fn read(&self) -> Result<Cost> {
+        match self {
+            Counter::Log(path) => {
+                let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+                Ok(Cost { requests: requests_in_log(&String::from_utf8_lossy(&text)), ..Cost::default() })
+            }
+            Counter::Status { program, mount_point } => {
+                let mut command = Command::new(program);
+                command.arg("status").arg(mount_point).arg("--json");
+                counts_in_status(&command::run(&mut command, Duration::from_secs(20), Interrupts::Obey)?)
+            }
+        }
+    }
+
+    /// Reads the counts once they stand still: a RELEASE comes after close has returned.
+    fn settled(&self) -> Result<Cost> {
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut last = self.read()?;
+        loop {
+            std::thread::sleep(Duration::from_millis(150));
+            let now = self.read()?;
+            if now.requests == last.requests {
+                return Ok(now);
+            }
+            if Instant::now() > until {
+                bail!("requests keep coming although nothing is done");
+            }
+            last = now;
+        }
+    }
+}
+
+/// Counts lines such as `unique: 8, opcode: LOOKUP (1), nodeid: 1, insize: 42, pid: 11455`.
+fn requests_in_log(text: &str) -> BTreeMap<String, f64> {
+    let mut counts = BTreeMap::new();
+    for line in text.lines() {
+        let name = line
+            .strip_prefix("unique: ")
+            .and_then(|rest| rest.split_once("opcode: "))
+            .and_then(|(_, rest)| rest.split_once(" ("));
+        if let Some((name, number)) = name {
+            // A request that libfuse has no name for, as newer kernels send them.
+            let name = match name {
+                "???" => format!("opcode {}", number.split(')').next().unwrap_or_default()),
+                _ => name.to_owned(),
+            };
+            *counts.entry(name).or_insert(0.0) += 1.0;
+        }
+    }
+    counts
+}
+
+fn counts_in_status(text: &str) -> Result<Cost> {
+    let status: Value = serde_json::from_str(text).context("`starling status --json` is not JSON")?;
+    let Some(Value::Object(by_name)) = status.get("fuse_requests") else {
+        bail!("`starling status --json` has no object `fuse_requests`");
+    };
+    let mut cost = Cost::default();
+    for (name, count) in by_name {
+        let count = count.as_f64().with_context(|| format!("fuse_requests.{name} is not a number"))?;
+        cost.requests.insert(name.to_uppercase(), count);
+    }
+    for name in ["messages", "disk_syncs"] {
+        if let Some(count) = status.get(name).and_then(Value::as_f64) {
+            cost.others.insert(name.to_owned(), count);
+        }
+    }
+    Ok(cost)
+}
+
+fn nothing(_dir: &Path) -> Result<()> {
+    Ok(())
+}
+
+fn each(dir: &Path, stem: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<()> {
+    for index in 0..REPEATS {
+        let path = dir.join(format!("{stem}{index}"));
+        act(&path).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn create(dir: &Path, fsync: bool) -> Result<()> {
+    each(dir, "file", |path| {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.write_all(&[b'a'; 1024])?;
+        if fsync { file.sync_all() } else { Ok(()) }
+    })
+}
+
+fn stat(dir: &Path) -> Result<()> {
+    each(dir, "file", |path| fs::symlink_metadata(path).map(drop))
+}
+
+fn read(dir: &Path) -> Result<()> {
+    // One read(2), as the operation says; a second one would only find the end.
+    each(dir, "file", |path| File::open(path)?.read_exact(&mut [0; 1024]))
+}
+
+fn rename(dir: &Path) -> Result<()> {
+    each(dir, "file", |path| fs::rename(path, path.with_extension("renamed")))
+}
+
+fn unlink(dir: &Path) -> Result<()> {
+    each(dir, "file", |path| fs::remove_file(path))
+}
+
+fn mkdir(dir: &Path) -> Result<()> {
+    each(dir, "dir", |path| fs::create_dir(path))
+}
+
+fn write_in_order(dir: &Path) -> Result<()> {
+    let mib = vec![7; 1 << 20];
+    let mut file = File::create(dir.join("large")).context("create the large file")?;
+    for _ in 0..REPEATS {
+        file.write_all(&mib).context("write the large file")?;
+    }
+    Ok(())
+}
+
+fn make_directories(dir: &Path) -> Result<()> {
+    each(dir, "dir", |path| {
+        fs::create_dir(path)?;
+        for index in 0..100 {
+            File::create(path.join(format!("entry{index}")))?;
+        }
+        Ok(())
+    })
+}
+
+fn list_directories(dir: &Path) -> Result<()> {
+    each(dir, "dir", |path| {
+        for entry in fs::read_dir(path)? {
+            entry?;
+        }
+        Ok(())
+    })
+}
+
+fn empty(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).context("list the mount")? {
+        let path = entry.context("list the mount")?.path();
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.with_context(|| format!("remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_are_counted_by_request() {
+        let log = "FUSE library version: 3.14\n\
+            unique: 8, opcode: LOOKUP (1), nodeid: 1, insize: 42, pid: 11455\n\
+            LOOKUP /a\n   unique: 8, error: -2 (No such file or directory), outsize: 16\n\
+            unique: 10, opcode: LOOKUP (1), nodeid: 1, insize: 42, pid: 11455\n\
+            unique: 12, opcode: ??? (52), nodeid: 2, insize: 83, pid: 11455\n";
+        let counts = requests_in_log(log);
+        assert_eq!(counts, BTreeMap::from([("LOOKUP".to_owned(), 2.0), ("opcode 52".to_owned(), 1.0)]));
+    }
+
+    #[test]
+    fn status_without_counts_is_an_error_and_extras_are_optional() {
+        assert!(counts_in_status("{}").unwrap_err().to_string().contains("fuse_requests"));
+        assert!(counts_in_status("nonsense").is_err());
+        let cost = counts_in_status(r#"{"fuse_requests":{"lookup":3},"messages":4,"other":1}"#).unwrap();
+        assert_eq!(cost.requests["LOOKUP"], 3.0);
+        assert_eq!(cost.others, BTreeMap::from([("messages".to_owned(), 4.0)]));
+    }
+
+    #[test]
+    fn cost_is_per_operation_and_without_what_is_ignored() {
+        let counts = |write, forget| Cost {
+            requests: BTreeMap::from([("WRITE".to_owned(), write), ("FORGET".to_owned(), forget)]),
+            others: BTreeMap::new(),
+        };
+        let cost = difference(&counts(5.0, 1.0), &counts(5.0 + f64::from(REPEATS) * 1.5, 9.0));
+        assert_eq!(cost.requests, BTreeMap::from([("WRITE".to_owned(), 1.5)]));
+        assert_eq!(requests_cell(&cost.requests), "**1.5**: WRITE 1.5");
+    }
+}
