@@ -1,0 +1,323 @@
+//! What the mount tests share: a mounted [`MemFs`] that cleans up after itself, and a wrapper that changes how it answers.
+
+#![allow(dead_code, missing_docs)]
+
+use bytes::Bytes;
+use fuse::{Mount, MountOptions};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+use types::{Answer, FileId, Time};
+use vfs::MemFs;
+use vfs::fs::*;
+
+/// An ordinary user that every system has (`nobody`), and another.
+pub const USER: u32 = 65_534;
+pub const OTHER: u32 = 65_533;
+
+/// How the file system under the mount answers.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    /// Every answer is `Later`.
+    pub later: bool,
+    /// Validity of entries and attributes.
+    pub valid: Duration,
+}
+
+pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60) };
+pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO };
+
+/// A [`MemFs`] with manners. Looking up `panic-now` and `panic-later` panics.
+#[derive(Clone)]
+pub struct Mannered {
+    inner: MemFs,
+    manner: Manner,
+}
+
+pub fn mem_fs() -> MemFs {
+    MemFs::new(Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+    }))
+}
+
+impl Mannered {
+    fn pass<T: Send + 'static>(&self, answer: Answer<T>) -> Answer<T> {
+        if !self.manner.later {
+            return answer;
+        }
+        Answer::later(async move {
+            tokio::task::yield_now().await;
+            answer.await
+        })
+    }
+    fn entry(&self, answer: Answer<Entry>) -> Answer<Entry> {
+        let valid = self.manner.valid;
+        match answer {
+            Answer::Now(result) => self.pass(Answer::Now(result.map(|entry| Entry { valid, ..entry }))),
+            later => later,
+        }
+    }
+}
+
+impl FileSystem for Mannered {
+    fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
+        match name {
+            b"panic-now" => panic!("asked to panic now"),
+            b"panic-later" => Answer::later(async { panic!("asked to panic later") }),
+            _ => self.entry(self.inner.lookup(cred, parent, name)),
+        }
+    }
+    fn getattr(&self, id: FileId) -> Answer<Entry> {
+        self.entry(self.inner.getattr(id))
+    }
+    fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry> {
+        self.entry(self.inner.setattr(cred, id, handle, set))
+    }
+    fn readlink(&self, id: FileId) -> Answer<Bytes> {
+        self.pass(self.inner.readlink(id))
+    }
+    fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
+        self.entry(self.inner.mknod(cred, parent, name, node))
+    }
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Handle)> {
+        let valid = self.manner.valid;
+        match self.inner.create(cred, parent, name, mode, umask, flags) {
+            Answer::Now(result) => {
+                self.pass(Answer::Now(result.map(|(entry, handle)| (Entry { valid, ..entry }, handle))))
+            }
+            later => later,
+        }
+    }
+    fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
+        self.entry(self.inner.mkdir(cred, parent, name, mode, umask))
+    }
+    fn symlink(&self, cred: &Cred, parent: FileId, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        self.entry(self.inner.symlink(cred, parent, name, target))
+    }
+    fn link(&self, cred: &Cred, id: FileId, new_parent: FileId, new_name: &[u8]) -> Answer<Entry> {
+        self.entry(self.inner.link(cred, id, new_parent, new_name))
+    }
+    fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.pass(self.inner.unlink(cred, parent, name))
+    }
+    fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        self.pass(self.inner.rmdir(cred, parent, name))
+    }
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new_parent: FileId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        self.pass(self.inner.rename(cred, parent, name, new_parent, new_name, flags))
+    }
+    fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
+        self.pass(self.inner.access(cred, id, mask))
+    }
+    fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
+        self.pass(self.inner.open(cred, id, flags))
+    }
+    fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        self.pass(self.inner.read(id, handle, offset, len))
+    }
+    fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        self.pass(self.inner.write(cred, id, handle, offset, data))
+    }
+    fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {
+        self.pass(self.inner.fsync(id, handle, data_only))
+    }
+    fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.pass(self.inner.fsync_dir(id, handle))
+    }
+    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+        self.pass(self.inner.flush(id, handle, lock_owner))
+    }
+    fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+        self.pass(self.inner.release(id, handle, flock_owner))
+    }
+    fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
+        self.pass(self.inner.opendir(cred, id))
+    }
+    fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
+        // Attributes are optional in listings; without them the front end must get them itself.
+        self.pass(self.inner.readdir(id, handle, cookie, count_max, plus && !self.manner.later))
+    }
+    fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.pass(self.inner.releasedir(id, handle))
+    }
+    fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
+        self.pass(self.inner.getxattr(cred, id, name))
+    }
+    fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
+        self.pass(self.inner.setxattr(cred, id, name, value, mode))
+    }
+    fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>> {
+        self.pass(self.inner.listxattr(cred, id))
+    }
+    fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
+        self.pass(self.inner.removexattr(cred, id, name))
+    }
+    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.pass(self.inner.fallocate(id, handle, offset, len, mode))
+    }
+    fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        self.pass(self.inner.lseek(id, handle, offset, whence))
+    }
+    fn copy_file_range(
+        &self,
+        id_in: FileId,
+        handle_in: Handle,
+        offset_in: u64,
+        id_out: FileId,
+        handle_out: Handle,
+        offset_out: u64,
+        len: u64,
+    ) -> Answer<u64> {
+        self.pass(self.inner.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len))
+    }
+    fn statfs(&self) -> Answer<FsStat> {
+        self.pass(self.inner.statfs())
+    }
+    fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
+        self.pass(self.inner.getlk(id, handle, lock))
+    }
+    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
+        self.pass(self.inner.setlk(id, handle, lock, wait))
+    }
+    fn sync(&self) -> Answer<()> {
+        self.pass(self.inner.sync())
+    }
+}
+
+/// A mounted file system. Dropping it unmounts (also when a test panics), then removes the folder, then ends the runtime.
+pub struct Mounted {
+    pub mount: Option<Mount>,
+    pub fs: MemFs,
+    dir: TempDir,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Mounted {
+    pub fn new(manner: Manner) -> Self {
+        Self::with(manner, |_| {})
+    }
+
+    pub fn with(manner: Manner, change: impl FnOnce(&mut MountOptions)) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let fs = mem_fs();
+        let dir = folder();
+        let mut options = MountOptions::new(runtime.handle().clone());
+        change(&mut options);
+        let mounted = fuse::mount(Arc::new(Mannered { inner: fs.clone(), manner }), dir.path(), options);
+        let mount = mounted.unwrap_or_else(|e| panic!("these tests need a working FUSE and the right to mount: {e}"));
+        Mounted { mount: Some(mount), fs, dir, _runtime: runtime }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn count(&self, request: &str) -> u64 {
+        let counts = self.mount.as_ref().unwrap().requests();
+        counts.iter().find(|(name, _)| *name == request).unwrap_or_else(|| panic!("no request {request}")).1
+    }
+
+    pub fn unmount(&mut self) {
+        self.mount.take().unwrap().unmount().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.mount = None;
+    }
+}
+
+/// A new folder that every user can reach.
+pub fn folder() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+pub fn c(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+/// The errno of a failed libc call (which returned a negative number), or what it returned.
+pub fn check(returned: i64) -> Result<i64, i32> {
+    if returned < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) } else { Ok(returned) }
+}
+
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// Runs `f` in a child process; it must only make system calls. Returns its exit code, or 255 if it was killed.
+pub fn in_child(f: impl FnOnce() -> u8) -> u8 {
+    // SAFETY: the child only calls `f`, which makes nothing but system calls, and leaves without unwinding.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "fork failed");
+        if pid == 0 {
+            libc::_exit(i32::from(f()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) as u8 } else { 255 }
+    }
+}
+
+/// Runs a shell script as a user with one group and these supplementary ones, in `dir`.
+pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> Output {
+    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+    if groups.is_empty() {
+        command.arg("--clear-groups")
+    } else {
+        command.arg(format!("--groups={}", groups.join(",")))
+    };
+    // The script enters the folder itself: as the user, whose right to do so is part of the test.
+    let script = format!("cd '{}' && {{ {script}\n}}", dir.display());
+    command.args(["sh", "-c", &script]).current_dir("/").output().expect("setpriv (package util-linux) must be there")
+}
+
+/// Asserts that a script succeeds as a user.
+#[track_caller]
+pub fn allowed(uid: u32, groups: &[u32], dir: &Path, script: &str) -> String {
+    let output = shell_as(uid, groups, dir, script);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "user {uid} was refused: {script}\n{out}{err}");
+    out.into_owned()
+}
+
+/// Asserts that a script fails as a user for want of a right.
+#[track_caller]
+pub fn refused(uid: u32, groups: &[u32], dir: &Path, script: &str) {
+    let output = shell_as(uid, groups, dir, script);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "user {uid} was let: {script}");
+    assert!(err.contains("ermission denied") || err.contains("not permitted"), "refused for another reason: {err}");
+}
