@@ -212,3 +212,38 @@ impl Content {
         self.extra_pages = self.visible.pages_in(self.reserved_bytes / PAGE..u64::MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_covers_the_changes_it_was_given_and_no_later_one() {
+        let mut content = Content::default();
+        content.write(0, Bytes::from_static(b"first"));
+        let changes = content.changes();
+        content.write(0, Bytes::from_static(b"later"));
+        content.sync(changes);
+        assert_eq!(content.visible().read(0, 5).unwrap(), b"later");
+        content.lose_power(Loss::All, &SplitMix64::new(1));
+        assert_eq!(content.visible().read(0, 5).unwrap(), b"first");
+    }
+
+    #[test]
+    fn space_follows_every_kind_of_change() {
+        let mut content = Content::default();
+        content.allocate(3 * PAGE - 1);
+        assert_eq!((content.used_bytes(), content.visible().len()), (3 * PAGE, 3 * PAGE - 1));
+        assert_eq!(content.growth_bytes(2 * PAGE, 2 * PAGE as usize), PAGE);
+        content.write(2 * PAGE, vec![1; 2 * PAGE as usize].into());
+        content.write(9 * PAGE, Bytes::from_static(b"sparse"));
+        assert_eq!(content.used_bytes(), 5 * PAGE);
+        assert_eq!(content.allocation_bytes(10 * PAGE), 5 * PAGE);
+        content.set_len(4 * PAGE);
+        assert_eq!(content.used_bytes(), 4 * PAGE);
+        content.set_len(1);
+        assert_eq!(content.used_bytes(), PAGE);
+        content.set_len(0);
+        assert_eq!(content.used_bytes(), 0);
+    }
+}

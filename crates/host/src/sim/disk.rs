@@ -508,16 +508,35 @@ mod tests {
 
     #[test]
     fn sync_does_not_cover_a_write_that_it_overlaps() {
-        let lost = (0..100).filter(|seed| {
+        let lost = (0..50).filter(|seed| {
             let setup = Setup::new(*seed);
             setup.write("file", 0, vec![1], true).unwrap();
             let file = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
-            let both = join_all(vec![file.write_at(0, vec![Bytes::from_static(&[2])]), file.sync_data()]);
-            assert!(setup.sim.block_on(both).iter().all(Result::is_ok));
+            let (slow, fast) = (Duration::from_micros(100), Duration::from_micros(10));
+            setup.disk.set_latency(slow..slow);
+            let begun = setup.sim.now();
+            let sync = setup.sim.machine("store").run(file.sync_data());
+            setup.sim.run_for(fast);
+            setup.disk.set_latency(fast..fast);
+            setup.sim.block_on(file.write_at(0, vec![Bytes::from_static(&[2])])).unwrap();
+            assert!(setup.sim.now() < begun + slow, "the sync is still under way");
+            setup.sim.block_on(sync).unwrap().unwrap();
             setup.lose_power();
             setup.read("file").unwrap() == [1].as_slice()
         });
         assert!(lost.count() > 5);
+    }
+
+    #[test]
+    fn mount_is_dead_after_a_power_loss_even_if_its_machine_is_not() {
+        let setup = Setup::new(1);
+        setup.write("file", 0, vec![1], true).unwrap();
+        let mount = setup.mount();
+        let file = setup.sim.block_on(mount.open("file", false)).unwrap();
+        setup.disk.power_loss();
+        assert!(setup.sim.block_on(mount.list()).is_err());
+        assert!(setup.sim.block_on(file.write_and_sync(vec![(0, vec![Bytes::from_static(&[2])])])).is_err());
+        assert_eq!(setup.read("file").unwrap(), [1].as_slice());
     }
 
     #[test]
@@ -622,10 +641,10 @@ mod tests {
         setup.write("later", 0, vec![2], true).unwrap();
         let before = setup.mount();
         setup.disk.restore(&old);
+        assert!(setup.sim.block_on(before.list()).is_err(), "a mount from before");
         setup.lose_power();
         assert_eq!(setup.list(), ["file"]);
         assert_eq!(setup.read("file").unwrap(), [1].as_slice());
-        assert!(setup.sim.block_on(before.list()).is_err(), "a mount from before");
         setup.disk.wipe();
         assert_eq!(setup.list(), Vec::<String>::new());
         assert_eq!(kind(setup.read("file")), io::ErrorKind::NotFound);

@@ -399,6 +399,23 @@ mod tests {
     }
 
     #[test]
+    fn sim_seed_picks_which_of_the_ready_tasks_runs() {
+        let order_of_three = |seed| {
+            let sim = Sim::new(seed);
+            let host = sim.machine("one").host();
+            let order = Arc::new(Mutex::new(Vec::new()));
+            for number in 0..3 {
+                let order = order.clone();
+                host.tasks.spawn(Box::pin(async move { order.lock().push(number) }));
+            }
+            sim.run_until_idle();
+            order.lock().clone()
+        };
+        let orders: BTreeSet<Vec<u64>> = (0..100).map(order_of_three).collect();
+        assert_eq!(orders.len(), 6, "every order, under some seed");
+    }
+
+    #[test]
     fn sim_order_of_wakes_does_not_matter() {
         let run = |reversed: bool| {
             let sim = Sim::new(3);
