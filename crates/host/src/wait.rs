@@ -129,6 +129,8 @@ mod tests {
         assert_eq!(sim.block_on(timeout(&*clock, limit, after(&clock, 4))), Ok(4));
         assert_eq!(sim.block_on(timeout(&*clock, limit, after(&clock, 6))), Err(Elapsed));
         assert_eq!(sim.now(), Duration::from_secs(9));
+        sim.run_until_idle();
+        assert_eq!(sim.now(), Duration::from_secs(9), "the timers that lost are gone");
         assert_eq!(sim.block_on(timeout(&*clock, Duration::ZERO, async { 7 })), Ok(7));
     }
 
