@@ -109,3 +109,80 @@ impl SegmentDraft {
         Segment { id, previous, payload: Bytes::from(payload), delta_offset }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{id, payload};
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_segment_is_its_deltas() {
+        let builder = SegmentBuilder::new(id(1, 1), None);
+        assert!(builder.is_empty());
+        let segment = builder.finish(b"deltas".to_vec()).assemble();
+        assert_eq!((segment.delta_offset, segment.deltas()), (0, &b"deltas"[..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "full blocks come before short ones")]
+    fn full_blocks_after_short_ones_are_refused() {
+        let mut builder = SegmentBuilder::new(id(1, 1), None);
+        builder.push_block(payload(1, 0));
+        builder.push_full_block(payload(CHUNK_LEN, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "not a full block")]
+    fn short_blocks_are_not_taken_for_full_ones() {
+        SegmentBuilder::new(id(1, 1), None).push_full_block(payload(CHUNK_LEN + 1, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "exceed the widest stripe")]
+    fn more_than_the_widest_stripe_is_refused() {
+        let mut builder = SegmentBuilder::new(id(1, 1), None);
+        let block = payload(FRAGMENT_LEN_MAX, 0);
+        for _ in 0..=DATA_FRAGMENTS_MAX {
+            builder.push_full_block(block.clone());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prop_every_block_is_at_its_address_and_full_ones_begin_at_chunks(
+            full in proptest::collection::vec(1u32..=3, 0..4),
+            short in proptest::collection::vec(1u32..=5000, 0..8),
+            delta_len in 0u32..3000,
+        ) {
+            let (name, previous) = (id(3, 9), Some(id(2, 8)));
+            let mut builder = SegmentBuilder::new(name, previous);
+            let mut placed = Vec::new();
+            for (seed, chunks) in (0..).zip(&full) {
+                let block = payload(chunks * CHUNK_LEN, seed);
+                let addr = builder.push_full_block(block.clone());
+                prop_assert_eq!(addr.offset % CHUNK_LEN, 0);
+                placed.push((addr, block));
+            }
+            for (seed, len) in (100..).zip(&short) {
+                let block = payload(*len, seed);
+                placed.push((builder.push_block(block.clone()), block));
+            }
+            let deltas = payload(delta_len, 1000);
+            let draft = builder.finish(deltas.to_vec());
+            let payload_len = draft.payload_len();
+            prop_assert_eq!(draft.id(), name);
+            let segment = draft.assemble();
+
+            prop_assert_eq!(segment.payload.len(), payload_len as usize);
+            prop_assert_eq!((segment.id, segment.previous, segment.deltas()), (name, previous, &deltas[..]));
+            let mut end = 0;
+            for (addr, block) in placed {
+                prop_assert_eq!((addr.segment, addr.offset, addr.len as usize), (name, end, block.len()));
+                end += addr.len;
+                prop_assert_eq!(&segment.payload[addr.offset as usize..end as usize], &block[..]);
+            }
+            prop_assert_eq!(end, segment.delta_offset);
+        }
+    }
+}

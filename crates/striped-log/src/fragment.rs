@@ -261,3 +261,187 @@ fn fixed_array<T: Default + PartialEq>(
     }
     Ok(values)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FS, header, segment};
+    use proptest::prelude::*;
+
+    /// The largest header there can be: 16 + 2 fragments of 1 MiB.
+    fn largest() -> FragmentHeader {
+        let geometry = crate::testing::geometry(16 * FRAGMENT_LEN_MAX, 16, 2);
+        assert_eq!(geometry.members.len(), MEMBERS_MAX);
+        let fragment = segment(16 * FRAGMENT_LEN_MAX, 1).stripe(FS, u16::MAX, geometry).remove(17);
+        assert_eq!(fragment.header.chunk_crcs.len(), CHUNKS_MAX);
+        fragment.header
+    }
+
+    /// With the checksum that the bytes before it need.
+    fn resealed(mut bytes: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
+        let checksum = crc32c(&bytes[..CHECKSUM_OFFSET]);
+        bytes[CHECKSUM_OFFSET..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_largest_header_fits() {
+        let bytes = largest().encode_with_generation(u64::MAX);
+        assert_eq!(FragmentHeader::decode_with_generation(&bytes), Ok((largest(), u64::MAX)));
+        assert_eq!(bytes[196..CHECKSUM_OFFSET], [0; 312], "room for what is to come");
+    }
+
+    #[test]
+    fn crc32c_is_castagnolis() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn every_truncation_is_refused_and_longer_input_is_not() {
+        let bytes = largest().encode();
+        for len in 0..HEADER_LEN {
+            assert_eq!(FragmentHeader::decode(&bytes[..len]), Err(DecodeError::Truncated("fragment header")));
+        }
+        let mut longer = bytes.to_vec();
+        longer.push(1);
+        assert_eq!(FragmentHeader::decode(&longer), Ok(largest()));
+    }
+
+    #[test]
+    fn every_single_bit_flip_is_refused() {
+        let good = largest().encode_with_generation(5);
+        for bit in 0..HEADER_LEN * 8 {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(FragmentHeader::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_byte_value_with_a_good_checksum_is_refused_or_is_what_encoding_it_gives() {
+        for good in [largest().encode_with_generation(5), small().encode()] {
+            for at in 0..CHECKSUM_OFFSET {
+                for value in 0..=255 {
+                    let mut bytes = good;
+                    bytes[at] = value;
+                    assert_canonical(resealed(bytes));
+                }
+            }
+        }
+    }
+
+    fn small() -> FragmentHeader {
+        let geometry = crate::testing::geometry(3 * CHUNK_LEN + 9, 4, 1);
+        segment(3 * CHUNK_LEN + 9, 1).stripe(FS, 0, geometry).remove(3).header
+    }
+
+    fn assert_canonical(bytes: [u8; HEADER_LEN]) {
+        if let Ok((header, generation)) = FragmentHeader::decode_with_generation(&bytes) {
+            assert_eq!(header.check(), Ok(()));
+            assert_eq!(header.encode_with_generation(generation), bytes);
+        }
+    }
+
+    #[test]
+    fn zeros_and_other_files_are_not_headers() {
+        assert_eq!(FragmentHeader::decode(&[0; HEADER_LEN]), Err(DecodeError::Invalid("fragment magic")));
+        assert_eq!(FragmentHeader::decode(&[0xff; HEADER_LEN]), Err(DecodeError::Invalid("fragment magic")));
+    }
+
+    #[test]
+    fn a_newer_version_says_so_and_a_rotten_one_does_not() {
+        let mut bytes = small().encode();
+        bytes[8] = 2;
+        assert_eq!(FragmentHeader::decode(&bytes), Err(DecodeError::Checksum("fragment header")));
+        let newer = DecodeError::Version { what: "fragment header", found: 2, known: 1 };
+        assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(newer));
+        bytes[8] = 0;
+        assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(DecodeError::Invalid("header version")));
+    }
+
+    #[test]
+    fn check_refuses_fields_that_contradict_each_other() {
+        let good = small();
+        let broken = |change: fn(&mut FragmentHeader)| {
+            let mut header = good.clone();
+            change(&mut header);
+            header.check()
+        };
+        let invalid = |what| Err(DecodeError::Invalid(what));
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(broken(|h| h.geometry.k = 0), invalid("data fragment count"));
+        assert_eq!(broken(|h| h.id.index = 5), invalid("fragment index"));
+        assert_eq!(broken(|h| h.len += 1), invalid("length"));
+        assert_eq!(broken(|h| h.id.index = 4), invalid("length"));
+        assert_eq!(broken(|h| h.chunk_crcs.clear()), invalid("chunk checksum count"));
+        assert_eq!(broken(|h| h.delta_offset = h.geometry.payload_len + 1), invalid("delta offset"));
+        assert_eq!(broken(|h| h.id.segment.seq += 1), invalid("previous segment"));
+        assert_eq!(broken(|h| h.id.segment.epoch = 0), invalid("previous segment"));
+        assert_eq!(broken(|h| h.id.segment.log = types::LogId::new(9)), invalid("previous segment"));
+        assert_eq!(broken(|h| h.delta_offset = h.geometry.payload_len), Ok(()));
+        assert_eq!(broken(|h| h.previous = None), Ok(()));
+    }
+
+    #[test]
+    fn only_the_very_chunk_verifies() {
+        let geometry = crate::testing::geometry(2 * 5 * CHUNK_LEN - 7, 2, 1);
+        let fragments = segment(2 * 5 * CHUNK_LEN - 7, 3).stripe(FS, 0, geometry);
+        let Fragment { header, payload } = &fragments[1];
+        let chunks: Vec<&[u8]> = payload.chunks(CHUNK_LEN as usize).collect();
+        assert_eq!((chunks.len(), chunks[4].len()), (5, CHUNK_LEN as usize - 7));
+        for (i, chunk) in chunks.iter().enumerate() {
+            for (j, other) in chunks.iter().enumerate() {
+                assert_eq!(header.verify_chunk(i, other), i == j);
+            }
+            assert!(!header.verify_chunk(i, &chunk[1..]));
+            let mut changed = chunk.to_vec();
+            changed[17] ^= 4;
+            assert!(!header.verify_chunk(i, &changed));
+        }
+        assert!(!header.verify_chunk(5, &[]));
+        assert!(!header.verify_chunk(usize::MAX, chunks[0]));
+    }
+
+    #[test]
+    fn a_fragments_check_sees_a_changed_payload() {
+        let geometry = crate::testing::geometry(100, 1, 1);
+        let mut fragment = segment(100, 3).stripe(FS, 0, geometry).remove(0);
+        assert_eq!(fragment.check(), Ok(()));
+        let good = fragment.payload.clone();
+        fragment.payload = good.slice(1..);
+        assert_eq!(fragment.check(), Err(DecodeError::Invalid("fragment payload length")));
+        fragment.payload = crate::testing::payload(100, 4);
+        assert_eq!(fragment.check(), Err(DecodeError::Checksum("fragment payload")));
+    }
+
+    proptest! {
+        #[test]
+        fn prop_headers_come_back_as_they_were(header in header(), generation: u64) {
+            prop_assert_eq!(header.check(), Ok(()));
+            let bytes = header.encode_with_generation(generation);
+            prop_assert_eq!(FragmentHeader::decode_with_generation(&bytes), Ok((header.clone(), generation)));
+            prop_assert_eq!(FragmentHeader::decode(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn prop_mutated_headers_are_refused_or_are_what_encoding_them_gives(
+            header in header(),
+            changes in proptest::collection::vec((0..CHECKSUM_OFFSET, any::<u8>()), 1..6),
+        ) {
+            let mut bytes = header.encode();
+            for (at, value) in changes {
+                bytes[at] = value;
+            }
+            assert_canonical(resealed(bytes));
+        }
+
+        #[test]
+        fn prop_arbitrary_bytes_never_panic_the_decoder(body in proptest::collection::vec(any::<u8>(), 196)) {
+            let mut bytes = [0; HEADER_LEN];
+            bytes[..196].copy_from_slice(&body);
+            bytes[..8].copy_from_slice(&MAGIC);
+            bytes[8..10].copy_from_slice(&[1, 0]);
+            assert_canonical(resealed(bytes));
+        }
+    }
+}

@@ -123,3 +123,91 @@ impl Geometry {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{geometry, payload_len};
+    use proptest::prelude::*;
+
+    #[test]
+    fn up_to_one_chunk_takes_one_data_fragment_of_that_length() {
+        for len in [0, 1, 4096, CHUNK_LEN] {
+            assert_eq!(Geometry::plan(len, 8, 2), (1, len));
+        }
+        assert_eq!(Geometry::plan(CHUNK_LEN + 1, 8, 2), (2, CHUNK_LEN));
+        assert_eq!(Geometry::plan(FRAGMENT_LEN_MAX, 1, 1), (1, FRAGMENT_LEN_MAX));
+    }
+
+    #[test]
+    fn a_full_segment_takes_all_data_fragments_at_full_length() {
+        assert_eq!(Geometry::plan(16 * FRAGMENT_LEN_MAX, 16, 2), (16, FRAGMENT_LEN_MAX));
+    }
+
+    #[test]
+    fn fewer_fragments_are_used_where_whole_chunks_fill_them() {
+        // 5 chunks over at most 4 fragments: 2 chunks each, so 3 do.
+        assert_eq!(Geometry::plan(5 * CHUNK_LEN, 4, 1), (3, 2 * CHUNK_LEN));
+    }
+
+    #[test]
+    #[should_panic(expected = "widest stripe")]
+    fn a_payload_beyond_the_widest_stripe_is_the_callers_fault() {
+        Geometry::plan(2 * FRAGMENT_LEN_MAX + 1, 2, 1);
+    }
+
+    #[test]
+    fn check_refuses_what_no_plan_gives() {
+        let good = geometry(10 * CHUNK_LEN - 5, 4, 2);
+        assert_eq!(good.check(), Ok(()));
+        let broken = |change: fn(&mut Geometry)| {
+            let mut g = good.clone();
+            change(&mut g);
+            g.check()
+        };
+        let invalid = |what| Err(DecodeError::Invalid(what));
+        assert_eq!(broken(|g| g.k = 0), invalid("data fragment count"));
+        assert_eq!(broken(|g| g.k = 17), invalid("data fragment count"));
+        assert_eq!(broken(|g| g.m = 0), invalid("parity fragment count"));
+        assert_eq!(broken(|g| g.m = 3), invalid("parity fragment count"));
+        assert_eq!(broken(|g| g.fragment_len = FRAGMENT_LEN_MAX + CHUNK_LEN), invalid("fragment length"));
+        assert_eq!(broken(|g| g.fragment_len = 0), invalid("payload length"));
+        assert_eq!(broken(|g| g.fragment_len -= 1), invalid("payload length"));
+        assert_eq!(broken(|g| g.payload_len = 12 * CHUNK_LEN + 1), invalid("payload length"));
+        assert_eq!(broken(|g| g.payload_len = 9 * CHUNK_LEN), invalid("payload length"));
+        assert_eq!(broken(|g| g.k = 1), invalid("payload length"));
+        assert_eq!(broken(|g| g.members.truncate(3)), invalid("member count"));
+        assert_eq!(broken(|g| g.members[3] = g.members[0]), invalid("members"));
+    }
+
+    proptest! {
+        #[test]
+        fn prop_every_payload_byte_is_in_one_fragment_and_chunks_never_cross(
+            (k_max, len) in (1u8..=16).prop_flat_map(|k| (Just(k), payload_len(k, u32::MAX))),
+            m in 1u8..=2,
+        ) {
+            let g = geometry(len, k_max, m);
+            prop_assert_eq!(g.check(), Ok(()));
+            prop_assert!(g.k <= k_max);
+            let mut end = 0;
+            for i in 0..g.k {
+                let range = g.payload_range(i);
+                prop_assert_eq!(range.start, end);
+                prop_assert_eq!(range.end - range.start, g.data_len(i));
+                prop_assert!(len == 0 || !range.is_empty());
+                end = range.end;
+            }
+            prop_assert_eq!(end, len);
+            for i in g.k..g.width() {
+                prop_assert_eq!(g.data_len(i), g.fragment_len);
+                prop_assert!(g.payload_range(i).is_empty());
+            }
+            for chunk in 0..len.div_ceil(CHUNK_LEN) {
+                let (index, inner) = g.fragment_of_chunk(chunk);
+                prop_assert_eq!(g.payload_range(index).start + inner * CHUNK_LEN, chunk * CHUNK_LEN);
+                let chunk_end = ((chunk + 1) * CHUNK_LEN).min(len);
+                prop_assert!(g.payload_range(index).end >= chunk_end);
+            }
+        }
+    }
+}

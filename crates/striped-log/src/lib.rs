@@ -15,3 +15,6 @@ pub mod geometry;
 pub mod parity;
 pub mod segment;
 pub mod tail;
+
+#[cfg(test)]
+mod testing;

@@ -132,3 +132,80 @@ pub fn recover_two(data: &[&[u8]], x: u8, y: u8, p: &[u8], q: &[u8]) -> (Vec<u8>
     xor_into(&mut both, &dx);
     (dx, both)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::payload;
+
+    /// The product by long multiplication and division of polynomials.
+    fn product_of_polynomials(a: u8, b: u8) -> u8 {
+        let mut product = (0..8).filter(|i| b >> i & 1 == 1).fold(0u16, |sum, i| sum ^ u16::from(a) << i);
+        for bit in (8..16).rev().filter(|bit| *bit < 15 || a & b & 0x80 != 0) {
+            if product >> bit & 1 == 1 {
+                product ^= 0x11d << (bit - 8);
+            }
+        }
+        product as u8
+    }
+
+    #[test]
+    fn products_are_those_of_polynomials_modulo_0x11d() {
+        for a in 0..=255 {
+            for b in 0..=255 {
+                assert_eq!(multiply(a, b), product_of_polynomials(a, b), "{a} * {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_element_but_zero_has_an_inverse_and_powers_of_g_differ() {
+        for x in 1..=255 {
+            assert_eq!(multiply(x, inverse(x)), 1, "{x}");
+        }
+        let powers: std::collections::BTreeSet<u8> = (0..255).map(power).collect();
+        assert_eq!(powers.len(), 255);
+    }
+
+    #[test]
+    fn q_is_the_weighted_sum() {
+        let (a, b, c) = ([1, 0x80, 7], [2, 0x80, 9], [3, 0x80]);
+        let (mut p, mut q) = ([0xee; 3], [0xee; 3]);
+        encode_pq(&[&a, &b, &c], &mut p, &mut q);
+        assert_eq!(p, [1 ^ 2 ^ 3, 0x80, 7 ^ 9]);
+        assert_eq!(q[0], 1 ^ multiply(2, 2) ^ multiply(3, 4));
+        assert_eq!(q[1], 0x80 ^ multiply(0x80, 2) ^ multiply(0x80, 4));
+        assert_eq!(q[2], 7 ^ multiply(9, 2));
+
+        let mut alone = [0xee; 3];
+        encode_q(&[&a, &b, &c], &mut alone);
+        assert_eq!(alone, q);
+        encode_p(&[&a, &b, &c], &mut alone);
+        assert_eq!(alone, p);
+    }
+
+    #[test]
+    fn every_single_and_double_loss_of_the_widest_stripe_is_recovered() {
+        // The last fragment is short, and lengths are no multiple of any vector's.
+        let data: Vec<_> = (0..16).map(|i| payload(if i == 15 { 21 } else { 77 }, i)).collect();
+        let slices: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+        let (mut p, mut q) = (vec![0; 77], vec![0; 77]);
+        encode_pq(&slices, &mut p, &mut q);
+        let padded = |i: u8| {
+            let mut d = data[usize::from(i)].to_vec();
+            d.resize(77, 0);
+            d
+        };
+        for x in 0..16 {
+            let mut left = slices.clone();
+            left[usize::from(x)] = &[];
+            assert_eq!(recover_one_by_p(&left, &p), padded(x));
+            assert_eq!(recover_one_by_q(&left, x, &q), padded(x));
+            for y in (0..16).filter(|&y| y != x) {
+                let mut left = left.clone();
+                left[usize::from(y)] = &[];
+                assert_eq!(recover_two(&left, x, y, &p, &q), (padded(x), padded(y)));
+            }
+        }
+    }
+}

@@ -254,3 +254,203 @@ fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<By
         pieces[usize::from(index)] = Some(Bytes::from(bytes));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FS, geometry, payload_len, segment};
+    use proptest::prelude::*;
+
+    const MIB: u32 = 1024 * 1024;
+
+    fn pieces(fragments: &[Fragment]) -> Vec<(u8, Bytes)> {
+        fragments.iter().map(|f| (f.header.id.index, f.payload.clone())).collect()
+    }
+
+    /// All ways to lose at most `m` of `n` fragments.
+    fn losses(n: u8, m: u8) -> Vec<Vec<u8>> {
+        let mut losses = vec![vec![]];
+        losses.extend((0..n).map(|i| vec![i]));
+        if m == 2 {
+            losses.extend((0..n).flat_map(|i| (i + 1..n).map(move |j| vec![i, j])));
+        }
+        losses
+    }
+
+    #[test]
+    fn data_fragments_share_the_payloads_memory() {
+        let s = segment(5 * MIB / 2, 1);
+        let fragments = s.stripe(FS, 0, geometry(5 * MIB / 2, 4, 1));
+        for f in &fragments[..4] {
+            let offset = f.header.geometry.payload_range(f.header.id.index).start;
+            assert_eq!(f.payload.as_ptr(), s.payload[offset as usize..].as_ptr());
+        }
+    }
+
+    #[test]
+    fn a_small_segment_is_mirrored_without_a_copy() {
+        let s = segment(5000, 1);
+        for f in s.stripe(FS, 0, geometry(5000, 8, 2)) {
+            assert_eq!(f.payload.as_ptr(), s.payload.as_ptr());
+            assert_eq!(f.payload, s.payload);
+            assert_eq!(f.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn one_segments_first_parity_is_the_same_with_one_and_with_two() {
+        let s = segment(3 * MIB - 11, 1);
+        let one = s.stripe(FS, 0, geometry(3 * MIB - 11, 4, 1));
+        let two = s.stripe(FS, 0, geometry(3 * MIB - 11, 4, 2));
+        assert_eq!(one[4].payload, two[4].payload);
+    }
+
+    #[test]
+    fn an_empty_payload_is_striped_and_comes_back() {
+        let s = segment(0, 1);
+        let fragments = s.stripe(FS, 0, geometry(0, 8, 1));
+        assert_eq!(fragments.len(), 2);
+        assert_eq!(Segment::from_fragments(&fragments[1..]), Ok(s));
+    }
+
+    #[test]
+    #[should_panic(expected = "geometry is for another payload")]
+    fn a_geometry_for_another_length_is_the_callers_fault() {
+        segment(100, 1).stripe(FS, 0, geometry(101, 1, 1));
+    }
+
+    #[test]
+    fn too_few_fragments_are_refused_with_the_count() {
+        let g = geometry(4 * MIB, 4, 2);
+        let fragments = segment(4 * MIB, 1).stripe(FS, 0, g.clone());
+        let have = pieces(&fragments[3..]);
+        assert_eq!(rebuild(&g, &[0], &have), Err(RebuildError::TooFew { have: 3, need: 4 }));
+        assert_eq!(Segment::from_fragments(&fragments[..3]), Err(RebuildError::TooFew { have: 3, need: 4 }));
+        assert_eq!(Segment::from_fragments(&[]), Err(RebuildError::TooFew { have: 0, need: 1 }));
+        assert_eq!(rebuild_range(&g, 0, 0..10, &[]), Err(RebuildError::TooFew { have: 0, need: 4 }));
+    }
+
+    #[test]
+    fn fragments_that_are_there_need_no_others() {
+        let g = geometry(4 * MIB, 4, 1);
+        let fragments = segment(4 * MIB, 1).stripe(FS, 0, g.clone());
+        let have = pieces(&fragments[2..3]);
+        assert_eq!(rebuild(&g, &[2], &have), Ok(have));
+    }
+
+    #[test]
+    fn pieces_that_do_not_fit_are_refused() {
+        let g = geometry(4 * MIB, 4, 1);
+        let have = pieces(&segment(4 * MIB, 1).stripe(FS, 0, g.clone())[1..]);
+        let with = |index: u8, bytes: Bytes| {
+            let mut have = have.clone();
+            have.push((index, bytes));
+            rebuild(&g, &[0], &have)
+        };
+        assert_eq!(with(1, have[0].1.clone()), Err(RebuildError::Unfit(1)), "twice");
+        assert_eq!(with(5, have[0].1.clone()), Err(RebuildError::Unfit(5)), "no such index");
+        assert_eq!(with(0, have[0].1.slice(1..)), Err(RebuildError::Unfit(0)), "short");
+        assert_eq!(rebuild(&g, &[5], &have), Err(RebuildError::Unfit(5)));
+        assert_eq!(rebuild_range(&g, 0, 0..1, &have), Err(RebuildError::Unfit(1)), "whole pieces for a part");
+    }
+
+    #[test]
+    fn ranges_outside_the_fragment_are_refused() {
+        // The last data fragment is short.
+        let g = geometry(4 * MIB - 100, 4, 1);
+        let reversed = Range { start: 5, end: 4 };
+        for (wanted, range) in [(0, 0..MIB + 1), (3, 0..MIB), (3, MIB - 100..MIB - 99), (0, reversed)] {
+            assert_eq!(rebuild_range(&g, wanted, range, &[]), Err(RebuildError::Range));
+        }
+    }
+
+    #[test]
+    fn a_fragment_that_ends_before_the_range_counts_as_known() {
+        let g = geometry(3 * MIB + 10, 4, 1);
+        let fragments = segment(3 * MIB + 10, 1).stripe(FS, 0, g.clone());
+        let last = g.k - 1;
+        let range = g.fragment_len - 50..g.fragment_len;
+        assert!(g.clip(last, &range).is_empty());
+        let have: Vec<(u8, Bytes)> = (1..g.width())
+            .filter(|&i| i != last)
+            .map(|i| (i, fragments[usize::from(i)].payload.slice(range.start as usize..range.end as usize)))
+            .collect();
+        let expected = fragments[0].payload.slice(range.start as usize..);
+        assert_eq!(rebuild_range(&g, 0, range, &have), Ok(expected));
+    }
+
+    #[test]
+    fn fragments_of_different_geometry_are_not_put_together() {
+        let s = segment(2 * MIB, 1);
+        let mut fragments = s.stripe(FS, 0, geometry(2 * MIB, 2, 1));
+        fragments.extend(s.stripe(FS, 1, geometry(2 * MIB, 1 + 2, 1)));
+        assert_eq!(Segment::from_fragments(&fragments[1..5]), Err(RebuildError::Unfit(0)));
+    }
+
+    #[test]
+    fn a_sibling_is_what_striping_gives() {
+        let g = geometry(4 * MIB - 9, 4, 2);
+        let fragments = segment(4 * MIB - 9, 1).stripe(FS, 3, g.clone());
+        for index in 0..g.width() {
+            let rebuilt = rebuild(&g, &[index], &pieces(&fragments[2..])).map(|mut r| r.remove(0).1);
+            let payload = rebuilt.unwrap_or_default();
+            assert_eq!(fragments[2].header.sibling(index, payload), fragments[usize::from(index)]);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn prop_any_k_fragments_give_everything_back(
+            (k_max, len) in (1u8..=16).prop_flat_map(|k| (Just(k), payload_len(k, 3 * MIB / 2))),
+            m in 1u8..=2,
+            pick: prop::sample::Index,
+            seed: u64,
+        ) {
+            let s = segment(len, seed);
+            let g = geometry(len, k_max, m);
+            let fragments = s.stripe(FS, 9, g.clone());
+            prop_assert_eq!(fragments.len(), usize::from(g.width()));
+            for (i, f) in (0..).zip(&fragments) {
+                prop_assert_eq!(f.check(), Ok(()));
+                prop_assert_eq!((f.header.id.index, f.header.attempt, f.header.fs), (i, 9, FS));
+                prop_assert_eq!((f.header.id.segment, f.header.previous), (s.id, s.previous));
+            }
+            let losses = losses(g.width(), m);
+            let lost = pick.get(&losses);
+            let mut left = fragments.clone();
+            left.retain(|f| !lost.contains(&f.header.id.index));
+            left.reverse();
+            let all: Vec<u8> = (0..g.width()).collect();
+            let rebuilt = rebuild(&g, &all, &pieces(&left));
+            prop_assert_eq!(rebuilt, Ok(pieces(&fragments)));
+            prop_assert_eq!(Segment::from_fragments(&left), Ok(s));
+        }
+
+        #[test]
+        fn prop_any_range_is_rebuilt_from_the_same_range_of_any_k_others(
+            (k_max, len) in (1u8..=16).prop_flat_map(|k| (Just(k), payload_len(k, MIB))),
+            m in 1u8..=2,
+            (wanted, other) in any::<(prop::sample::Index, prop::sample::Index)>(),
+            (a, b) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        ) {
+            let g = geometry(len, k_max, m);
+            let fragments = segment(len, 5).stripe(FS, 0, g.clone());
+            let wanted = wanted.index(usize::from(g.width())) as u8;
+            let other = other.index(usize::from(g.width())) as u8;
+            let bounds = [a, b].map(|i| i.index(g.data_len(wanted) as usize + 1) as u32);
+            let range = bounds[0].min(bounds[1])..bounds[0].max(bounds[1]);
+            let have: Vec<(u8, Bytes)> = pieces(&fragments)
+                .into_iter()
+                .filter(|(i, _)| *i != wanted && (m == 1 || *i != other))
+                .map(|(i, payload)| {
+                    let part = g.clip(i, &range);
+                    (i, payload.slice(part.start as usize..part.end as usize))
+                })
+                .collect();
+            let expected = fragments[usize::from(wanted)].payload.slice(range.start as usize..range.end as usize);
+            prop_assert_eq!(rebuild_range(&g, wanted, range, &have), Ok(expected));
+        }
+    }
+}

@@ -22,7 +22,7 @@ use types::{SegmentId, StoreId};
 pub struct CountedSegment {
     /// Its name.
     pub id: SegmentId,
-    /// The attempt to read it from.
+    /// The attempt to read it from: a complete one before one that is not, then the latest.
     pub attempt: u16,
     /// The header of any of that attempt's fragments.
     pub header: FragmentHeader,
@@ -100,10 +100,10 @@ fn judge(last: Option<SegmentId>, fragments: &[(StoreId, FragmentHeader)]) -> Op
             attempt.insert(header.id.index, (*store, header));
         }
     }
-    let ((attempt, geometry), present) = attempts
-        .into_iter()
-        .filter(|((_, geometry), present)| present.len() >= usize::from(geometry.k))
-        .max_by_key(|((attempt, _), present)| (*attempt, present.len()))?;
+    let ((attempt, geometry), present) =
+        attempts.into_iter().filter(|((_, geometry), present)| present.len() >= usize::from(geometry.k)).max_by_key(
+            |((attempt, geometry), present)| (present.len() == usize::from(geometry.width()), *attempt, present.len()),
+        )?;
     let (_, (_, header)) = present.first_key_value()?;
     Some(CountedSegment {
         id: header.id.segment,
@@ -112,4 +112,337 @@ fn judge(last: Option<SegmentId>, fragments: &[(StoreId, FragmentHeader)]) -> Op
         complete: present.len() == usize::from(geometry.width()),
         present: present.iter().map(|(&index, &(store, _))| (store, index)).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FS, id};
+    use proptest::prelude::*;
+    use types::FragmentId;
+
+    type Found = Vec<(StoreId, FragmentHeader)>;
+
+    /// The fragments of one attempt with `k` data and one parity fragment on stores `first ..`, as their stores have them.
+    fn attempt(segment: SegmentId, previous: Option<SegmentId>, attempt: u16, k: u8, first: u16) -> Found {
+        let members = (first..first + u16::from(k) + 1).map(StoreId::new).collect();
+        stripe(segment, previous, attempt, k, members)
+    }
+
+    fn stripe(id: SegmentId, previous: Option<SegmentId>, attempt: u16, k: u8, members: Vec<StoreId>) -> Found {
+        // Headers only: no payload is looked at.
+        let len = if k == 1 { 100 } else { crate::fragment::CHUNK_LEN };
+        let m = members.len() as u8 - k;
+        let geometry = Geometry { k, m, fragment_len: len, payload_len: len * u32::from(k), members };
+        let header = |(index, store): (u8, &StoreId)| {
+            let header = FragmentHeader {
+                fs: FS,
+                id: FragmentId { segment: id, index },
+                attempt,
+                geometry: geometry.clone(),
+                delta_offset: 0,
+                previous,
+                chunk_crcs: vec![0],
+                len,
+            };
+            assert_eq!(header.check(), Ok(()));
+            (*store, header)
+        };
+        (0..).zip(&geometry.members).map(header).collect()
+    }
+
+    fn counted(verdict: &TailVerdict) -> Vec<SegmentId> {
+        verdict.counted.iter().map(|c| c.id).collect()
+    }
+
+    #[test]
+    fn an_empty_log_goes_on_where_it_was() {
+        let expected = TailVerdict { counted: vec![], discarded: vec![], next_seq: 7 };
+        assert_eq!(verdict(7, None, vec![]), expected);
+    }
+
+    #[test]
+    fn a_segment_with_k_fragments_counts_and_with_fewer_ends_the_log() {
+        let mut found = attempt(id(1, 1), None, 0, 2, 0);
+        found.extend(attempt(id(1, 2), Some(id(1, 1)), 0, 2, 0).drain(..2));
+        found.extend(attempt(id(1, 3), Some(id(1, 2)), 0, 2, 0).drain(..1));
+        found.extend(attempt(id(1, 4), Some(id(1, 3)), 0, 2, 0));
+        let v = verdict(1, None, found);
+        assert_eq!(counted(&v), [id(1, 1), id(1, 2)]);
+        assert_eq!((v.discarded.as_slice(), v.next_seq), ([id(1, 3), id(1, 4)].as_slice(), 3));
+        assert!(v.counted[0].complete && !v.counted[1].complete);
+        assert_eq!(v.counted[1].present, [(StoreId::new(0), 0), (StoreId::new(1), 1)]);
+    }
+
+    #[test]
+    fn a_fragment_on_a_store_that_the_geometry_does_not_name_is_not_counted() {
+        let mut found = attempt(id(1, 1), None, 0, 2, 0);
+        found[0].0 = StoreId::new(9);
+        found[2].0 = StoreId::new(1);
+        assert_eq!(counted(&verdict(1, None, found)), []);
+    }
+
+    #[test]
+    fn one_fragment_found_twice_is_one_fragment() {
+        let mut found = attempt(id(1, 1), None, 0, 2, 0);
+        found.truncate(1);
+        found.push(found[0].clone());
+        assert_eq!(counted(&verdict(1, None, found)), []);
+    }
+
+    #[test]
+    fn a_segment_that_does_not_follow_the_last_one_ends_the_log() {
+        let found = attempt(id(2, 5), Some(id(2, 4)), 0, 1, 0);
+        assert_eq!(counted(&verdict(5, Some(id(1, 4)), found.clone())), []);
+        assert_eq!(counted(&verdict(5, Some(id(2, 4)), found.clone())), [id(2, 5)]);
+        assert_eq!(counted(&verdict(5, None, found)), [id(2, 5)]);
+    }
+
+    #[test]
+    fn fragments_before_the_first_seq_are_ignored() {
+        let mut found = attempt(id(1, 4), Some(id(1, 3)), 0, 1, 0);
+        found.extend(attempt(id(1, 5), Some(id(1, 4)), 0, 1, 0));
+        let v = verdict(5, None, found);
+        assert_eq!((counted(&v), v.discarded.len()), (vec![id(1, 5)], 0));
+    }
+
+    #[test]
+    fn the_highest_epoch_at_a_seq_supersedes_what_its_recovery_had_discarded() {
+        let mut found = attempt(id(1, 5), Some(id(1, 4)), 0, 1, 0);
+        found.extend(attempt(id(2, 5), Some(id(1, 4)), 0, 1, 2));
+        let v = verdict(5, Some(id(1, 4)), found);
+        assert_eq!((counted(&v), v.discarded), (vec![id(2, 5)], vec![id(1, 5)]));
+    }
+
+    #[test]
+    fn a_torn_segment_of_a_later_epoch_still_supersedes_a_whole_one_of_an_earlier() {
+        let mut found = attempt(id(1, 5), Some(id(1, 4)), 0, 2, 0);
+        found.extend(attempt(id(2, 5), Some(id(1, 4)), 0, 2, 0).drain(..1));
+        assert_eq!(counted(&verdict(5, Some(id(1, 4)), found)), []);
+    }
+
+    #[test]
+    fn a_segment_superseded_by_one_of_which_only_the_successor_is_left_does_not_count() {
+        let mut found = attempt(id(1, 5), Some(id(1, 4)), 0, 2, 0);
+        found.extend(attempt(id(2, 6), Some(id(2, 5)), 0, 2, 0));
+        let v = verdict(5, Some(id(1, 4)), found);
+        assert_eq!((counted(&v), v.discarded), (vec![], vec![id(1, 5), id(2, 6)]));
+    }
+
+    #[test]
+    fn a_later_epoch_that_goes_on_from_an_earlier_one_leaves_it_in_force() {
+        let mut found = attempt(id(1, 5), Some(id(1, 4)), 0, 2, 0);
+        found.extend(attempt(id(1, 6), Some(id(1, 5)), 0, 2, 0));
+        found.extend(attempt(id(3, 6), Some(id(1, 5)), 0, 2, 0));
+        assert_eq!(counted(&verdict(5, Some(id(1, 4)), found)), [id(1, 5), id(3, 6)]);
+    }
+
+    #[test]
+    fn attempts_are_not_mixed_and_the_latest_complete_one_is_taken() {
+        let segment = id(1, 1);
+        let mut apart: Found = attempt(segment, None, 0, 2, 0).drain(..1).collect();
+        apart.extend(attempt(segment, None, 1, 2, 3).drain(1..2));
+        assert_eq!(counted(&verdict(1, None, apart)), []);
+
+        let mut found = attempt(segment, None, 0, 2, 0);
+        found.extend(attempt(segment, None, 1, 2, 3).drain(..2));
+        assert_eq!(verdict(1, None, found.clone()).counted[0].attempt, 0, "the complete one");
+        found.extend(attempt(segment, None, 2, 1, 6));
+        assert_eq!(verdict(1, None, found.clone()).counted[0].attempt, 2, "the latest complete one");
+        found.retain(|(_, h)| h.id.index == 0 || h.attempt == 1);
+        assert_eq!(verdict(1, None, found).counted[0].attempt, 2, "the latest that can be read");
+    }
+
+    #[test]
+    fn attempts_of_one_number_and_different_geometry_are_told_apart() {
+        let segment = id(1, 1);
+        let mut found: Found = attempt(segment, None, 1, 2, 0).drain(..1).collect();
+        found.extend(attempt(segment, None, 1, 2, 3).drain(1..2));
+        assert_eq!(counted(&verdict(1, None, found)), []);
+    }
+
+    #[test]
+    fn the_last_of_all_seqs_ends_the_log() {
+        let found = attempt(id(1, u64::MAX), None, 0, 1, 0);
+        assert_eq!(counted(&verdict(u64::MAX, None, found)).len(), 1);
+    }
+
+    /// What happens to a log between two recoveries.
+    #[derive(Clone, Debug)]
+    struct Life {
+        /// For each segment in turn: its width wish and, for each attempt, which fragments got stored (as bits); the last
+        /// attempt of all but the `torn` last segments is stored whole, and so acknowledged.
+        segments: Vec<(u8, Vec<u32>)>,
+        /// How many of the last segments were in flight when the writer died.
+        torn: usize,
+        /// Stores (as bits, at most `m` of them are used) that do not answer during the recovery that follows.
+        away: u32,
+        /// The recovery dies after putting this many segments again, with these fragments of the last one; then it runs anew with
+        /// other stores away.
+        dies: Option<(usize, u32, u32)>,
+        /// Where groups begin.
+        shift: u16,
+    }
+
+    fn life() -> impl Strategy<Value = Life> {
+        let segment = (1u8..=3, proptest::collection::vec(any::<u32>(), 1..3));
+        let dies = proptest::option::of((0usize..3, any::<u32>(), any::<u32>()));
+        (proptest::collection::vec(segment, 0..6), 0usize..4, any::<u32>(), dies, any::<u16>())
+            .prop_map(|(segments, torn, away, dies, shift)| Life { segments, torn, away, dies, shift })
+    }
+
+    const STORES: u16 = 7;
+
+    /// Stores with fragments and the latest seal `(epoch, through)`, and what must be true of the log.
+    struct World {
+        m: u8,
+        stores: Vec<BTreeMap<(SegmentId, u8, u16), FragmentHeader>>,
+        seals: Vec<(u32, u64)>,
+        attempts: BTreeMap<SegmentId, u16>,
+        acknowledged: Vec<SegmentId>,
+        discarded: BTreeSet<SegmentId>,
+    }
+
+    impl World {
+        fn group(&self, k: u8, shift: u16, away: &BTreeSet<u16>) -> Vec<StoreId> {
+            let all = (0..STORES).map(|i| (i + shift % STORES) % STORES).filter(|i| !away.contains(i));
+            all.take(usize::from(k + self.m)).map(StoreId::new).collect()
+        }
+
+        /// Puts the fragments that `bits` selects of the segment's next attempt.
+        fn put(&mut self, id: SegmentId, previous: Option<SegmentId>, k: u8, members: Vec<StoreId>, bits: u32) {
+            let attempt = self.attempts.entry(id).or_default();
+            for (store, header) in stripe(id, previous, *attempt, k, members) {
+                if bits >> header.id.index & 1 == 1 {
+                    self.stores[usize::from(store.raw())].insert((id, header.id.index, *attempt), header);
+                }
+            }
+            *attempt += 1;
+        }
+
+        /// At most `m` stores, of the bits.
+        fn away(&self, bits: u32) -> BTreeSet<u16> {
+            (0..STORES).filter(|i| bits >> i & 1 == 1).take(usize::from(self.m)).collect()
+        }
+
+        /// Asks the stores that answer, drops what their newest seal discards, and judges from the beginning.
+        fn judge(&self, away: &BTreeSet<u16>) -> TailVerdict {
+            let present = || (0..STORES).filter(|i| !away.contains(i));
+            let (epoch, through) = present().map(|i| self.seals[usize::from(i)]).max().unwrap_or_default();
+            let fragments = present().flat_map(|i| {
+                self.stores[usize::from(i)].values().map(move |header| (StoreId::new(i), header.clone()))
+            });
+            let found = fragments.filter(|(_, h)| h.id.segment.epoch >= epoch || h.id.segment.seq <= through);
+            verdict(1, None, found.collect())
+        }
+
+        fn check(&self, verdict: &TailVerdict) -> Result<(), TestCaseError> {
+            let counted = counted(verdict);
+            prop_assert!(counted.starts_with(&self.acknowledged), "{:?} not in {counted:?}", self.acknowledged);
+            prop_assert!(counted.iter().all(|id| !self.discarded.contains(id)), "what was discarded is back");
+            prop_assert!(verdict.discarded.iter().all(|id| !counted.contains(id)));
+            prop_assert_eq!(verdict.next_seq, 1 + counted.len() as u64);
+            let mut last = None;
+            for c in &verdict.counted {
+                prop_assert_eq!(c.header.previous, last);
+                prop_assert!(c.present.len() >= usize::from(c.header.geometry.k));
+                last = Some(c.id);
+            }
+            Ok(())
+        }
+
+        fn live(&mut self, epoch: u32, life: &Life) -> Result<(), TestCaseError> {
+            let mut previous = self.acknowledged.last().copied();
+            let acknowledged = life.segments.len().saturating_sub(life.torn);
+            for (i, (k, attempts)) in life.segments.iter().enumerate() {
+                let segment = id(epoch, previous.map_or(1, |p| p.seq + 1));
+                for (n, &bits) in attempts.iter().enumerate() {
+                    let whole = i < acknowledged && n + 1 == attempts.len();
+                    let group = self.group(*k, life.shift.wrapping_add(n as u16), &BTreeSet::new());
+                    self.put(segment, previous, *k, group, if whole { u32::MAX } else { bits });
+                }
+                if i < acknowledged {
+                    self.acknowledged.push(segment);
+                }
+                previous = Some(segment);
+            }
+            let mut away = self.away(life.away);
+            if let Some((puts, bits, away_later)) = life.dies {
+                self.put_again(&away, puts, bits)?;
+                away = self.away(away_later);
+            }
+            let verdict = self.put_again(&away, usize::MAX, u32::MAX)?;
+            self.seal(epoch + 1, &verdict, &away);
+            Ok(())
+        }
+
+        /// Puts the first `count` of the counted segments that are not complete again; of the last of these, `bits`.
+        fn put_again(&mut self, away: &BTreeSet<u16>, count: usize, bits: u32) -> Result<TailVerdict, TestCaseError> {
+            let verdict = self.judge(away);
+            self.check(&verdict)?;
+            let incomplete: Vec<_> = verdict.counted.iter().filter(|c| !c.complete).take(count).collect();
+            for (i, c) in incomplete.iter().enumerate() {
+                let k = c.header.geometry.k;
+                let members = self.group(k, c.attempt + 1, away);
+                self.put(c.id, c.header.previous, k, members, if i + 1 == incomplete.len() { bits } else { u32::MAX });
+            }
+            Ok(verdict)
+        }
+
+        /// What counts is acknowledged from now on; the stores that answer forget the rest.
+        fn seal(&mut self, epoch: u32, verdict: &TailVerdict, away: &BTreeSet<u16>) {
+            self.acknowledged = counted(verdict);
+            self.discarded.extend(&verdict.discarded);
+            for i in (0..STORES).filter(|i| !away.contains(i)).map(usize::from) {
+                self.seals[i] = (epoch, verdict.next_seq - 1);
+                self.stores[i].retain(|(id, ..), _| id.epoch >= epoch || id.seq < verdict.next_seq);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// Whatever is torn, put again half way, or kept by stores that were away: what was acknowledged counts, and what a
+        /// recovery had discarded does not come back.
+        #[test]
+        fn model_every_acknowledged_segment_counts_through_all_recoveries(
+            m in 1u8..=2,
+            lives in proptest::collection::vec(life(), 1..6),
+            away in any::<u32>(),
+        ) {
+            let mut world = World {
+                m,
+                stores: vec![BTreeMap::new(); usize::from(STORES)],
+                seals: vec![(0, 0); usize::from(STORES)],
+                attempts: BTreeMap::new(),
+                acknowledged: Vec::new(),
+                discarded: BTreeSet::new(),
+            };
+            for (epoch, life) in (1..).zip(&lives) {
+                world.live(epoch, life)?;
+            }
+            let verdict = world.judge(&world.away(away));
+            world.check(&verdict)?;
+            prop_assert_eq!(counted(&verdict), world.acknowledged);
+        }
+
+        #[test]
+        fn prop_the_order_in_which_stores_answer_does_not_matter(
+            fragments in proptest::collection::vec((1u32..4, 1u64..6, 0u32..4, 0u16..3, 1u8..4, 0u16..5, any::<u32>()), 0..12),
+            seed in any::<u64>(),
+        ) {
+            let mut found = Found::new();
+            for (epoch, seq, back, n, k, first, bits) in fragments {
+                let previous = (seq > 1).then(|| id(epoch.saturating_sub(back).max(1), seq - 1));
+                let all = attempt(id(epoch, seq), previous, n, k, first);
+                found.extend(all.into_iter().filter(|(_, h)| bits >> h.id.index & 1 == 1));
+            }
+            let mut shuffled = found.clone();
+            shuffled.sort_by_key(|(store, h)| {
+                crate::fragment::crc32c(format!("{seed}{store}{h:?}").as_bytes())
+            });
+            prop_assert_eq!(verdict(1, None, found), verdict(1, None, shuffled));
+        }
+    }
 }
