@@ -19,6 +19,9 @@ mod scrub;
 mod stripe;
 mod writer;
 
+#[cfg(test)]
+mod testing;
+
 pub use error::StripeError;
 pub use health::{StoreHealth, StoreState};
 pub use layout::SegmentInfo;

@@ -123,3 +123,133 @@ impl Stripe {
         missed.into_iter().for_each(|at| health.owe(at, &segments));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, LOG, Rig};
+    use storage::api::{Seal, Storage};
+
+    #[test]
+    fn acknowledged_segment_has_all_fragments() {
+        let rig = Rig::new(1, 5, 1);
+        let stripe = rig.stripe();
+        assert_eq!((stripe.redundancy(), stripe.payload_len_max()), ((4, 1), 3 << 20));
+        for (seq, len, fragments) in [(1, 0, 2), (2, 1000, 2), (3, 65_537, 3), (4, 3 << 20, 5)] {
+            let segment = rig.segment(seq, len);
+            rig.run(stripe.put(&segment)).unwrap();
+            assert_eq!(rig.stores.iter().map(|s| s.holds(segment.id)).sum::<usize>(), fragments);
+            assert_eq!(rig.run(stripe.read(segment.id, 0..len as u32)).unwrap(), segment.payload);
+        }
+    }
+
+    #[test]
+    fn segment_is_put_again_whole_without_the_failed_member() {
+        for fault in [Fault::Silent, Fault::Mute, Fault::Down, Fault::ReadOnly, Fault::Full] {
+            for m in [1, 2] {
+                let rig = Rig::new(2, 6, m);
+                let stripe = rig.stripe();
+                let bad = usize::from(m);
+                rig.stores[..bad].iter().for_each(|s| s.set(fault));
+                let len = stripe.payload_len_max();
+                let segment = rig.segment(1, len as usize);
+                rig.run(stripe.put(&segment)).unwrap();
+                let info = rig.run(stripe.info(segment.id)).unwrap();
+                let failed: Vec<_> = rig.stores[..bad].iter().map(|s| s.id).collect();
+                assert!(info.attempt > 0 && info.geometry.members.iter().all(|s| !failed.contains(s)), "{info:?}");
+                // What the failed ones got does not matter any more.
+                rig.stores[..bad].iter().for_each(|s| s.wipe());
+                assert_eq!(rig.run(rig.stripe().read(segment.id, 0..len)).unwrap(), segment.payload);
+            }
+        }
+    }
+
+    #[test]
+    fn too_few_stores_are_reported_and_the_same_put_succeeds_later_as_a_new_attempt() {
+        let rig = Rig::new(3, 3, 2);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 5000);
+        rig.stores[1].set(Fault::Silent);
+        assert_eq!(rig.run(stripe.put(&segment)), Err(StripeError::NotEnoughStores));
+        rig.heal();
+        rig.run(stripe.put(&segment)).unwrap();
+        assert_eq!(rig.run(stripe.info(segment.id)).unwrap().attempt, 1);
+        assert!(stripe.attempts.lock().is_empty());
+    }
+
+    #[test]
+    fn put_waits_for_a_store_to_come_back() {
+        let rig = Rig::new(4, 2, 1);
+        let stripe = rig.stripe();
+        rig.stores[0].set(Fault::Down);
+        let segment = rig.segment(1, 5000);
+        let healed = async {
+            rig.client().host().clock.sleep(Duration::from_millis(200)).await;
+            rig.heal();
+        };
+        let (put, ()) = rig.run(async {
+            let put = rig.client().run({
+                let (stripe, segment) = (stripe.clone(), segment.clone());
+                async move { stripe.put(&segment).await }
+            });
+            healed.await;
+            (put.await, ())
+        });
+        assert_eq!(put, Ok(Ok(())));
+    }
+
+    #[test]
+    fn sealed_writer_is_fenced_and_its_store_stays_in_service() {
+        let rig = Rig::new(5, 3, 1);
+        let stripe = rig.stripe();
+        let seal = Seal { log: LOG, epoch: 2, through: 0 };
+        rig.run(rig.stores[1].seal(seal)).unwrap();
+        for seq in 1..4 {
+            let fenced = rig.run(stripe.put(&rig.segment(seq, 70_000)));
+            assert_eq!(fenced, Err(StripeError::Fenced), "all three stores are members");
+        }
+        assert_eq!(stripe.health.lock().up().len(), 3);
+        assert!(stripe.attempts.lock().is_empty());
+    }
+
+    #[test]
+    fn whatever_is_accepted_still_fits_after_the_loss_of_m_stores() {
+        for (n, m) in [(3, 1), (5, 1), (6, 2), (5, 2), (20, 2)] {
+            let rig = Rig::new(6, n, m);
+            let stripe = rig.stripe();
+            rig.stores.iter().take(usize::from(m)).for_each(|s| s.set(Fault::Down));
+            rig.run(stripe.put(&rig.segment(1, stripe.payload_len_max() as usize))).unwrap();
+            let too_long = rig.segment(2, stripe.payload_len_max() as usize + 1);
+            assert_eq!(rig.run(stripe.put(&too_long)), Err(StripeError::BadRequest("payload too long")));
+        }
+    }
+
+    #[test]
+    fn load_and_parity_spread_over_all_stores() {
+        let rig = Rig::new(7, 5, 1);
+        let stripe = rig.stripe();
+        for seq in 1..=50 {
+            rig.run(stripe.put(&rig.segment(seq, 1000))).unwrap();
+        }
+        for store in &rig.stores {
+            let contents = store.contents.lock();
+            let parities = contents.fragments.keys().filter(|key| key.1 == 1).count();
+            assert_eq!((contents.put_count, parities), (20, 10));
+        }
+    }
+
+    #[test]
+    fn deleted_segment_is_gone_from_all_stores_also_from_one_that_was_away() {
+        let rig = Rig::new(8, 3, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 100_000);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[2].set(Fault::Down);
+        rig.run(stripe.delete(vec![segment.id]));
+        let gone = rig.run(stripe.read(segment.id, 0..10));
+        assert_eq!(gone, Err(StripeError::SegmentNotFound(segment.id)));
+        rig.heal();
+        rig.sim.run_until_idle();
+        assert_eq!(rig.stores.iter().map(|s| s.holds(segment.id)).sum::<usize>(), 0);
+    }
+}

@@ -168,3 +168,121 @@ impl Stripe {
         at.is_none_or(|at| self.health.lock().state(at) == StoreState::Absent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, Rig};
+    use proptest::prelude::*;
+
+    #[test]
+    fn read_within_one_fragment_is_not_copied() {
+        let rig = Rig::new(1, 5, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 1 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        let read = rig.run(stripe.read(segment.id, 70_000..80_000)).unwrap();
+        assert_eq!(read.as_ptr(), segment.payload[70_000..].as_ptr(), "the fake store keeps slices of the payload");
+    }
+
+    #[test]
+    fn damage_is_read_around_and_counted_once() {
+        let rig = Rig::new(2, 5, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 1 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        assert_eq!(rig.stores[2].damage(segment.id), 1);
+        for _ in 0..3 {
+            assert_eq!(rig.run(stripe.read(segment.id, 0..1 << 20)).unwrap(), segment.payload);
+        }
+        let counts: Vec<u64> = rig.run(stripe.status()).iter().map(|s| s.damaged_count).collect();
+        let parity = stripe.place(rig.run(stripe.info(segment.id)).unwrap().geometry.members[4]).unwrap();
+        assert_eq!(counts.iter().sum::<u64>(), u64::from(parity != 2));
+
+        for store in &rig.stores {
+            store.damage(segment.id);
+        }
+        assert_eq!(rig.run(stripe.read(segment.id, 0..10)), Err(StripeError::Damaged(segment.id)));
+    }
+
+    #[test]
+    fn what_is_out_of_reach_is_not_called_gone() {
+        let rig = Rig::new(3, 5, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 1 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[..2].iter().for_each(|s| s.set(Fault::Silent));
+        assert_eq!(rig.run(rig.stripe().read(segment.id, 0..1 << 20)), Err(StripeError::NotEnoughStores));
+        assert_eq!(rig.run(stripe.read(segment.id, 0..1 << 20)), Err(StripeError::NotEnoughStores));
+        rig.stores[1].set(Fault::None);
+        assert_eq!(rig.run(stripe.read(segment.id, 0..1 << 20)).unwrap(), segment.payload);
+        let never = rig.segment(2, 0).id;
+        assert_eq!(rig.run(stripe.read(never, 0..0)), Err(StripeError::SegmentNotFound(never)));
+    }
+
+    #[test]
+    fn layout_that_changed_is_asked_for_again() {
+        let rig = Rig::new(4, 5, 1);
+        let (writer, reader) = (rig.stripe(), rig.stripe());
+        let segment = rig.segment(1, 300_000);
+        rig.run(writer.put(&segment)).unwrap();
+        assert_eq!(rig.run(reader.read(segment.id, 0..300_000)).unwrap(), segment.payload);
+        rig.run(writer.delete(vec![segment.id]));
+        rig.run(writer.put_from(&segment, 1)).unwrap();
+        assert_eq!(rig.run(reader.read(segment.id, 0..300_000)).unwrap(), segment.payload);
+        assert_eq!(rig.run(reader.info(segment.id)).unwrap().attempt, 1);
+    }
+
+    #[test]
+    fn store_that_refuses_puts_is_still_read_from() {
+        let rig = Rig::new(5, 2, 1);
+        let stripe = rig.stripe();
+        let (first, second) = (rig.segment(1, 100), rig.segment(2, 100));
+        rig.run(stripe.put(&first)).unwrap();
+        rig.stores.iter().for_each(|s| s.set(Fault::ReadOnly));
+        assert_eq!(rig.run(stripe.put(&second)), Err(StripeError::NotEnoughStores));
+        let reads = |at: usize| rig.stores[at].contents.lock().read_count;
+        let before = reads(0) + reads(1);
+        assert_eq!(rig.run(stripe.read(first.id, 0..100)).unwrap(), first.payload);
+        assert_eq!(reads(0) + reads(1), before + 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        #[test]
+        fn prop_any_range_reads_back_without_any_m_stores(
+            seed: u64,
+            n in 2u16..8,
+            m in 1u8..3,
+            len in 0u32..700_000,
+            cuts in proptest::collection::vec((0u32..=1000, 0u32..=1000), 4),
+            lost in proptest::collection::vec((0usize..8, 0u8..4), 2),
+        ) {
+            prop_assume!(n > u16::from(m));
+            let rig = Rig::new(seed, n, m);
+            let stripe = rig.stripe();
+            let segment = rig.segment(1 + seed % 100, len as usize);
+            rig.run(stripe.put(&segment)).unwrap();
+            for &(store, how) in &lost[..usize::from(m)] {
+                let store = &rig.stores[store % rig.stores.len()];
+                match how {
+                    0 => store.wipe(),
+                    1 => store.set(Fault::Silent),
+                    2 => store.set(Fault::Down),
+                    _ => drop(store.damage(segment.id)),
+                }
+            }
+            for stripe in [stripe, rig.stripe()] {
+                for &(a, b) in &cuts {
+                    let at = |x: u32| (u64::from(len) * u64::from(x) / 1000) as u32;
+                    let range = at(a.min(b))..at(a.max(b));
+                    let read = rig.run(stripe.read(segment.id, range.clone())).unwrap();
+                    prop_assert_eq!(&read[..], &segment.payload[range.start as usize..range.end as usize]);
+                }
+                prop_assert_eq!(&rig.run(stripe.deltas(segment.id)).unwrap()[..], segment.deltas());
+                let beyond = rig.run(stripe.read(segment.id, 0..len + 1));
+                prop_assert_eq!(beyond, Err(StripeError::BadRequest("range beyond the payload")));
+            }
+        }
+    }
+}
