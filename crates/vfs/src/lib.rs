@@ -4,6 +4,7 @@
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]: POSIX ACLs; [`atime`]:
 //!   when reads update access times; [`locks`]: advisory locks.
 //! - [`mem`]: [`MemFs`], the model and test oracle: written for clarity, not speed.
+//! - [`suite`]: the behaviour that docs/semantics.md promises, as checks that run against any implementation.
 //! - [`tree`]: whole trees as lists, to compare file systems.
 
 pub mod acl;
@@ -12,6 +13,7 @@ pub mod fs;
 pub mod locks;
 pub mod mem;
 pub mod perm;
+pub mod suite;
 pub mod tree;
 
 pub use fs::{Cred, FileSystem, Handle};
