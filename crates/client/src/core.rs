@@ -20,7 +20,6 @@ use stripe::{LogWriter, Stripe, StripeError};
 use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::SegmentBuilder;
 use tokio::sync::{Notify, watch};
-use types::inode::block_size_of;
 use types::token::Mode;
 use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
 
@@ -375,7 +374,7 @@ impl Core {
             && inode.pending.unmaps.is_empty()
             && inode.pending.trims.is_empty()
         {
-            inode.map = manager::extents::ExtentMap::new(block_size_of(inode.record.kind, self.config.block_size));
+            inode.map = manager::extents::ExtentMap::new(self.config.block_size);
             for extent in located.extents {
                 inode.map.set(extent);
             }
@@ -385,7 +384,7 @@ impl Core {
             for new in located.extents {
                 for b in new.first..new.end() {
                     let here = inode.map.block(b).is_some_and(|a| a.segment == gone.segment);
-                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, block_size_of(inode.record.kind, self.config.block_size))) {
+                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, self.config.block_size)) {
                         inode.map.set(piece);
                     }
                 }

@@ -17,12 +17,12 @@ use siphasher::sip::SipHasher24;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use types::codec::{DecodeError, Put, Reader};
-use types::inode::DIRECTORY_BLOCK_SIZE;
 use types::{DirectoryShape, FileId, Kind};
 
 /// Cookies below this one are `.` and `..` and the start of a listing.
 pub const COOKIE_MIN: u64 = 3;
-/// A split happens when the mean encoded bytes per bucket exceed this.
+/// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if that is less: then no bucket
+/// outgrows its block.
 const BUCKET_BYTES_TARGET: u64 = 2048;
 const COOKIE_BITS: u32 = 63;
 const ENTRY_LEN_MAX: u64 = 18 + 255;
@@ -116,8 +116,9 @@ pub enum Stop {
 }
 
 /// The buckets of one directory that are in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directory {
+    block_size: u32,
     buckets: BTreeMap<u32, Bucket>,
     dirty: BTreeSet<u32>,
 }
@@ -151,9 +152,14 @@ fn range_end(bucket: u32, count: u32) -> u64 {
 }
 
 impl Directory {
+    /// A directory of which nothing is in memory yet, in a volume with this block size in bytes.
+    pub fn unloaded(block_size: u32) -> Self {
+        Directory { block_size, buckets: BTreeMap::new(), dirty: BTreeSet::new() }
+    }
+
     /// A new directory with one empty bucket, nothing to load.
-    pub fn fresh() -> Self {
-        Directory { buckets: BTreeMap::from([(0, Bucket::default())]), dirty: BTreeSet::new() }
+    pub fn fresh(block_size: u32) -> Self {
+        Directory { block_size, buckets: BTreeMap::from([(0, Bucket::default())]), dirty: BTreeSet::new() }
     }
 
     /// Puts a bucket that was read from the log into memory, unless it is there already.
@@ -180,7 +186,7 @@ impl Directory {
             return Err(Stop::Collision);
         }
         let len: u64 = bucket.entries.iter().map(Entry::encoded_len).sum();
-        if len + ENTRY_LEN_MAX > u64::from(DIRECTORY_BLOCK_SIZE) {
+        if len + ENTRY_LEN_MAX > u64::from(self.block_size) {
             return Err(Stop::Full);
         }
         self.bucket(shape.buckets - (1 << shape.buckets.ilog2()))?;
@@ -210,7 +216,8 @@ impl Directory {
             }
         }
         let mut dirtied = self.mark(index);
-        if shape.entry_bytes > u64::from(shape.buckets) * BUCKET_BYTES_TARGET && shape.buckets < u32::MAX / 2 {
+        let target = BUCKET_BYTES_TARGET.min(u64::from(self.block_size) / 16);
+        if shape.entry_bytes > u64::from(shape.buckets) * target && shape.buckets < u32::MAX / 2 {
             dirtied += self.split(shape)?;
         }
         Ok(dirtied)
@@ -312,7 +319,7 @@ mod tests {
 
     #[test]
     fn listing_is_stable_while_entries_are_added() {
-        let (mut d, mut s) = (Directory::fresh(), shape());
+        let (mut d, mut s) = (Directory::fresh(65536), shape());
         for i in 0..500u64 {
             d.insert(&mut s, format!("old-{i}").as_bytes(), FileId::new(i), Kind::File).unwrap();
         }
@@ -338,7 +345,7 @@ mod tests {
     proptest! {
         #[test]
         fn model_directory_is_a_map(ops in proptest::collection::vec((any::<bool>(), 0..200u16, any::<u64>()), 1..800)) {
-            let (mut d, mut s) = (Directory::fresh(), shape());
+            let (mut d, mut s) = (Directory::fresh(65536), shape());
             let mut model = BTreeMap::new();
             for (add, name, id) in ops {
                 let name = format!("{name:0>60}").into_bytes();
@@ -351,7 +358,7 @@ mod tests {
                 prop_assert_eq!(s.entries, model.len() as u64);
             }
             // Through the log and back.
-            let mut again = Directory::default();
+            let mut again = Directory::unloaded(65536);
             for b in 0..s.buckets {
                 let bytes = d.buckets[&b].encode();
                 again.loaded(b, Bucket::decode(&bytes).unwrap());

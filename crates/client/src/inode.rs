@@ -11,7 +11,6 @@ use crate::directory::Directory;
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use std::collections::{BTreeMap, BTreeSet};
-use types::inode::block_size_of;
 use types::{BlockAddr, Delta, Extent, InodeRecord};
 
 /// What of an inode has changed since the last cut, besides its dirty blocks.
@@ -74,18 +73,18 @@ pub enum Piece {
 impl Inode {
     /// An inode that was made here and is in no log yet.
     pub fn fresh(record: InodeRecord, block_size: u32) -> Self {
-        let directory = (record.kind == types::Kind::Directory).then(Directory::fresh);
+        let directory = (record.kind == types::Kind::Directory).then(|| Directory::fresh(block_size));
         Inode { directory, known_until: u64::MAX, logged: false, ..Inode::known(record, block_size) }
     }
 
     /// An inode as a manager knows it; nothing of its map yet.
     pub fn known(record: InodeRecord, block_size: u32) -> Self {
-        let directory = (record.kind == types::Kind::Directory).then(Directory::default);
+        let directory = (record.kind == types::Kind::Directory).then(|| Directory::unloaded(block_size));
         Inode {
             record,
             xattrs: BTreeMap::new(),
             target: None,
-            map: ExtentMap::new(block_size_of(record.kind, block_size)),
+            map: ExtentMap::new(block_size),
             known_until: 0,
             dirty: BTreeMap::new(),
             directory,
@@ -227,7 +226,6 @@ impl Inode {
     /// Takes the pending changes as deltas, for a cut; `placed` are the addresses that the dirty blocks got, ascending.
     pub fn cut(&mut self, seq: u64, placed: &[(u64, BlockAddr)], block_size: u32, deltas: &mut Vec<Delta>) {
         let file = self.record.id;
-        let block_size = block_size_of(self.record.kind, block_size);
         let pending = std::mem::take(&mut self.pending);
         if pending.record || !self.logged {
             deltas.push(Delta::Inode(self.record));

@@ -99,10 +99,12 @@ impl Client {
         self.core.space_wanted.notified().await;
     }
 
-    /// What the managers count as live, for admission; ends a round of looking for space.
-    pub fn set_used(&self, live_bytes: u64) {
+    /// What the managers count as live (`None`: they do not answer), for admission; ends a round of looking for space.
+    pub fn set_used(&self, live_bytes: Option<u64>) {
         let mut state = self.core.state.lock();
-        state.used_bytes = live_bytes + state.unapplied_bytes.values().sum::<u64>();
+        if let Some(live) = live_bytes {
+            state.used_bytes = live + state.unapplied_bytes.values().sum::<u64>();
+        }
         drop(state);
         self.core.space_round.send_modify(|round| *round += 1);
     }
@@ -111,7 +113,7 @@ impl Client {
     pub fn moved(&self, file: FileId, from: Extent, to: BlockAddr) {
         let mut state = self.core.state.lock();
         let Some(inode) = state.inodes.get_mut(&file) else { return };
-        let block_size = types::inode::block_size_of(inode.record.kind, self.core.config.block_size);
+        let block_size = self.core.config.block_size;
         for b in from.first..from.end() {
             let (Some(old), Some(here)) = (from.slice(b, b + 1, block_size), inode.map.block(b)) else { continue };
             if here == old.addr {

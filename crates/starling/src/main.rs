@@ -1,1 +1,76 @@
-fn main() {}
+//! The `starling` command.
+//!
+//! - `args`: the command line; `settings`: it and the configuration file, checked.
+//! - `folder`: the data folder: its lock, its list of stores.
+//! - `up`: runs and mounts a file system; `background`: the same, detached.
+//! - `control`: the socket by which the other commands reach the process that serves a mount.
+//! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
+//!
+//! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
+//! was changed.
+
+mod args;
+mod ask;
+mod background;
+mod control;
+mod folder;
+mod fsck;
+mod settings;
+mod size;
+mod up;
+
+use anyhow::Context;
+use args::{Args, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// An error of the one who asks: exit code 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Usage {}
+
+/// An [`anyhow::Error`] that ends with exit code 2.
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    match run(args.command) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("starling: {e:#}");
+            ExitCode::from(if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Up(up) => {
+            let settings = settings::Settings::from(&up)?;
+            match up.background {
+                true => background::start(&settings),
+                false => runtime()?.block_on(up::run(settings)),
+            }
+        }
+        Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
+        Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint)),
+        Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
+        Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
+        Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
+}

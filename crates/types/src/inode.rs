@@ -52,14 +52,6 @@ pub struct InodeRecord {
     pub shape: DirectoryShape,
 }
 
-/// Block size of directories in bytes, whatever the volume's is: an entry block is small but has to fit one block.
-pub const DIRECTORY_BLOCK_SIZE: u32 = 64 * 1024;
-
-/// Block size of a file of this kind in a volume with this block size, in bytes.
-pub fn block_size_of(kind: Kind, volume_block_size: u32) -> u32 {
-    if kind == Kind::Directory { DIRECTORY_BLOCK_SIZE } else { volume_block_size }
-}
-
 impl InodeRecord {
     /// What stat(2) shows of it. `block_size` in bytes.
     pub fn attr(&self, block_size: u32) -> Attr {

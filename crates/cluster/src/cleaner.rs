@@ -1,0 +1,170 @@
+//! The cleaner: empties segments by moving their live blocks (design, section 3.7; Dahlin 4.3).
+//!
+//! A victim's deltas say which blocks were put there; the managers say which of them still are. Those are copied into the
+//! cleaner's own log as `Move` deltas, and once that is durable, offered to the managers, which apply a move only where the
+//! block is still at its old address. Nothing is locked: a client that overwrites meanwhile simply wins.
+
+use bytes::Bytes;
+use client::Client;
+use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
+use manager::map::ManagerMap;
+use manager::server::Server as ManagerServer;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use stripe::{LogWriter, Stripe, StripeError};
+use striped_log::fragment::CHUNK_LEN;
+use striped_log::segment::SegmentBuilder;
+use thiserror::Error;
+use types::{BlockAddr, Delta, Extent, FileId, SegmentId};
+
+/// Payload set aside for a segment's `Move` deltas, in bytes.
+const DELTA_ROOM: u32 = 256 * 1024;
+/// Encoded length of a `Move`, rounded up.
+const MOVE_LEN: u32 = 96;
+
+/// Why cleaning stopped. Nothing is lost: what was not moved is where it was.
+#[derive(Debug, Error)]
+pub enum CleanError {
+    /// A segment could not be read or written.
+    #[error(transparent)]
+    Stripe(#[from] StripeError),
+    /// A manager did not answer.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// A segment's deltas cannot be decoded.
+    #[error("segment {0}: {1}")]
+    Decode(SegmentId, types::codec::DecodeError),
+}
+
+/// What cleaning did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Segments looked at.
+    pub segment_count: u64,
+    /// Live bytes copied.
+    pub moved_bytes: u64,
+}
+
+/// See the module's header.
+pub struct Cleaner {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) log: Arc<LogWriter>,
+    pub(crate) managers: Vec<Arc<ManagerServer>>,
+    pub(crate) map: ManagerMap,
+    pub(crate) client: Client,
+    pub(crate) block_size: u32,
+    /// Segments of the cleaner's log that the managers have not all applied. One caller at a time works on it.
+    pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<(FileId, Extent, BlockAddr)>)>>,
+}
+
+/// A live run on its way to the cleaner's log.
+struct Moving {
+    file: FileId,
+    from: Extent,
+    bytes: Bytes,
+}
+
+impl Cleaner {
+    /// Moves all live blocks out of `victims`, which are segments of client and cleaner logs.
+    pub async fn clean(&self, victims: &[SegmentId]) -> Result<Cleaned, CleanError> {
+        let mut report = Cleaned::default();
+        let mut batch: Vec<Moving> = Vec::new();
+        let mut batch_len = 0;
+        let room = self.stripe.payload_len_max() - DELTA_ROOM;
+        for &victim in victims {
+            report.segment_count += 1;
+            for live in self.live_runs(victim).await? {
+                for from in self.split(live.extent) {
+                    let (offset, len) = (from.addr.offset, from.addr.len);
+                    if batch_len + len > room || batch.len() as u32 >= DELTA_ROOM / MOVE_LEN {
+                        self.flush(std::mem::take(&mut batch)).await?;
+                        batch_len = 0;
+                    }
+                    let bytes = self.stripe.read(victim, offset..offset + len).await?;
+                    report.moved_bytes += u64::from(len);
+                    batch_len += len;
+                    batch.push(Moving { file: live.file, from, bytes });
+                }
+            }
+        }
+        self.flush(batch).await?;
+        Ok(report)
+    }
+
+    /// The blocks of a segment that some file still has there.
+    async fn live_runs(&self, victim: SegmentId) -> Result<Vec<BlockAt>, CleanError> {
+        let deltas = Delta::decode_all(&self.stripe.deltas(victim).await?).map_err(|e| CleanError::Decode(victim, e))?;
+        let mut by_manager = vec![Vec::new(); self.managers.len()];
+        for delta in deltas {
+            let candidate = match delta {
+                Delta::Blocks { file, extent } => BlockAt { file, extent },
+                Delta::Move { file, from, to } => BlockAt { file, extent: Extent { addr: to, ..from } },
+                _ => continue,
+            };
+            if candidate.extent.addr.segment == victim {
+                by_manager[self.map.owner_of(candidate.file).raw() as usize].push(candidate);
+            }
+        }
+        let mut live = Vec::new();
+        for (manager, candidates) in self.managers.iter().zip(by_manager) {
+            live.extend(manager.live(candidates).await?);
+        }
+        Ok(live)
+    }
+
+    /// Cuts a run into pieces that can be placed chunk-aligned, and its short rest. (Runs of several blocks are files';
+    /// a directory's block is never full, so always alone.)
+    fn split(&self, run: Extent) -> Vec<Extent> {
+        let bs = self.block_size;
+        let full = u64::from(run.addr.len / bs);
+        let per_piece = u64::from((self.stripe.payload_len_max() / 4 / bs).max(1));
+        let mut out = Vec::new();
+        let mut at = run.first;
+        while at < run.end() {
+            let full_left = (run.first + full).saturating_sub(at);
+            let step = full_left.min(per_piece).max(1);
+            out.extend(run.slice(at, at + step, bs));
+            at += step;
+        }
+        out
+    }
+
+    /// Writes a batch to the cleaner's log and offers the moves.
+    async fn flush(&self, batch: Vec<Moving>) -> Result<(), CleanError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (segment, previous) = self.log.begin();
+        let mut builder = SegmentBuilder::new(segment, previous);
+        let (full, short): (Vec<_>, Vec<_>) = batch.into_iter().partition(|m| m.bytes.len() as u32 % CHUNK_LEN == 0);
+        let mut moves: Vec<(FileId, Extent, BlockAddr)> = Vec::new();
+        for m in full {
+            moves.push((m.file, m.from, builder.push_full_block(m.bytes)));
+        }
+        for m in short {
+            moves.push((m.file, m.from, builder.push_block(m.bytes)));
+        }
+        let deltas: Vec<Delta> = moves.iter().map(|&(file, from, to)| Delta::Move { file, from, to }).collect();
+        let mut encoded = Vec::new();
+        deltas.iter().for_each(|d| d.encode(&mut encoded));
+        self.log.submit(builder.finish(encoded));
+        self.unapplied.lock().push_back((SegmentDeltas { segment, deltas: Arc::new(deltas) }, moves));
+        self.apply_committed().await
+    }
+
+    /// Offers moves to the managers, in the order of the log; what is not durable yet waits for the next call.
+    async fn apply_committed(&self) -> Result<(), CleanError> {
+        loop {
+            let Some((deltas, moves)) = self.unapplied.lock().front().cloned() else { return Ok(()) };
+            self.log.wait_committed(deltas.segment.seq).await?;
+            for manager in &self.managers {
+                manager.apply(vec![deltas.clone()]).await?;
+            }
+            for (file, from, to) in moves {
+                self.client.moved(file, from, to);
+            }
+            self.unapplied.lock().pop_front();
+        }
+    }
+}

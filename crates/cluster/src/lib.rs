@@ -1,0 +1,16 @@
+//! Puts the roles of the core together on one machine.
+//!
+//! - [`config`]: what is fixed when a file system is created; kept by every store.
+//! - [`machine`]: creation, start with recovery, stop.
+//! - [`cleaner`]: moves live blocks out of segments worth emptying.
+//! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for writers.
+//! - [`check`]: the offline check behind `starling fsck`.
+
+pub mod check;
+pub mod cleaner;
+pub mod config;
+pub mod machine;
+pub mod maintenance;
+
+pub use config::FsConfig;
+pub use machine::{Create, Machine, Run, StartError};

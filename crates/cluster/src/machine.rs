@@ -1,0 +1,405 @@
+//! One machine with all roles of the core: creation, start with recovery, stop.
+//!
+//! Start: open the stores, agree on the configuration, open the managers at their last checkpoints, recover the tails of
+//! the client's and then the cleaner's log and roll them forward, and only then let a client in. What it takes follows
+//! the work since the last checkpoint, not the size of the stores.
+
+use crate::cleaner::Cleaner;
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
+use crate::maintenance::Maintenance;
+use bytes::Bytes;
+use client::{Client, Managers};
+use host::{Disk, Host};
+use manager::api::{Manager, ManagerError};
+use manager::map::ManagerMap;
+use manager::server::{Config as ManagerConfig, Server as ManagerServer};
+use std::sync::Arc;
+use std::time::Duration;
+use storage::api::{Maps, Storage, StorageError};
+use storage::server::{Identity, OpenError, Server as StoreServer};
+use stripe::{LogWriter, Options, Stripe, StripeError};
+use thiserror::Error;
+use types::{ClientId, FsError, FsUuid, ManagerId, StoreId};
+use vfs::fs::FileSystem;
+
+/// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
+/// while the mount is there.
+const LEASE: Duration = Duration::from_secs(3600);
+/// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for bounding their number.
+const INODE_MEMORY_BYTES: u64 = 2048;
+const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a new file system is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Create {
+    /// Parity fragments per stripe.
+    pub parity: u8,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Managers.
+    pub manager_count: u16,
+    /// Bytes each store may use; `None`: what its disk has free, less a tenth, shared among the stores on it.
+    pub store_capacity_bytes: Option<u64>,
+}
+
+/// How a machine runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Bound of the data cache in bytes.
+    pub cache_bytes: u64,
+    /// Mode of a new root directory.
+    pub root_mode: u32,
+    /// Its owner.
+    pub root_uid: u32,
+    /// Its group.
+    pub root_gid: u32,
+}
+
+/// Why there is no running file system. Nothing was changed, except that stores may have been brought up to date.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The numbers asked for make no sense.
+    #[error("{0}")]
+    Impossible(String),
+    /// There is a file system already.
+    #[error("store {0} holds a file system already; use it, or give another folder")]
+    Exists(StoreId),
+    /// Too few stores could be opened.
+    #[error(
+        "only {opened} of {count} stores can be opened and at least {least} are needed; bring back the others ({reasons})"
+    )]
+    NotEnoughStores {
+        /// Opened.
+        opened: usize,
+        /// All.
+        count: usize,
+        /// Needed.
+        least: usize,
+        /// What was wrong with the others.
+        reasons: String,
+    },
+    /// A store belongs to another file system, or to another place in this one.
+    #[error("the folder of store {place} holds {found} of file system {fs}; give the folders in their order")]
+    Foreign {
+        /// Where it was given.
+        place: StoreId,
+        /// What it says it is.
+        found: StoreId,
+        /// Whose it is.
+        fs: FsUuid,
+    },
+    /// The stores' configuration cannot be read.
+    #[error("the configuration kept by the stores: {0}")]
+    Config(#[from] types::codec::DecodeError),
+    /// A store's folder could not be opened or created.
+    #[error("{0}: {1}")]
+    Store(StoreId, OpenError),
+    /// A store does not do what it must.
+    #[error("{0}: {1}")]
+    Storage(StoreId, StorageError),
+    /// Segments cannot be read or written.
+    #[error(transparent)]
+    Stripe(#[from] StripeError),
+    /// A manager cannot start.
+    #[error("manager: {0}")]
+    Manager(#[from] ManagerError),
+    /// The root directory cannot be read or made.
+    #[error("root directory: {0}")]
+    Root(FsError),
+    /// A disk.
+    #[error("disk: {0}")]
+    Disk(#[from] std::io::Error),
+}
+
+/// What start found to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovery {
+    /// Segments rolled forward.
+    pub segment_count: u64,
+    /// Deltas in them.
+    pub delta_count: u64,
+    /// Time it took, managers and logs.
+    pub time: Duration,
+}
+
+/// A running machine.
+pub struct Machine {
+    /// What is fixed.
+    pub config: FsConfig,
+    /// The file system.
+    pub client: Client,
+    /// The stripes beneath.
+    pub stripe: Arc<Stripe>,
+    /// The managers.
+    pub managers: Vec<Arc<ManagerServer>>,
+    /// Checkpoints and cleaning.
+    pub maintenance: Arc<Maintenance>,
+    /// What recovery did.
+    pub recovery: Recovery,
+    stores: Vec<Arc<StoreServer>>,
+}
+
+/// Makes a new file system over empty disks.
+pub async fn create(host: &Host, disks: &[Arc<dyn Disk>], create: Create) -> Result<FsConfig, StartError> {
+    let mut fs = [0; 16];
+    fs[..8].copy_from_slice(&host.random.next_u64().to_le_bytes());
+    fs[8..].copy_from_slice(&host.random.next_u64().to_le_bytes());
+    let mut capacity = create.store_capacity_bytes.unwrap_or(u64::MAX);
+    if create.store_capacity_bytes.is_none() {
+        for disk in disks {
+            let space = disk.space().await?;
+            capacity = capacity.min(space.free_bytes / 10 * 9 / disks.len().max(1) as u64);
+        }
+    }
+    let config = FsConfig {
+        fs: FsUuid(fs),
+        store_count: u16::try_from(disks.len()).unwrap_or(u16::MAX),
+        parity: create.parity,
+        block_size: create.block_size,
+        manager_count: create.manager_count,
+        store_capacity_bytes: capacity,
+    };
+    config.check().map_err(StartError::Impossible)?;
+    for (store, disk) in config.stores().zip(disks) {
+        if !disk.list().await?.is_empty() {
+            return Err(StartError::Exists(store));
+        }
+    }
+    for (store, disk) in config.stores().zip(disks) {
+        let server = create_store(host, &config, store, disk).await?;
+        server.put_maps(Maps { epoch: 1, bytes: config.encode() }).await.map_err(|e| StartError::Storage(store, e))?;
+        server.close().await.map_err(|e| StartError::Storage(store, e))?;
+    }
+    Ok(config)
+}
+
+async fn create_store(
+    host: &Host,
+    config: &FsConfig,
+    store: StoreId,
+    disk: &Arc<dyn Disk>,
+) -> Result<Arc<StoreServer>, StartError> {
+    let identity = Identity { fs: config.fs, store, capacity_bytes: config.store_capacity_bytes };
+    StoreServer::create(host.clone(), disk.clone(), identity).await.map_err(|e| StartError::Store(store, e))
+}
+
+/// Stands in for a store that could not be opened.
+struct Absent;
+
+impl Storage for Absent {
+    fn put(&self, _: striped_log::fragment::Fragment) -> types::BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn read(
+        &self,
+        _: types::FragmentId,
+        _: u16,
+        _: std::ops::Range<u32>,
+    ) -> types::BoxFuture<Result<Bytes, StorageError>> {
+        unavailable()
+    }
+    fn describe(
+        &self,
+        _: types::SegmentId,
+    ) -> types::BoxFuture<Result<Vec<striped_log::fragment::FragmentHeader>, StorageError>> {
+        unavailable()
+    }
+    fn list(
+        &self,
+        _: types::LogId,
+        _: u64,
+        _: usize,
+    ) -> types::BoxFuture<Result<Vec<striped_log::fragment::FragmentHeader>, StorageError>> {
+        unavailable()
+    }
+    fn segments(&self) -> types::BoxFuture<Result<Vec<(types::SegmentId, u64)>, StorageError>> {
+        unavailable()
+    }
+    fn delete(&self, _: Vec<types::SegmentId>) -> types::BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn seal(&self, _: storage::api::Seal) -> types::BoxFuture<Result<storage::api::Seal, StorageError>> {
+        unavailable()
+    }
+    fn seals(&self) -> types::BoxFuture<Result<Vec<storage::api::Seal>, StorageError>> {
+        unavailable()
+    }
+    fn put_maps(&self, _: Maps) -> types::BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn maps(&self) -> types::BoxFuture<Result<Maps, StorageError>> {
+        unavailable()
+    }
+    fn verify(&self, _: types::FragmentId) -> types::BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn status(&self) -> types::BoxFuture<Result<storage::api::StoreStatus, StorageError>> {
+        unavailable()
+    }
+}
+
+fn unavailable<T: Send + 'static>() -> types::BoxFuture<Result<T, StorageError>> {
+    Box::pin(std::future::ready(Err(StorageError::Unavailable)))
+}
+
+/// The stores of a file system, as far as they can be opened, and what they say it is.
+struct Opened {
+    config: FsConfig,
+    by_id: Vec<(StoreId, Arc<dyn Storage>)>,
+    servers: Vec<Arc<StoreServer>>,
+}
+
+async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Opened, StartError> {
+    let mut opened: Vec<Option<Arc<StoreServer>>> = Vec::new();
+    let mut reasons = Vec::new();
+    let mut empty = Vec::new();
+    for (place, disk) in disks.iter().enumerate() {
+        let place = StoreId::new(place as u16);
+        let server = match disk {
+            None => Err("its folder is missing".to_string()),
+            Some(disk) if disk.list().await?.is_empty() => {
+                empty.push((place, disk.clone()));
+                Err("its folder is empty".to_string())
+            }
+            Some(disk) => StoreServer::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string()),
+        };
+        opened.push(server.map_err(|reason| reasons.push(format!("{place}: {reason}"))).ok());
+    }
+    let mut newest = Maps::default();
+    for server in opened.iter().flatten() {
+        if let Ok(maps) = server.maps().await
+            && maps.epoch > newest.epoch
+        {
+            newest = maps;
+        }
+    }
+    let count = disks.len();
+    let servers: Vec<_> = opened.iter().flatten().cloned().collect();
+    let too_few = |least| StartError::NotEnoughStores { opened: servers.len(), count, least, reasons: reasons.join("; ") };
+    if newest.epoch == 0 {
+        return Err(too_few(1));
+    }
+    let config = FsConfig::decode(&newest.bytes)?;
+    let least = usize::from(config.store_count) - usize::from(config.parity);
+    if usize::from(config.store_count) != count {
+        return Err(StartError::Impossible(format!(
+            "the file system has {} stores, but {count} folders were given",
+            config.store_count
+        )));
+    }
+    if servers.len() < least {
+        return Err(too_few(least));
+    }
+    for (place, server) in opened.iter().enumerate() {
+        let Some(identity) = server.as_ref().map(|s| s.identity()) else { continue };
+        let place = StoreId::new(place as u16);
+        if identity.store != place || identity.fs != config.fs {
+            return Err(StartError::Foreign { place, found: identity.store, fs: identity.fs });
+        }
+    }
+    for reason in &reasons {
+        tracing::warn!("a store is missing; the file system works without it: {reason}");
+    }
+    for (store, disk) in empty {
+        tracing::warn!(%store, "its folder is empty: starting it anew; `starling scrub --repair` restores its share");
+        let server = create_store(host, &config, store, &disk).await?;
+        server.put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
+        opened[usize::from(store.raw())] = Some(server);
+    }
+    let by_id = config.stores().zip(&opened).map(|(id, server)| {
+        let storage: Arc<dyn Storage> = match server {
+            Some(server) => server.clone(),
+            None => Arc::new(Absent),
+        };
+        (id, storage)
+    });
+    Ok(Opened { config, by_id: by_id.collect(), servers: opened.iter().flatten().cloned().collect() })
+}
+
+impl Machine {
+    /// Starts all roles over the disks given in the order of their stores (`None`: the disk is missing).
+    pub async fn start(host: Host, disks: &[Option<Arc<dyn Disk>>], run: Run) -> Result<Machine, StartError> {
+        let Opened { config, by_id, servers } = open_stores(&host, disks).await?;
+        let began = host.clock.now();
+        let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
+        let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
+        let inode_count_max = (run.cache_bytes / 8 / INODE_MEMORY_BYTES).max(1024) as usize;
+        let owners = (0..config.manager_count).map(ManagerId::new).collect();
+        let map = ManagerMap { epoch: 1, owners };
+        let mut managers = Vec::new();
+        for index in 0..config.manager_count {
+            let manager = ManagerConfig {
+                id: ManagerId::new(index),
+                log: manager_log(index),
+                block_size: config.block_size,
+                map: map.clone(),
+                cached_inodes_max: inode_count_max / usize::from(config.manager_count),
+            };
+            managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
+        }
+        let (tail, rolled) = manager::recovery::roll_forward(&stripe, &managers, CLIENT_LOG).await?;
+        let (cleaner_tail, cleaner_rolled) = manager::recovery::roll_forward(&stripe, &managers, CLEANER_LOG).await?;
+        let recovery = Recovery {
+            segment_count: rolled.segments + cleaner_rolled.segments,
+            delta_count: rolled.deltas + cleaner_rolled.deltas,
+            time: host.clock.now().saturating_sub(began),
+        };
+        let client_config = client::Config {
+            id: ClientId::new(1),
+            block_size: config.block_size,
+            cache_bytes: run.cache_bytes,
+            inode_count_max,
+            lease: LEASE,
+            limit_bytes: admitted_bytes(&config, &stripe),
+        };
+        let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
+        let client = Client::start(host.clone(), client_config, Managers { map: map.clone(), by_id }, stripe.clone(), tail);
+        let cleaner = Cleaner {
+            stripe: stripe.clone(),
+            log: LogWriter::new(stripe.clone(), cleaner_tail),
+            managers: managers.clone(),
+            map,
+            client: client.clone(),
+            block_size: config.block_size,
+            unapplied: Default::default(),
+        };
+        let maintenance = Maintenance::start(host, stripe.clone(), managers.clone(), client.clone(), cleaner).await?;
+        client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
+        Ok(Machine { config, client, stripe, managers, maintenance, recovery, stores: servers })
+    }
+
+    /// Commits everything, writes checkpoints, and closes the stores, so that the next start has nothing to recover. On
+    /// error what was synced is as safe as after a crash.
+    pub async fn stop(&self) -> Result<(), StartError> {
+        self.client.sync().await.map_err(StartError::Root)?;
+        self.client.settle().await;
+        self.maintenance.stop().await;
+        self.client.stop();
+        for manager in &self.managers {
+            manager.checkpoint().await?;
+        }
+        for store in &self.stores {
+            store.close().await.map_err(|e| StartError::Storage(store.identity().store, e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Live payload bytes that writers may fill: what the stores hold in full slots, less parity, less what the cleaner, the managers
+/// and unlink need to go on. A log cannot be filled to the brim: the fuller, the more each cleaned byte costs.
+fn admitted_bytes(config: &FsConfig, stripe: &Stripe) -> u64 {
+    let (k, m) = stripe.redundancy();
+    let raw = config.store_capacity_bytes * u64::from(config.store_count);
+    let payload = raw / u64::from(k + m) * u64::from(k);
+    let per_slot = u64::from(stripe.payload_len_max()) / u64::from(k);
+    let slot = u64::from(striped_log::fragment::FRAGMENT_LEN_MAX) + 4096;
+    let fragments_per_slot = (slot / (per_slot + 4096)).max(1);
+    let packed = payload / slot * (per_slot * fragments_per_slot);
+    packed.saturating_sub(RESERVE_BYTES) / 100 * FILL_PERCENT
+}
+
+/// Share of the stores that live data may take.
+const FILL_PERCENT: u64 = 80;
+/// For the managers' logs and the cleaner's work, in bytes of payload.
+const RESERVE_BYTES: u64 = 24 << 20;

@@ -1,0 +1,244 @@
+//! What happens besides serving: checkpoints, deletion of empty segments, cleaning, and counting what is left for writers.
+//!
+//! A segment is deleted only when no manager counts a live byte in it **and** every manager's durable checkpoint is past
+//! its deltas (design, section 3.2). So a round is: checkpoint, count, delete, and clean if that was not enough.
+
+use crate::cleaner::{CleanError, Cleaned, Cleaner};
+use crate::config::{CLEANER_LOG, CLIENT_LOG};
+use client::Client;
+use host::{Either, Host, first};
+use manager::api::Manager;
+use manager::server::Server as ManagerServer;
+use parking_lot::Mutex;
+use policy::clean::{SegmentUse, choose};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+use stripe::Stripe;
+use tokio::sync::Notify;
+use types::{LogId, SegmentId};
+
+const TICK: Duration = Duration::from_secs(1);
+/// Cuts since the last checkpoint after which there is another one: bounds recovery.
+const CUTS_PER_CHECKPOINT_MAX: u64 = 64;
+/// Time after which changes are checkpointed in any case.
+const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
+/// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is.
+const FREE_PERCENT_LOW: u64 = 25;
+const FREE_PERCENT_HIGH: u64 = 35;
+/// Most segments cleaned between two looks at what is free.
+const VICTIMS_MAX: usize = 32;
+
+/// What maintenance has done since start, for `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Checkpoint rounds.
+    pub checkpoint_count: u64,
+    /// Segments deleted because nothing in them lived.
+    pub deleted_count: u64,
+    /// Segments cleaned.
+    pub cleaned_count: u64,
+    /// Live bytes the cleaner copied.
+    pub moved_bytes: u64,
+    /// Bytes of segments that hold something live.
+    pub segment_bytes: u64,
+    /// Live bytes in them.
+    pub live_bytes: u64,
+    /// Segments there are.
+    pub segment_count: u64,
+}
+
+/// See the module's header.
+pub struct Maintenance {
+    host: Host,
+    stripe: Arc<Stripe>,
+    managers: Vec<Arc<ManagerServer>>,
+    client: Client,
+    cleaner: Cleaner,
+    round: tokio::sync::Mutex<()>,
+    done: Mutex<Done>,
+    stopping: AtomicBool,
+    stop: Notify,
+    stopped: Notify,
+}
+
+impl Maintenance {
+    /// Starts the background rounds.
+    pub(crate) async fn start(
+        host: Host,
+        stripe: Arc<Stripe>,
+        managers: Vec<Arc<ManagerServer>>,
+        client: Client,
+        cleaner: Cleaner,
+    ) -> Result<Arc<Maintenance>, manager::api::ManagerError> {
+        let maintenance = Arc::new(Maintenance {
+            host,
+            stripe,
+            managers,
+            client,
+            cleaner,
+            round: tokio::sync::Mutex::new(()),
+            done: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            stop: Notify::new(),
+            stopped: Notify::new(),
+        });
+        let live = maintenance.usage().await?;
+        maintenance.client.set_used(Some(live.values().sum()));
+        maintenance.host.tasks.spawn(Box::pin(maintenance.clone().run()));
+        Ok(maintenance)
+    }
+
+    /// What was done so far.
+    pub fn done(&self) -> Done {
+        *self.done.lock()
+    }
+
+    /// Ends the background rounds, after the one that is under way.
+    pub async fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        self.stop.notify_one();
+        self.stopped.notified().await;
+    }
+
+    async fn run(self: Arc<Self>) {
+        let mut last_cut = 0;
+        let mut last_time = self.host.clock.now();
+        while !self.stopping.load(SeqCst) {
+            let wake = first(self.client.space_wanted(), self.stop.notified());
+            let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(())));
+            if self.stopping.load(SeqCst) {
+                break;
+            }
+            let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
+            let due = cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
+            if !wanted && !due {
+                continue;
+            }
+            if let Err(e) = self.tidy(wanted).await {
+                tracing::error!("maintenance: {e}");
+                self.report_used().await;
+            }
+            (last_cut, last_time) = (cut, now);
+            if wanted {
+                // Whoever waits for space waits for two rounds, so that one of them began after the wish.
+                self.report_used().await;
+            }
+        }
+        self.stopped.notify_one();
+    }
+
+    async fn report_used(&self) {
+        let live = self.usage().await;
+        if let Err(e) = &live {
+            tracing::error!("count live bytes: {e}");
+        }
+        self.client.set_used(live.ok().map(|live| live.values().sum()));
+    }
+
+    /// One round: checkpoint, delete what is empty, clean if space is short.
+    pub async fn tidy(&self, wanted: bool) -> Result<(), CleanError> {
+        let _one_at_a_time = self.round.lock().await;
+        self.client.settle().await;
+        self.checkpoint_and_delete().await?;
+        let mut target = if wanted { FREE_PERCENT_HIGH } else { FREE_PERCENT_LOW };
+        while self.free_percent().await < target {
+            target = FREE_PERCENT_HIGH;
+            let before = self.done().segment_count;
+            if self.clean_some().await? == Cleaned::default() {
+                break;
+            }
+            self.checkpoint_and_delete().await?;
+            if self.done().segment_count >= before {
+                break;
+            }
+        }
+        self.report_used().await;
+        Ok(())
+    }
+
+    /// Share of the fullest store that is free, in percent.
+    async fn free_percent(&self) -> u64 {
+        let stores = self.stripe.status().await;
+        let free = stores.iter().filter_map(|s| s.status.as_ref()).map(|s| {
+            100 - (s.used_bytes.min(s.capacity_bytes) * 100).checked_div(s.capacity_bytes).unwrap_or(0)
+        });
+        free.min().unwrap_or(100)
+    }
+
+    /// Live bytes by segment, over all managers.
+    async fn usage(&self) -> Result<BTreeMap<SegmentId, u64>, manager::api::ManagerError> {
+        let mut live: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for manager in &self.managers {
+            for usage in manager.usage().await? {
+                *live.entry(usage.segment).or_default() += usage.live_bytes;
+            }
+        }
+        Ok(live)
+    }
+
+    async fn checkpoint_and_delete(&self) -> Result<(), CleanError> {
+        // Listed first: a segment that appears later is not known to be covered.
+        let existing = self.stripe.segments().await?;
+        let mut covered: BTreeMap<LogId, u64> = BTreeMap::new();
+        let mut first_manager = true;
+        for manager in &self.managers {
+            let state = manager.checkpoint().await?;
+            let own: BTreeMap<LogId, u64> = state.covered.into_iter().collect();
+            for log in [CLIENT_LOG, CLEANER_LOG] {
+                let through = own.get(&log).copied().unwrap_or(0);
+                let least = covered.entry(log).or_insert(u64::MAX);
+                *least = if first_manager { through } else { through.min(*least) };
+            }
+            covered.extend(own.into_iter().filter(|(log, _)| *log != CLIENT_LOG && *log != CLEANER_LOG));
+            first_manager = false;
+        }
+        let live = self.usage().await?;
+        let deletable = |s: &SegmentId| covered.get(&s.log).is_some_and(|through| s.seq <= *through);
+        let empty: Vec<SegmentId> =
+            existing.keys().filter(|s| live.get(s).copied().unwrap_or(0) == 0 && deletable(s)).copied().collect();
+        let count = empty.len() as u64;
+        if count > 0 {
+            self.stripe.delete(empty.clone()).await;
+        }
+        let mut done = self.done.lock();
+        done.checkpoint_count += 1;
+        done.deleted_count += count;
+        done.segment_count = existing.len() as u64 - count;
+        done.segment_bytes = existing.iter().filter(|(s, _)| live.contains_key(s)).map(|(_, bytes)| bytes).sum();
+        done.live_bytes = live.values().sum();
+        Ok(())
+    }
+
+    /// Cleans the segments that are most worth it.
+    async fn clean_some(&self) -> Result<Cleaned, CleanError> {
+        let (existing, live) = (self.stripe.segments().await?, self.usage().await?);
+        let newest = |log: LogId| existing.keys().filter(|s| s.log == log).map(|s| s.seq).max().unwrap_or(0);
+        let (k, m) = self.stripe.redundancy();
+        let candidates: Vec<SegmentUse> = existing
+            .iter()
+            .filter_map(|(id, stored)| {
+                let live_bytes = *live.get(id)?;
+                // What it takes on the stores, parity taken off; a segment's age is counted in segments written since.
+                let total_bytes = (stored * u64::from(k) / u64::from(k + m)).max(live_bytes);
+                let age = Duration::from_secs(newest(id.log).saturating_sub(id.seq) + 1);
+                Some(SegmentUse { id: *id, live_bytes, total_bytes, age })
+            })
+            .collect();
+        let want = u64::from(self.stripe.payload_len_max()) * VICTIMS_MAX as u64 / 2;
+        let mut victims = choose(candidates.into_iter(), want);
+        victims.truncate(VICTIMS_MAX);
+        let (data, index): (Vec<_>, Vec<_>) =
+            victims.into_iter().partition(|s| s.log == CLIENT_LOG || s.log == CLEANER_LOG);
+        for manager in &self.managers {
+            manager.evacuate(index.clone()).await?;
+        }
+        let mut report = self.cleaner.clean(&data).await?;
+        report.segment_count += index.len() as u64;
+        let mut done = self.done.lock();
+        done.cleaned_count += report.segment_count;
+        done.moved_bytes += report.moved_bytes;
+        Ok(report)
+    }
+}

@@ -1,0 +1,207 @@
+//! The commands that ask a serving process: down, sync, status, scrub.
+
+use crate::control::{Request, Served, ask};
+use crate::size::show;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::PoisonError;
+use stripe::{ScrubReport, StoreState};
+
+/// `starling down`.
+pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
+    ask(path, Request::Down, |_| {}).await?;
+    println!("unmounted {}: everything is committed", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `starling sync`.
+pub async fn sync(path: &Path) -> anyhow::Result<ExitCode> {
+    ask(path, Request::Sync, |_| {}).await?;
+    println!("{}: everything is committed", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state_name(state: &StoreState) -> &'static str {
+    match state {
+        StoreState::Up => "up",
+        StoreState::Failing => "failing",
+        StoreState::Absent => "absent",
+    }
+}
+
+/// Everything that `status` shows.
+pub async fn collect(served: &Served) -> Value {
+    let machine = &served.machine;
+    let config = &machine.config;
+    let stores: Vec<Value> = machine
+        .stripe
+        .status()
+        .await
+        .iter()
+        .map(|s| {
+            json!({
+                "id": s.id.raw(),
+                "state": state_name(&s.state),
+                "damaged": s.damaged_count,
+                "writable": s.status.as_ref().map(|t| t.writable),
+                "capacity_bytes": s.status.as_ref().map(|t| t.capacity_bytes),
+                "used_bytes": s.status.as_ref().map(|t| t.used_bytes),
+                "fragments": s.status.as_ref().map(|t| t.fragment_count),
+            })
+        })
+        .collect();
+    let client = machine.client.status();
+    let done = machine.maintenance.done();
+    let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(mount) => mount.requests(),
+        None => Vec::new(),
+    };
+    let requests: serde_json::Map<String, Value> =
+        requests.into_iter().map(|(name, count)| (name.to_string(), json!(count))).collect();
+    let managers: Vec<Value> = machine
+        .managers
+        .iter()
+        .map(|m| {
+            let s = manager::api::Manager::status(&**m);
+            json!({"files": s.file_count, "cached": s.cached_count, "dirty": s.dirty_count, "tokens": s.token_count,
+                   "checkpoints": s.checkpoint_count})
+        })
+        .collect();
+    json!({
+        "file_system": config.fs.to_string(),
+        "parity": config.parity,
+        "block_size": config.block_size,
+        "stores": stores,
+        "space": {
+            "admitted_bytes": client.limit_bytes,
+            "used_bytes": client.used_bytes,
+            "live_bytes": done.live_bytes,
+            "stored_bytes": done.segment_bytes,
+            "reclaimable_bytes": done.segment_bytes.saturating_sub(
+                done.live_bytes + done.live_bytes * u64::from(config.parity) / u64::from(machine.stripe.redundancy().0)),
+        },
+        "segments": done.segment_count,
+        "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
+        "cache": {
+            "hits": client.cache.hits,
+            "misses": client.cache.misses,
+            "clean_bytes": client.cache.clean_bytes,
+            "pinned_bytes": client.cache.pinned_bytes,
+            "inodes": client.inode_count,
+        },
+        "cleaner": {
+            "checkpoints": done.checkpoint_count,
+            "deleted_segments": done.deleted_count,
+            "cleaned_segments": done.cleaned_count,
+            "moved_bytes": done.moved_bytes,
+        },
+        "managers": managers,
+        "recovery": {
+            "segments": machine.recovery.segment_count,
+            "deltas": machine.recovery.delta_count,
+            "milliseconds": machine.recovery.time.as_millis() as u64,
+        },
+        "fuse_requests": requests,
+    })
+}
+
+/// `starling status`.
+pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let s = ask(path, Request::Status, |_| {}).await?;
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&s)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
+    let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
+    println!("file system   {}, parity {}, blocks of {}", text(&s["file_system"]), s["parity"], bytes(&s["block_size"]));
+    for store in s["stores"].as_array().into_iter().flatten() {
+        let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
+        let damaged = match store["damaged"].as_u64() {
+            Some(n) if n > 0 => format!(", {n} damaged reads"),
+            _ => String::new(),
+        };
+        println!(
+            "store {:<7} {}: {} of {} used, {} fragments{read_only}{damaged}",
+            store["id"],
+            text(&store["state"]),
+            bytes(&store["used_bytes"]),
+            bytes(&store["capacity_bytes"]),
+            store["fragments"]
+        );
+    }
+    let space = &s["space"];
+    println!("space         {} of {} used", bytes(&space["used_bytes"]), bytes(&space["admitted_bytes"]));
+    println!(
+        "segments      {}: {} live, {} reclaimable (at the last checkpoint)",
+        s["segments"],
+        bytes(&space["live_bytes"]),
+        bytes(&space["reclaimable_bytes"])
+    );
+    println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
+    let cache = &s["cache"];
+    println!(
+        "cache         {} hits, {} misses, {} in {} inodes' data",
+        cache["hits"],
+        cache["misses"],
+        bytes(&cache["clean_bytes"]),
+        cache["inodes"]
+    );
+    let cleaner = &s["cleaner"];
+    println!(
+        "cleaner       {} segments deleted empty, {} cleaned, {} moved",
+        cleaner["deleted_segments"],
+        cleaner["cleaned_segments"],
+        bytes(&cleaner["moved_bytes"])
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A scrub's report as JSON.
+pub fn scrub_json(r: &ScrubReport) -> Value {
+    let names = |list: &[types::SegmentId]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+    json!({
+        "segments": r.segments,
+        "fragments": r.fragments,
+        "missing": r.missing,
+        "damaged": r.damaged,
+        "repaired_segments": r.repaired,
+        "unrepaired_segments": names(&r.unrepaired),
+        "unreadable_segments": names(&r.unreadable),
+    })
+}
+
+/// `starling scrub`. Exit code 1 if anything is left without full redundancy.
+pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+    let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} segments, {msg}, {eta} left");
+    bar.set_style(style?);
+    let report = ask(path, Request::Scrub { repair }, |p| {
+        bar.set_length(p["total"].as_u64().unwrap_or(0));
+        bar.set_position(p["done"].as_u64().unwrap_or(0));
+        bar.set_message(format!("{} bad", p["bad"]));
+    })
+    .await?;
+    bar.finish_and_clear();
+    let left = |key: &str| report[key].as_array().map_or(0, Vec::len);
+    let (unrepaired, unreadable) = (left("unrepaired_segments"), left("unreadable_segments"));
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!(
+            "{} fragments of {} segments checked: {} missing, {} damaged, {} segments repaired",
+            report["fragments"], report["segments"], report["missing"], report["damaged"], report["repaired_segments"]
+        );
+        if unrepaired > 0 && !repair {
+            println!("{unrepaired} segments lack redundancy: run `starling scrub --repair {}`", path.display());
+        } else if unrepaired > 0 {
+            println!("{unrepaired} segments could not be repaired: look at the stores with `starling status`");
+        }
+        if unreadable > 0 {
+            println!("{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files");
+        }
+    }
+    Ok(if unrepaired + unreadable == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

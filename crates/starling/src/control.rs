@@ -1,0 +1,193 @@
+//! The control socket: how other commands reach the process that serves a mount.
+//!
+//! One request per connection, a line of JSON; answered by any number of `{"progress": ...}` lines and one `{"ok": ...}` or
+//! `{"error": "..."}`. The socket's path is an extended attribute of every file of the mount, so a path below the mount point
+//! is all a command needs. Only the owner of the data folder can connect.
+
+use anyhow::Context;
+use cluster::Machine;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, mpsc, watch};
+use vfs::fs::FileSystem;
+
+/// Name of the socket in the data folder.
+pub const SOCKET: &str = "control.sock";
+/// The extended attribute that leads to it.
+pub const XATTR: &[u8] = b"starling.control";
+const REQUEST_LEN_MAX: u64 = 64 * 1024;
+const PROGRESS_QUEUE_MAX: usize = 64;
+
+/// What may be asked.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum Request {
+    /// Commit everything.
+    Sync,
+    /// Commit, unmount, end.
+    Down,
+    /// See [`crate::ask::status`].
+    Status,
+    /// See [`crate::ask::scrub`].
+    Scrub {
+        /// Rebuild what is missing or damaged.
+        repair: bool,
+    },
+}
+
+/// What a serving process consists of.
+pub struct Served {
+    /// The roles.
+    pub machine: Machine,
+    /// The mount, until it ends.
+    pub mount: Mutex<Option<fuse::Mount>>,
+}
+
+type Outcome = Option<Result<(), String>>;
+
+/// The serving side.
+pub struct Server {
+    path: PathBuf,
+    down: Arc<Notify>,
+    outcome: watch::Sender<Outcome>,
+    /// Closed when the last connection is.
+    connections: Mutex<Option<mpsc::Receiver<()>>>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+/// A path to a socket that fits into a socket address, however long the folder's path is. Valid while the file is open.
+fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
+    let folder = path.parent().context("socket path")?;
+    let open = std::fs::File::open(folder).with_context(|| format!("open {}", folder.display()))?;
+    let short = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd()));
+    Ok((open, short))
+}
+
+impl Server {
+    /// Starts to listen. The data folder is locked, so a socket that is there already is a dead process's.
+    pub fn start(path: &Path, served: Arc<Served>) -> anyhow::Result<Server> {
+        let _ = std::fs::remove_file(path);
+        let (_folder, address) = short(path)?;
+        let listener = UnixListener::bind(address)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let (alive, connections) = mpsc::channel(1);
+        let down = Arc::new(Notify::new());
+        let outcome = watch::Sender::new(None);
+        let shared = (down.clone(), outcome.clone());
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (served, alive) = (served.clone(), alive.clone());
+                let (down, outcome) = (shared.0.clone(), shared.1.subscribe());
+                tokio::spawn(async move {
+                    if let Err(e) = connection(stream, served, down, outcome).await {
+                        tracing::debug!("control connection: {e:#}");
+                    }
+                    drop(alive);
+                });
+            }
+        });
+        Ok(Server { path: path.to_owned(), down, outcome, connections: Mutex::new(Some(connections)), accepting })
+    }
+
+    /// Waits until somebody asks for the end.
+    pub async fn down(&self) {
+        self.down.notified().await;
+    }
+
+    /// Tells those who asked for the end how it went, and stops listening.
+    pub async fn finish(&self, outcome: Result<(), String>) {
+        self.accepting.abort();
+        let _ = std::fs::remove_file(&self.path);
+        self.outcome.send_replace(Some(outcome));
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut connections) = connections {
+            let told = tokio::time::timeout(std::time::Duration::from_secs(2), connections.recv());
+            // Nothing is ever sent: this ends when the last connection has, or when one lingers too long.
+            let _ = told.await;
+        }
+    }
+}
+
+async fn connection(
+    mut stream: UnixStream,
+    served: Arc<Served>,
+    down: Arc<Notify>,
+    mut outcome: watch::Receiver<Outcome>,
+) -> anyhow::Result<()> {
+    let (read, mut write) = stream.split();
+    let mut line = String::new();
+    BufReader::new(read.take(REQUEST_LEN_MAX)).read_line(&mut line).await?;
+    let answer = match serde_json::from_str::<Request>(&line) {
+        Err(e) => Err(format!("bad request: {e}")),
+        Ok(Request::Sync) => served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}")),
+        Ok(Request::Down) => {
+            down.notify_one();
+            let ended = outcome.wait_for(Option::is_some).await?.clone();
+            ended.unwrap_or(Ok(())).map(|()| json!({}))
+        }
+        Ok(Request::Status) => Ok(crate::ask::collect(&served).await),
+        Ok(Request::Scrub { repair }) => {
+            let (sender, mut progress) = mpsc::channel(PROGRESS_QUEUE_MAX);
+            let stripe = served.machine.stripe.clone();
+            let scrub = tokio::spawn(async move {
+                // A full queue only means that a progress line is left out.
+                stripe.scrub(repair, move |p| _ = sender.try_send(p)).await
+            });
+            while let Some(p) = progress.recv().await {
+                let line = json!({"progress": {"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments}});
+                write.write_all(format!("{line}\n").as_bytes()).await?;
+            }
+            scrub.await?.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
+        }
+    };
+    let line = match answer {
+        Ok(value) => json!({ "ok": value }),
+        Err(text) => json!({ "error": text }),
+    };
+    write.write_all(format!("{line}\n").as_bytes()).await?;
+    Ok(())
+}
+
+/// Where the process that serves `path` listens.
+fn socket_of(path: &Path) -> anyhow::Result<PathBuf> {
+    let not_ours = || crate::usage(format!("{} is not on a mounted starling file system", path.display()));
+    let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| not_ours())?;
+    let name = CString::new(XATTR).context("attribute name")?;
+    let mut value = vec![0u8; 4096];
+    // SAFETY: both strings end with NUL, and the buffer is as long as is said.
+    let len = unsafe { libc::getxattr(c_path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    if len <= 0 {
+        return Err(not_ours());
+    }
+    value.truncate(len as usize);
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&value)))
+}
+
+/// Asks the process that serves `path`; `progress` gets each progress line.
+pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)) -> anyhow::Result<Value> {
+    let socket = socket_of(path)?;
+    let (_folder, address) = short(&socket)?;
+    let mut stream = UnixStream::connect(address).await.with_context(|| format!("connect to {}", socket.display()))?;
+    let line = serde_json::to_string(&request)?;
+    stream.write_all(format!("{line}\n").as_bytes()).await?;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = lines.next_line().await? {
+        let value: Value = serde_json::from_str(&line).context("answer")?;
+        if let Some(p) = value.get("progress") {
+            progress(p);
+        } else if let Some(e) = value.get("error") {
+            anyhow::bail!("{}", e.as_str().unwrap_or("unknown error"));
+        } else if let Some(ok) = value.get("ok") {
+            return Ok(ok.clone());
+        }
+    }
+    anyhow::bail!("the process that serves the mount ended without an answer: what it did is unknown; look at its log")
+}

@@ -1,0 +1,52 @@
+//! `starling fsck`: checks a file system that is not running.
+
+use crate::folder::Folder;
+use crate::usage;
+use anyhow::Context;
+use cluster::check::{self, Report};
+use cluster::machine::{Machine, Run};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+
+const CACHE_BYTES: u64 = 256 << 20;
+
+/// Exit code 1 if anything is wrong.
+pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let folder = Folder::open(data, false)?;
+    let folders = folder.stores()?.ok_or_else(|| usage(format!("{} holds no file system", data.display())))?;
+    let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
+    let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    let machine = Machine::start(host, &folder.disks(&folders)?, run).await.map_err(|e| usage(e.to_string()))?;
+    let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
+    let report = check::check(&machine, |files| bar.set_position(files)).await;
+    bar.finish_and_clear();
+    machine.stop().await.context("close the stores")?;
+    let report = report.context("check")?;
+    show(&report, as_json)?;
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(report: &Report, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        let value = json!({
+            "files": report.file_count,
+            "bytes": report.byte_count,
+            "live_bytes": report.live_bytes,
+            "problems": report.problems,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    println!("{} files, {} read back", report.file_count, crate::size::show(report.byte_count));
+    for problem in &report.problems {
+        println!("problem: {problem}");
+    }
+    match report.problems.len() {
+        0 => println!("no problems: every inode is reachable, every block readable, utilisation adds up"),
+        n => println!("{n} problems"),
+    }
+    Ok(())
+}

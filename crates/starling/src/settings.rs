@@ -1,0 +1,145 @@
+//! Settings of `up`: the configuration file under the command line, checked.
+
+use crate::args::Up;
+use crate::{size, usage};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+const CACHE_BYTES_DEFAULT: u64 = 512 << 20;
+const CACHE_BYTES_MIN: u64 = 16 << 20;
+const STORES_DEFAULT: u16 = 5;
+
+/// The configuration file's keys, named as the flags are.
+#[derive(Deserialize, Default, Debug)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    stores: Option<u16>,
+    store: Option<Vec<PathBuf>>,
+    parity: Option<u8>,
+    block_size: Option<String>,
+    store_size: Option<String>,
+    cache_size: Option<String>,
+    allow_other: Option<bool>,
+}
+
+/// What was asked of a new file system; `None` where nothing was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of stores.
+    pub stores: Option<u16>,
+    /// Their folders.
+    pub store: Vec<PathBuf>,
+    /// Parity fragments.
+    pub parity: Option<u8>,
+    /// Block size in bytes.
+    pub block_size: Option<u32>,
+    /// Bytes per store.
+    pub store_size: Option<u64>,
+}
+
+impl Geometry {
+    /// Stores of a new file system.
+    pub fn store_count(&self) -> u16 {
+        if self.store.is_empty() { self.stores.unwrap_or(STORES_DEFAULT) } else { self.store.len() as u16 }
+    }
+}
+
+/// See the module's header.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to mount.
+    pub mountpoint: PathBuf,
+    /// The data folder.
+    pub data: PathBuf,
+    /// For creation.
+    pub geometry: Geometry,
+    /// Bound of the data cache.
+    pub cache_bytes: u64,
+    /// Let other users in.
+    pub allow_other: bool,
+}
+
+impl Settings {
+    /// Reads the configuration file, if there is one, and checks everything that can be checked without touching the stores.
+    pub fn from(up: &Up) -> anyhow::Result<Settings> {
+        let file = match &up.config {
+            Some(path) => read(path)?,
+            None => File::default(),
+        };
+        let bytes = |flag: &str, text: &Option<String>| {
+            text.as_ref().map(|t| size::parse(t).map_err(|e| usage(format!("--{flag}: {e}")))).transpose()
+        };
+        let block_size = bytes("block-size", &up.block_size.clone().or(file.block_size))?;
+        let block_size = match block_size.map(u32::try_from) {
+            Some(Err(_)) => return Err(usage("--block-size must be a power of two from 4KiB to 1MiB")),
+            Some(Ok(size)) => Some(size),
+            None => None,
+        };
+        let cache_bytes = bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(CACHE_BYTES_DEFAULT);
+        if cache_bytes < CACHE_BYTES_MIN {
+            return Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))));
+        }
+        let geometry = Geometry {
+            stores: up.stores.or(file.stores),
+            store: if up.store.is_empty() { file.store.unwrap_or_default() } else { up.store.clone() },
+            parity: up.parity.or(file.parity),
+            block_size,
+            store_size: bytes("store-size", &up.store_size.clone().or(file.store_size))?,
+        };
+        if geometry.stores == Some(0) {
+            return Err(usage("--stores must be at least 2"));
+        }
+        Ok(Settings {
+            mountpoint: up.mountpoint.clone(),
+            data: up.data.clone(),
+            geometry,
+            cache_bytes,
+            allow_other: up.allow_other || file.allow_other.unwrap_or(false),
+        })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let text = std::fs::read_to_string(path).map_err(|e| usage(format!("configuration file {}: {e}", path.display())))?;
+    toml::from_str(&text).map_err(|e| usage(format!("configuration file {}: {}", path.display(), e.message())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    fn settings(config: &str, flags: &[&str]) -> anyhow::Result<Settings> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("starling.toml");
+        std::fs::write(&path, config)?;
+        let path = path.to_string_lossy().into_owned();
+        let mut line = vec!["starling", "up", "m", "--data", "d", "--config", &path];
+        line.extend(flags);
+        match Args::try_parse_from(line)?.command {
+            Command::Up(up) => Settings::from(&up),
+            _ => anyhow::bail!("not up"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let s = settings("parity = 2\ncache-size = \"64MiB\"\nstores = 7", &["--cache-size", "32MiB"]).unwrap();
+        assert_eq!((s.geometry.parity, s.geometry.stores, s.cache_bytes), (Some(2), Some(7), 32 << 20));
+    }
+
+    #[test]
+    fn wrong_settings_are_named_and_are_the_askers_errors() {
+        for (config, flags, word) in [
+            ("partiy = 2", &[][..], "partiy"),
+            ("", &["--cache-size", "1"], "cache-size"),
+            ("", &["--block-size", "lots"], "block-size"),
+            ("parity = \"x\"", &[], "integer"),
+        ] {
+            let e = settings(config, flags).unwrap_err();
+            assert!(e.to_string().contains(word), "{e}");
+            assert!(e.downcast_ref::<crate::Usage>().is_some());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until told to stop.
+
+use crate::control::{self, Served, Server};
+use crate::folder::Folder;
+use crate::settings::Settings;
+use crate::{size, usage};
+use anyhow::Context;
+use cluster::machine::{self, Create, Machine, Run, StartError};
+use host::Host;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::signal::unix::{SignalKind, signal};
+
+const MANAGER_COUNT: u16 = 2;
+const BLOCK_SIZE_DEFAULT: u32 = 64 * 1024;
+/// What the process prints when it serves; `background` waits for it.
+pub const READY: &str = "mounted at";
+
+/// An error of starting, as the one who asked is told of it.
+fn explain(e: StartError) -> anyhow::Error {
+    match e {
+        StartError::Impossible(_)
+        | StartError::Exists(_)
+        | StartError::NotEnoughStores { .. }
+        | StartError::Foreign { .. }
+        | StartError::Config(_)
+        | StartError::Store(..) => usage(e.to_string()),
+        other => anyhow::Error::new(other).context("start the file system"),
+    }
+}
+
+/// Starts the roles over a data folder, creating the file system if there is none.
+async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<Machine> {
+    let geometry = &settings.geometry;
+    let folders: Vec<PathBuf> = match folder.stores()? {
+        Some(folders) => folders,
+        None => {
+            let folders = folder.make_stores(geometry)?;
+            let disks: Vec<_> = folder.disks(&folders)?.into_iter().flatten().collect();
+            let create = Create {
+                parity: geometry.parity.unwrap_or(1),
+                block_size: geometry.block_size.unwrap_or(BLOCK_SIZE_DEFAULT),
+                manager_count: MANAGER_COUNT,
+                store_capacity_bytes: geometry.store_size,
+            };
+            let config = machine::create(host, &disks, create).await.map_err(explain)?;
+            folder.record_stores(folders.clone())?;
+            let (fs, stores, parity) = (config.fs, config.store_count, config.parity);
+            eprintln!(
+                "created file system {fs}: {stores} stores of {}, parity {parity}, blocks of {}",
+                size::show(config.store_capacity_bytes),
+                size::show(config.block_size.into())
+            );
+            folders
+        }
+    };
+    // SAFETY: these calls take nothing and cannot fail.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let run = Run { cache_bytes: settings.cache_bytes, root_mode: 0o755, root_uid: uid, root_gid: gid };
+    let machine = Machine::start(host.clone(), &folder.disks(&folders)?, run).await.map_err(explain)?;
+    let config = machine.config;
+    let fixed = [
+        ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
+        ("--store", (!geometry.store.is_empty()).then_some(geometry.store.len() as u64), config.store_count.into()),
+        ("--parity", geometry.parity.map(u64::from), config.parity.into()),
+        ("--block-size", geometry.block_size.map(u64::from), config.block_size.into()),
+        ("--store-size", geometry.store_size, config.store_capacity_bytes),
+    ];
+    for (flag, asked, is) in fixed {
+        if asked.is_some_and(|asked| asked != is) {
+            machine.stop().await.map_err(explain)?;
+            return Err(usage(format!("{flag} was fixed at {is} when the file system was created: leave it out")));
+        }
+    }
+    Ok(machine)
+}
+
+/// Runs until a signal, `starling down` or an unmount ends it.
+pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
+    if !settings.mountpoint.is_dir() {
+        let shown = settings.mountpoint.display();
+        return Err(usage(format!("{shown} is not a folder: create it with `mkdir -p {shown}`")));
+    }
+    let runtime = tokio::runtime::Handle::current();
+    let host = host::real::host(runtime.clone()).context("host")?;
+    let folder = Folder::open(&settings.data, true)?;
+    let machine = start(&host, &folder, &settings).await?;
+    if machine.recovery.segment_count > 0 {
+        let r = machine.recovery;
+        eprintln!("recovered: {} segments with {} changes in {:?}", r.segment_count, r.delta_count, r.time);
+    }
+
+    let socket = folder.path().join(control::SOCKET);
+    let mut options = fuse::MountOptions::new(runtime);
+    options.allow_other = settings.allow_other;
+    options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
+    let client = Arc::new(machine.client.clone());
+    let mountpoint = settings.mountpoint.clone();
+    let mounted = tokio::task::spawn_blocking(move || fuse::mount(client, &mountpoint, options)).await?;
+    let mount = match mounted {
+        Ok(mount) => mount,
+        Err(e) => {
+            machine.stop().await.map_err(explain)?;
+            return Err(usage(e.to_string()));
+        }
+    };
+    let closed = mount.closed();
+    let served = Arc::new(Served { machine, mount: Mutex::new(Some(mount)) });
+    let server = Server::start(&socket, served.clone()).context("control socket")?;
+    say(&format!("{READY} {}", settings.mountpoint.display()));
+
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
+    let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
+    host::first(asked, closed).await;
+
+    let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(mount) = mount
+        && let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await?
+    {
+        tracing::warn!("unmount: {e}");
+    }
+    let stopped = served.machine.stop().await.map_err(explain);
+    server.finish(stopped.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"))).await;
+    stopped?;
+    say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a line. Whoever started this process may have gone with the other end of standard output: then nobody is told.
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
