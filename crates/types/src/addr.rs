@@ -131,8 +131,10 @@ impl Extent {
         if from >= to {
             return None;
         }
-        let skip = (from - self.first) as u32 * block_size;
-        let end = if to == self.end() { self.addr.len } else { (to - self.first) as u32 * block_size };
+        // Extents come from disks and clients, and may claim more blocks than bytes: no product may leave `addr`.
+        let bytes = |blocks: u64| (blocks * u64::from(block_size)).min(u64::from(self.addr.len)) as u32;
+        let skip = bytes(from - self.first);
+        let end = if to == self.end() { self.addr.len } else { bytes(to - self.first) };
         Some(Extent {
             first: from,
             count: (to - from) as u32,
@@ -161,5 +163,97 @@ impl Extent {
             return Err(DecodeError::Invalid("extent"));
         }
         Ok(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_round_trip, assert_truncations_are_refused, extent};
+    use proptest::prelude::*;
+
+    const BLOCK: u32 = 4096;
+
+    fn run(first: u64, count: u32, len: u32) -> Extent {
+        let segment = SegmentId { log: LogId::new(1), epoch: 2, seq: 3 };
+        Extent { first, count, addr: BlockAddr { segment, offset: 100, len } }
+    }
+
+    #[test]
+    fn names_are_written_as_people_read_them() {
+        let segment = SegmentId { log: LogId::new(1), epoch: 2, seq: 3 };
+        assert_eq!(format!("{segment} {}", FragmentId { segment, index: 4 }), "1.2.3 1.2.3#4");
+    }
+
+    #[test]
+    fn an_address_that_ends_beyond_all_offsets_is_refused() {
+        let mut bytes = Vec::new();
+        BlockAddr { offset: u32::MAX, len: 0, ..run(0, 1, 1).addr }.encode(&mut bytes);
+        assert!(BlockAddr::decode(&mut Reader::new(&bytes)).is_ok());
+        bytes[20..24].copy_from_slice(&1u32.to_le_bytes());
+        assert_eq!(BlockAddr::decode(&mut Reader::new(&bytes)), Err(DecodeError::Invalid("address")));
+    }
+
+    #[test]
+    fn extents_without_blocks_or_beyond_all_block_numbers_are_refused() {
+        for bad in [run(5, 0, 1), run(u64::MAX, 1, 1)] {
+            let mut bytes = Vec::new();
+            bad.encode(&mut bytes);
+            assert_eq!(Extent::decode(&mut Reader::new(&bytes)), Err(DecodeError::Invalid("extent")));
+        }
+    }
+
+    #[test]
+    fn a_slice_has_the_blocks_that_both_have_and_the_short_end_stays_with_the_last() {
+        let e = run(10, 3, 2 * BLOCK + 5);
+        assert_eq!(e.slice(0, 100, BLOCK), Some(e));
+        assert_eq!(e.slice(0, 10, BLOCK), None);
+        assert_eq!(e.slice(13, 20, BLOCK), None);
+        let part = |first, count, skip, len| {
+            Some(Extent { first, count, addr: BlockAddr { offset: 100 + skip, len, ..e.addr } })
+        };
+        assert_eq!(e.slice(0, 11, BLOCK), part(10, 1, 0, BLOCK));
+        assert_eq!(e.slice(11, 12, BLOCK), part(11, 1, BLOCK, BLOCK));
+        assert_eq!(e.slice(11, 13, BLOCK), part(11, 2, BLOCK, BLOCK + 5));
+        assert_eq!(e.slice(12, u64::MAX, BLOCK), part(12, 1, 2 * BLOCK, 5));
+    }
+
+    #[test]
+    fn only_full_runs_that_meet_in_file_and_segment_continue() {
+        let e = run(10, 2, 2 * BLOCK);
+        let next = Extent { first: 12, addr: BlockAddr { offset: 100 + 2 * BLOCK, len: 7, ..e.addr }, count: 1 };
+        assert!(e.continues(&next, BLOCK));
+        assert!(!e.continues(&Extent { first: 13, ..next }, BLOCK));
+        assert!(!e.continues(&Extent { addr: BlockAddr { offset: 101 + 2 * BLOCK, ..next.addr }, ..next }, BLOCK));
+        let other = SegmentId { epoch: 9, ..e.addr.segment };
+        assert!(!e.continues(&Extent { addr: BlockAddr { segment: other, ..next.addr }, ..next }, BLOCK));
+        let short = run(10, 2, 2 * BLOCK - 1);
+        let after_short = Extent { addr: BlockAddr { offset: 99 + 2 * BLOCK, ..next.addr }, ..next };
+        assert!(!short.continues(&after_short, BLOCK));
+    }
+
+    proptest! {
+        #[test]
+        fn prop_extents_come_back_as_they_were(e in extent()) {
+            assert_round_trip(&e, Extent::encode, Extent::decode);
+            assert_truncations_are_refused(&e, Extent::encode, Extent::decode);
+            let mut bytes = Vec::new();
+            e.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), Extent::ENCODED_LEN);
+        }
+
+        /// Also of extents that no honest writer makes.
+        #[test]
+        fn prop_slices_of_any_extent_stay_within_it(e in extent(), from: u64, count: u32, block_size: u32) {
+            for from in [from, e.first.saturating_add(from % 8)] {
+                let to = from.saturating_add(u64::from(count));
+                if let Some(s) = e.slice(from, to, block_size) {
+                    prop_assert!(s.first >= e.first.max(from) && s.end() <= e.end().min(to) && s.count > 0);
+                    let end = |a: &BlockAddr| u64::from(a.offset) + u64::from(a.len);
+                    prop_assert!(s.addr.offset >= e.addr.offset && end(&s.addr) <= end(&e.addr));
+                    prop_assert_eq!(s.addr.segment, e.addr.segment);
+                }
+            }
+        }
     }
 }

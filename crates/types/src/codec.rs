@@ -134,3 +134,45 @@ impl<'a> Reader<'a> {
         Ok(n)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_little_endian_and_come_back() {
+        let mut bytes = Vec::new();
+        bytes.put_u8(1);
+        bytes.put_u16(0x0203);
+        bytes.put_u32(0x0405_0607);
+        bytes.put_u64(0x0809_0a0b_0c0d_0e0f);
+        bytes.put_i64(-2);
+        bytes.put_blob(b"blob");
+        let expected = b"\x01\x03\x02\x07\x06\x05\x04\x0f\x0e\x0d\x0c\x0b\x0a\x09\x08\
+            \xfe\xff\xff\xff\xff\xff\xff\xff\x04\0\0\0blob";
+        assert_eq!(bytes, expected);
+        let mut r = Reader::new(&bytes);
+        assert_eq!((r.u8("a"), r.u16("b"), r.u32("c")), (Ok(1), Ok(0x0203), Ok(0x0405_0607)));
+        assert_eq!((r.u64("d"), r.i64("e"), r.blob("f")), (Ok(0x0809_0a0b_0c0d_0e0f), Ok(-2), Ok(&b"blob"[..])));
+        assert!(r.is_empty());
+        assert_eq!(r.u8("g"), Err(DecodeError::Truncated("g")));
+    }
+
+    #[test]
+    fn a_failed_read_takes_nothing() {
+        let mut r = Reader::new(&[1, 2, 3]);
+        assert_eq!(r.u32("long"), Err(DecodeError::Truncated("long")));
+        assert_eq!((r.remaining(), r.u16("short")), (3, Ok(0x0201)));
+    }
+
+    #[test]
+    fn counts_are_bounded_by_what_is_left() {
+        let mut bytes = Vec::new();
+        bytes.put_u32(3);
+        bytes.extend_from_slice(&[0; 12]);
+        assert_eq!(Reader::new(&bytes).count(4, "n"), Ok(3));
+        assert_eq!(Reader::new(&bytes).count(5, "n"), Err(DecodeError::Truncated("n")));
+        assert_eq!(Reader::new(&[0xff; 20]).count(0, "n"), Err(DecodeError::Truncated("n")));
+        assert_eq!(Reader::new(&[0xff; 20]).count(usize::MAX, "n"), Err(DecodeError::Truncated("n")));
+    }
+}

@@ -156,3 +156,78 @@ impl Delta {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused, delta};
+    use proptest::prelude::*;
+
+    fn encoded(deltas: &[Delta]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for delta in deltas {
+            delta.encode(&mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_unmap_that_ends_before_it_begins_is_refused() {
+        let file = FileId::new(9);
+        assert!(Delta::decode_all(&encoded(&[Delta::Unmap { file, first: 5, end: 5 }])).is_ok());
+        let reversed = encoded(&[Delta::Unmap { file, first: 5, end: 4 }]);
+        assert_eq!(Delta::decode_all(&reversed), Err(DecodeError::Invalid("unmap range")));
+    }
+
+    #[test]
+    fn unknown_tags_are_refused() {
+        for tag in (0..=255).filter(|tag| !(1..=8).contains(tag)) {
+            let mut bytes = vec![0; 200];
+            bytes[0] = tag;
+            assert_eq!(Delta::decode_all(&bytes), Err(DecodeError::Invalid("delta tag")));
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_bytes_takes_no_memory() {
+        let mut bytes = vec![6];
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Delta::decode_all(&bytes), Err(DecodeError::Truncated("symlink target")));
+    }
+
+    #[test]
+    fn an_empty_section_has_no_deltas() {
+        assert_eq!(Delta::decode_all(&[]), Ok(vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn prop_deltas_come_back_as_they_were(delta in delta()) {
+            assert_round_trip(&delta, Delta::encode, Delta::decode);
+            assert_truncations_are_refused(&delta, Delta::encode, Delta::decode);
+        }
+
+        #[test]
+        fn prop_sections_come_back_in_order(deltas in proptest::collection::vec(delta(), 0..20)) {
+            prop_assert_eq!(Delta::decode_all(&encoded(&deltas)), Ok(deltas));
+        }
+
+        #[test]
+        fn prop_mutated_deltas_are_refused_or_are_what_encoding_them_gives(delta in delta()) {
+            assert_mutations_are_canonical(&encoded(&[delta]), Delta::encode, Delta::decode);
+        }
+
+        #[test]
+        fn prop_arbitrary_sections_are_refused_or_are_what_encoding_them_gives(
+            tag in 0u8..10,
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut section = vec![tag];
+            section.extend(bytes);
+            if let Ok(deltas) = Delta::decode_all(&section) {
+                prop_assert_eq!(encoded(&deltas), section);
+            }
+        }
+    }
+}

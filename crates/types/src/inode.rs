@@ -150,3 +150,74 @@ impl InodeRecord {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused, inode};
+    use proptest::prelude::*;
+
+    fn encoded(record: &InodeRecord) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        bytes
+    }
+
+    fn directory() -> InodeRecord {
+        InodeRecord {
+            id: FileId::ROOT,
+            kind: Kind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 4096,
+            stored_bytes: 1025,
+            atime: Time::default(),
+            mtime: Time { sec: -1, nsec: 999_999_999 },
+            ctime: Time::default(),
+            crtime: Time::default(),
+            parent: FileId::ROOT,
+            shape: DirectoryShape { buckets: 1, entries: 0, entry_bytes: 0, hash_key: 7 },
+        }
+    }
+
+    #[test]
+    fn stat_shows_stored_bytes_in_whole_blocks_of_512() {
+        let attr = directory().attr(65_536);
+        assert_eq!((attr.blocks, attr.block_size, attr.size, attr.nlink), (3, 65_536, 4096, 2));
+    }
+
+    #[test]
+    fn values_that_no_encoder_writes_are_refused() {
+        let refused = |change: fn(&mut InodeRecord)| {
+            let mut record = directory();
+            change(&mut record);
+            InodeRecord::decode(&mut Reader::new(&encoded(&record)))
+        };
+        let invalid = |what| Err(DecodeError::Invalid(what));
+        assert_eq!(refused(|r| r.mode = 0o10000), invalid("inode mode"));
+        assert_eq!(refused(|r| r.size = 1 << 63), invalid("inode size"));
+        assert_eq!(refused(|r| r.mtime.nsec = 1_000_000_000), invalid("time"));
+        assert_eq!(refused(|r| r.shape.buckets = 0), invalid("buckets"));
+        for kind in (0..=255).filter(|&k| Kind::from_u8(k).is_none()) {
+            let mut bytes = encoded(&directory());
+            bytes[8] = kind;
+            assert_eq!(InodeRecord::decode(&mut Reader::new(&bytes)), invalid("inode kind"));
+        }
+    }
+
+    #[test]
+    fn every_value_of_every_byte_is_refused_or_is_what_encoding_it_gives() {
+        assert_mutations_are_canonical(&encoded(&directory()), InodeRecord::encode, InodeRecord::decode);
+    }
+
+    proptest! {
+        #[test]
+        fn prop_inode_records_come_back_as_they_were(record in inode()) {
+            assert_round_trip(&record, InodeRecord::encode, InodeRecord::decode);
+            assert_truncations_are_refused(&record, InodeRecord::encode, InodeRecord::decode);
+        }
+    }
+}

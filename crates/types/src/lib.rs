@@ -13,6 +13,9 @@ pub mod ids;
 pub mod inode;
 pub mod token;
 
+#[cfg(test)]
+mod testing;
+
 pub use addr::{BlockAddr, Extent, FragmentId, SegmentId};
 pub use answer::Answer;
 pub use attr::{Attr, Kind, Time};
