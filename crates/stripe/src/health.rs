@@ -172,3 +172,74 @@ impl Stripe {
         healths.collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, LOG, Rig};
+    use bytes::Bytes;
+    use storage::api::Maps;
+
+    #[test]
+    fn store_that_was_away_learns_seals_and_maps_before_it_is_used() {
+        let rig = Rig::new(1, 3, 1);
+        let (_, _, writer) = rig.writer();
+        // A fragment that recovery will not see.
+        rig.stores[0].set(Fault::Silent);
+        rig.stores[1].set(Fault::Mute);
+        let lost = writer.begin();
+        writer.submit(rig.draft(lost, 1000));
+        rig.sim.run_for(std::time::Duration::from_millis(100));
+        rig.client().crash();
+        assert_eq!(rig.stores[1].holds(lost.0) + rig.stores[2].holds(lost.0), 2, "{lost:?} went elsewhere");
+        rig.stores[2].wipe();
+        rig.stores[1].set(Fault::Silent);
+        rig.stores[0].set(Fault::None);
+
+        let stripe = rig.stripe();
+        let tail = rig.run(stripe.open_log(LOG, 1)).unwrap();
+        assert_eq!((tail.epoch, tail.segments.len()), (2, 0));
+        let maps = Maps { epoch: 4, bytes: Bytes::from_static(b"maps") };
+        rig.run(stripe.put_maps(maps.clone())).unwrap();
+        assert_eq!(rig.stores[1].contents.lock().maps.epoch, 0);
+
+        rig.heal();
+        rig.sim.run_until_idle();
+        assert_eq!(stripe.health.lock().up().len(), 3);
+        let contents = rig.stores[1].contents.lock();
+        assert_eq!((contents.maps.clone(), contents.seals[&LOG].epoch), (maps, 2));
+        assert!(contents.fragments.is_empty(), "the seal discards what recovery did not count");
+    }
+
+    #[test]
+    fn probing_ends_when_all_are_well_and_starts_again() {
+        let rig = Rig::new(2, 3, 1);
+        let stripe = rig.stripe();
+        for round in 1..4 {
+            rig.stores[0].set(Fault::ReadOnly);
+            rig.run(stripe.put(&rig.segment(round, 100_000))).unwrap();
+            let states: Vec<StoreState> = rig.run(stripe.status()).iter().map(|s| s.state).collect();
+            assert_eq!(states, [StoreState::Failing, StoreState::Up, StoreState::Up]);
+            rig.sim.run_for(stripe.options.probe_interval * 5);
+            assert_eq!(stripe.health.lock().state(0), StoreState::Failing, "it still is");
+            rig.stores[0].set(Fault::Silent);
+            rig.sim.run_for(stripe.options.put_timeout * 3);
+            assert_eq!(stripe.health.lock().state(0), StoreState::Absent);
+            rig.heal();
+            // Returns only when no task is left.
+            rig.sim.run_until_idle();
+            assert_eq!(stripe.health.lock().state(0), StoreState::Up);
+        }
+    }
+
+    #[test]
+    fn probing_does_not_outlive_the_stripe() {
+        let rig = Rig::new(3, 3, 1);
+        let stripe = rig.stripe();
+        rig.stores[0].set(Fault::Down);
+        rig.run(stripe.status());
+        assert_eq!(stripe.health.lock().state(0), StoreState::Absent);
+        drop(stripe);
+        rig.sim.run_until_idle();
+    }
+}

@@ -20,6 +20,8 @@ mod stripe;
 mod writer;
 
 #[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
 mod testing;
 
 pub use error::StripeError;

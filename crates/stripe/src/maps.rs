@@ -17,3 +17,30 @@ impl Stripe {
         self.ask_quorum(|s| s.put_maps(maps.clone())).await.map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, Rig};
+    use bytes::Bytes;
+
+    #[test]
+    fn acknowledged_maps_are_seen_whichever_store_is_away() {
+        for away in 0..5 {
+            for later in 0..5 {
+                let rig = Rig::new(1, 5, 1);
+                let stripe = rig.stripe();
+                assert_eq!(rig.run(stripe.maps()), Ok(Maps::default()));
+                let maps = |epoch| Maps { epoch, bytes: Bytes::from(vec![epoch as u8]) };
+                rig.run(stripe.put_maps(maps(1))).unwrap();
+                rig.stores[away].set(Fault::Down);
+                rig.run(stripe.put_maps(maps(2))).unwrap();
+                rig.heal();
+                rig.stores[later].set(Fault::Down);
+                assert_eq!(rig.run(rig.stripe().maps()), Ok(maps(2)));
+                rig.stores.iter().for_each(|s| s.set(Fault::Down));
+                assert_eq!(rig.run(stripe.put_maps(maps(3))), Err(StripeError::NotEnoughStores));
+            }
+        }
+    }
+}

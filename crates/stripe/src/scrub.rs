@@ -184,3 +184,130 @@ impl Stripe {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, LOG, Rig};
+    use std::sync::Arc;
+
+    /// Writes some segments of all sizes and returns them.
+    fn fill(rig: &Rig, stripe: &Arc<Stripe>) -> Vec<Segment> {
+        let segments: Vec<Segment> = [10, 70_000, 300_000, 2000, 65_536, 1 << 20]
+            .iter()
+            .zip(1..)
+            .map(|(&len, seq)| rig.segment(seq, len))
+            .collect();
+        segments.iter().for_each(|s| rig.run(stripe.put(s)).unwrap());
+        segments
+    }
+
+    fn assert_readable(rig: &Rig, segments: &[Segment]) {
+        let stripe = rig.stripe();
+        for segment in segments {
+            let read = rig.run(stripe.read(segment.id, 0..segment.payload.len() as u32));
+            assert_eq!(read.as_ref(), Ok(&segment.payload), "{}", segment.id);
+        }
+    }
+
+    #[test]
+    fn healthy_stores_give_a_clean_report() {
+        let rig = Rig::new(1, 5, 1);
+        let stripe = rig.stripe();
+        fill(&rig, &stripe);
+        let calls = parking_lot::Mutex::new(Vec::new());
+        let report = rig.run(stripe.scrub(true, |p| calls.lock().push(p))).unwrap();
+        assert_eq!(report, ScrubReport { segments: 6, fragments: 2 + 3 + 4 + 2 + 2 + 5, ..Default::default() });
+        assert_eq!(calls.lock().len(), 6);
+        let last = ScrubProgress { segments_done: 6, segments_total: 6, bad_fragments: 0 };
+        assert_eq!(calls.lock().last(), Some(&last));
+    }
+
+    #[test]
+    fn lost_disks_are_rebuilt_in_place() {
+        for m in [1, 2] {
+            let rig = Rig::new(2, 5, m);
+            let stripe = rig.stripe();
+            let segments = fill(&rig, &stripe);
+            rig.stores[..usize::from(m)].iter().for_each(|s| s.wipe());
+            let found = rig.run(stripe.scrub(false, |_| ())).unwrap();
+            assert!(found.missing > 0 && found.repaired == 0 && !found.unrepaired.is_empty());
+            let repaired = rig.run(stripe.scrub(true, |_| ())).unwrap();
+            assert_eq!(repaired.repaired as usize, found.unrepaired.len());
+            let clean = rig.run(stripe.scrub(true, |_| ())).unwrap();
+            assert_eq!((clean.missing, clean.damaged, clean.repaired), (0, 0, 0));
+            assert!(segments.iter().all(|s| rig.run(stripe.info(s.id)).unwrap().attempt == 0));
+            rig.stores[2..][..usize::from(m)].iter().for_each(|s| s.set(Fault::Silent));
+            assert_readable(&rig, &segments);
+        }
+    }
+
+    #[test]
+    fn damage_is_repaired_once_and_then_forgotten() {
+        let rig = Rig::new(3, 5, 1);
+        let stripe = rig.stripe();
+        let segments = fill(&rig, &stripe);
+        let damaged: usize = segments.iter().map(|s| rig.stores[1].damage(s.id)).sum();
+        let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert_eq!((report.damaged as usize, report.repaired as usize), (damaged, damaged));
+        let clean = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert_eq!((clean.missing, clean.damaged, clean.repaired), (0, 0, 0));
+        rig.stores[3].set(Fault::Silent);
+        assert_readable(&rig, &segments);
+    }
+
+    #[test]
+    fn store_that_stays_away_is_replaced_by_others() {
+        let rig = Rig::new(4, 5, 1);
+        let stripe = rig.stripe();
+        let segments = fill(&rig, &stripe);
+        rig.stores[0].set(Fault::Down);
+        let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert!(report.missing > 0 && report.repaired > 0 && report.unrepaired.is_empty());
+        rig.stores[1].set(Fault::Silent);
+        assert_readable(&rig, &segments);
+    }
+
+    #[test]
+    fn too_few_stores_leave_segments_unrepaired_without_waiting() {
+        let rig = Rig::new(5, 2, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 100);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[0].wipe();
+        rig.stores[0].set(Fault::ReadOnly);
+        let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert_eq!((report.repaired, report.unrepaired), (0, vec![segment.id]));
+    }
+
+    #[test]
+    fn remains_are_told_from_what_can_be_read() {
+        let rig = Rig::new(6, 5, 1);
+        let stripe = rig.stripe();
+        let segments = fill(&rig, &stripe);
+        rig.stores[..3].iter().for_each(|s| s.wipe());
+        let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert!(report.unreadable.contains(&segments[5].id), "it was on all five stores: {report:?}");
+        let left = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert_eq!((left.missing, left.unreadable), (0, report.unreadable));
+    }
+
+    #[test]
+    fn segment_that_is_being_put_is_left_alone() {
+        let rig = Rig::new(7, 3, 2);
+        let (stripe, _, writer) = rig.writer();
+        // All three stores are needed, so it cannot be completed for now.
+        rig.stores[1].set(Fault::Silent);
+        let name = writer.begin();
+        let draft = rig.draft(name, 200_000);
+        writer.submit(draft.clone());
+        rig.sim.run_for(std::time::Duration::from_millis(50));
+        assert!(rig.stores.iter().any(|s| s.holds(name.0) > 0), "not begun");
+        let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
+        assert_eq!(ScrubReport { segments: 0, ..report }, ScrubReport::default());
+        rig.heal();
+        rig.run(writer.wait_committed(1)).unwrap();
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [name.0]);
+        assert_readable(&rig, &[draft.assemble()]);
+    }
+}

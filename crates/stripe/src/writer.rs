@@ -217,3 +217,107 @@ impl LogWriter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, LOG, Rig};
+    use std::time::Duration;
+
+    #[test]
+    fn segments_are_committed_in_order_once_each_with_several_in_flight() {
+        for seed in 0..20 {
+            let rig = Rig::new(seed, 5, 1);
+            let (stripe, _, writer) = rig.writer();
+            let committed = Arc::new(Mutex::new(Vec::new()));
+            let seen = committed.clone();
+            writer.on_commit(Box::new(move |id| seen.lock().push(id)));
+            let mut begun = Vec::new();
+            for i in 0..20 {
+                let name = writer.begin();
+                assert_eq!(name.1, begun.last().copied());
+                begun.push(name.0);
+                // The first ones take longest.
+                writer.submit(rig.draft(name, 400_000 - 20_000 * i));
+            }
+            assert_eq!((writer.in_flight().0, writer.committed_seq()), (20, None));
+            rig.run(writer.wait_committed(10)).unwrap();
+            assert!(committed.lock().len() >= 10, "callbacks come before waiters");
+            rig.run(writer.wait_in_flight_below(1));
+            assert_eq!((writer.in_flight(), writer.committed_seq()), ((0, 0), Some(20)));
+            assert_eq!(*committed.lock(), begun);
+            assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, begun);
+            assert!(stripe.attempts.lock().is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_is_committed_before_what_was_begun_first() {
+        let rig = Rig::new(1, 3, 1);
+        let (_, _, writer) = rig.writer();
+        let (first, second) = (writer.begin(), writer.begin());
+        writer.submit(rig.draft(second, 1000));
+        rig.sim.run_until_idle();
+        assert_eq!(writer.committed_seq(), None);
+        writer.submit(rig.draft(first, 1000));
+        rig.run(writer.wait_committed(2)).unwrap();
+    }
+
+    #[test]
+    fn failed_wait_is_followed_by_one_that_succeeds_when_stores_come_back() {
+        let rig = Rig::new(2, 2, 1);
+        let (stripe, _, writer) = rig.writer();
+        rig.stores[0].set(Fault::Silent);
+        let name = writer.begin();
+        let draft = rig.draft(name, 1000);
+        writer.submit(draft.clone());
+        for _ in 0..3 {
+            assert_eq!(rig.run(writer.wait_committed(1)), Err(StripeError::NotEnoughStores));
+            assert_eq!(writer.in_flight(), (1, 1000));
+        }
+        rig.heal();
+        rig.run(writer.wait_committed(1)).unwrap();
+        assert_eq!(rig.run(stripe.read(name.0, 0..1000)).unwrap(), draft.assemble().payload);
+    }
+
+    #[test]
+    fn fenced_writer_stops_for_good() {
+        let rig = Rig::new(3, 3, 1);
+        let (_, _, writer) = rig.writer();
+        let first = writer.begin();
+        writer.submit(rig.draft(first, 1000));
+        rig.run(writer.wait_committed(1)).unwrap();
+        let (_, tail, successor) = rig.writer();
+        assert_eq!((tail.epoch, tail.segments.as_slice()), (2, &[first.0][..]));
+
+        let second = writer.begin();
+        writer.submit(rig.draft(second, 1000));
+        assert_eq!(rig.run(writer.wait_committed(2)), Err(StripeError::Fenced));
+        rig.run(writer.wait_in_flight_below(1));
+        assert_eq!(writer.committed_seq(), Some(1));
+
+        let other = successor.begin();
+        assert_eq!((other.0.seq, other.1), (2, Some(first.0)));
+        successor.submit(rig.draft(other, 1000));
+        rig.run(successor.wait_committed(2)).unwrap();
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [first.0, other.0]);
+    }
+
+    #[test]
+    fn waits_for_earlier_segments_do_not_fail_with_later_ones() {
+        let rig = Rig::new(4, 3, 2);
+        let (_, _, writer) = rig.writer();
+        let (first, second) = (writer.begin(), writer.begin());
+        rig.stores[1].set(Fault::Silent);
+        writer.submit(rig.draft(second, 1000));
+        let clock = rig.client().host().clock;
+        let waiting = {
+            let writer = writer.clone();
+            rig.client().run(async move { writer.wait_committed(1).await })
+        };
+        rig.run(clock.sleep(Duration::from_secs(5)));
+        rig.heal();
+        writer.submit(rig.draft(first, 1000));
+        assert_eq!(rig.run(waiting), Ok(Ok(())));
+    }
+}
