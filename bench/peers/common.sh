@@ -10,6 +10,7 @@
 #   HOST      an address that is up in the target's own network namespace, in which every action runs
 #   SOURCES   the folder with these scripts and fusept.c
 #   VARIANT   which of the script's variants (each script says which it has)
+#   STARLING_ARGS   what else `starling up` is given (the do-nothing file system follows it)
 # Processes that a script leaves behind inherit the caller's environment, which is how the benchmark finds them to measure and to stop
 # them. A daemon that overwrites its environment (with its title) must be named in $ROOT/pids.
 
@@ -36,9 +37,9 @@ until_true() {
     return 1
 }
 
-# until_gone SECONDS PID: waits for a process to end.
+# until_gone SECONDS PID: waits for a process to end. One that has ended and waits for its parent has no program any more.
 until_gone() {
-    until_true "$1" bash -c "! kill -0 $2"
+    until_true "$1" bash -c "! readlink /proc/$2/exe"
 }
 
 # terminate FILE: ends the processes whose ids are listed in the file.

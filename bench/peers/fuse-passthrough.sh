@@ -1,6 +1,6 @@
 #!/bin/bash
-# The do-nothing file system (fusept.c) over a folder of the local disk. Variants: plain, writeback (the kernel's
-# write-back cache). If FUSEPT_LOG is set, every request is printed to that file.
+# The do-nothing file system (fusept.c) over a folder of the local disk, mounted as Starling's front end mounts. Variants:
+# plain, writeback (the kernel's write-back cache). If FUSEPT_LOG is set, every request is printed to that file.
 set -euo pipefail
 . "$SOURCES/common.sh"
 
@@ -17,6 +17,8 @@ start)
 mount)
     options=base=$ROOT/base
     [ "$VARIANT" != writeback ] || options+=,writeback
+    # Starling then asks for ACLs and for permission checks in the kernel, which cost requests.
+    case " ${STARLING_ARGS:-} " in *" --allow-other "*) options+=,acl,allow_other,default_permissions ;; esac
     if [ -n "${FUSEPT_LOG:-}" ]; then
         "$ROOT/fusept" -f -d -o "$options" "$MNT" > "$ROOT/out" 2>> "$FUSEPT_LOG" &
     else
@@ -24,6 +26,8 @@ mount)
     fi
     echo $! > "$ROOT/client"
     until_true 10 mountpoint -q "$MNT"
+    # As Starling's front end does: the kernel's own limit is 128 KiB.
+    echo 4096 > "/sys/class/bdi/$(mountpoint -d "$MNT")/read_ahead_kb"
     ;;
 unmount)
     umount "$MNT"

@@ -4,8 +4,9 @@
  * extended attributes too, so that the kernel sends it the same GETXATTR per write (security.capability) and the same
  * requests for ACLs (system.posix_acl_*), and large requests (1 MiB).
  *
- * Usage: fusept -f [-d] -o base=DIR[,writeback][,timeout=SECONDS] MOUNTPOINT
+ * Usage: fusept -f [-d] -o base=DIR[,writeback][,acl][,timeout=SECONDS] MOUNTPOINT
  *   writeback   the kernel's write-back cache
+ *   acl         POSIX ACLs, which the kernel then reads and checks (needs default_permissions)
  *   timeout     how long the kernel may keep names and attributes (default 1 s, which is also libfuse's)
  * -d prints every request, which is how the request table is counted.
  * Build: cc -O2 -o fusept fusept.c $(pkg-config --cflags --libs fuse3)
@@ -29,6 +30,7 @@
 static struct options {
     char *base;
     int writeback;
+    int acl;
     double timeout;
 } options = {.timeout = 1.0};
 
@@ -259,6 +261,8 @@ static void *do_init(struct fuse_conn_info *connection, struct fuse_config *conf
     config->entry_timeout = config->attr_timeout = options.timeout;
     if (options.writeback)
         connection->want |= FUSE_CAP_WRITEBACK_CACHE;
+    if (options.acl)
+        connection->want |= FUSE_CAP_POSIX_ACL;
     if (connection->max_write < 1 << 20)
         connection->max_write = 1 << 20;
     connection->max_readahead = 1 << 20;
@@ -297,6 +301,7 @@ static const struct fuse_operations operations = {
 static const struct fuse_opt option_spec[] = {
     {"base=%s", offsetof(struct options, base), 0},
     {"writeback", offsetof(struct options, writeback), 1},
+    {"acl", offsetof(struct options, acl), 1},
     {"timeout=%lf", offsetof(struct options, timeout), 0},
     FUSE_OPT_END,
 };
@@ -305,7 +310,7 @@ int main(int argc, char **argv)
 {
     struct fuse_args args = FUSE_ARGS_INIT(argc, argv);
     if (fuse_opt_parse(&args, &options, option_spec, NULL) || !options.base) {
-        fprintf(stderr, "usage: fusept -f [-d] -o base=DIR[,writeback][,timeout=SECONDS] MOUNTPOINT\n");
+        fprintf(stderr, "usage: fusept -f [-d] -o base=DIR[,writeback][,acl][,timeout=SECONDS] MOUNTPOINT\n");
         return 2;
     }
     base_fd = open(options.base, O_RDONLY | O_DIRECTORY);

@@ -19,7 +19,8 @@ mount)
     ;;
 unmount)
     "$STARLING" down "$MNT"
-    until_true 30 bash -c "! mountpoint -q '$MNT'"
+    # The next `up` needs the lock on the data folder, which goes with the process.
+    until_gone 30 "$(sed -n 's/^serving as process \([0-9]*\);.*/\1/p' "$ROOT/up.log")"
     ;;
 stop) ;;
 esac

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::results::{Samples, advantage};
-use crate::scenario::Metric;
+use crate::scenario::{Better, Metric};
 use crate::target::TargetKind;
 
 /// What a metric of Starling is held against.
@@ -80,23 +80,26 @@ pub struct Judged {
 }
 
 /// Judges every figure. `cache_mib` is the limit that Starling's cache was given.
-pub fn judge(samples: &Samples, cache_mib: Option<u64>) -> Vec<Judged> {
+pub fn judge(samples: &Samples, cache_mib: u64) -> Vec<Judged> {
     FIGURES.iter().map(|&(metric, bar)| judge_one(samples, cache_mib, metric, bar)).collect()
 }
 
-fn judge_one(samples: &Samples, cache_mib: Option<u64>, metric: Metric, bar: Bar) -> Judged {
+fn judge_one(samples: &Samples, cache_mib: u64, metric: Metric, bar: Bar) -> Judged {
     let ours = samples.value(metric, TargetKind::Starling);
     let against = |others: &[TargetKind]| Some((ours?, samples.best(metric, others)?));
     let at_least = |wanted: String, bound: f64, others: &[TargetKind]| {
         let measured = against(others).map(|(ours, (other, theirs))| (advantage(metric, ours, theirs), Some(other)));
         judged(metric, wanted, measured, "x", |ratio| ratio >= bound)
     };
+    let less = if metric.better() == Better::Lower { " less than" } else { "" };
     match bar {
         Bar::RedundantPeer(bound) => {
-            at_least(format!("≥ {bound}x the best redundant peer"), bound, &TargetKind::REDUNDANT_PEERS)
+            at_least(format!("≥ {bound}x{less} the best redundant peer"), bound, &TargetKind::REDUNDANT_PEERS)
         }
-        Bar::Gluster(bound) => at_least(format!("≥ {bound}x GlusterFS 4+1"), bound, &[TargetKind::GlusterDisperse]),
-        Bar::DoNothing(bound) => at_least(format!("≥ {bound}x do-nothing"), bound, &TargetKind::DO_NOTHING),
+        Bar::Gluster(bound) => {
+            at_least(format!("≥ {bound}x{less} GlusterFS 4+1"), bound, &[TargetKind::GlusterDisperse])
+        }
+        Bar::DoNothing(bound) => at_least(format!("≥ {bound}x{less} do-nothing"), bound, &TargetKind::DO_NOTHING),
         Bar::DoNothingTime(bound) => {
             let measured = against(&TargetKind::DO_NOTHING).map(|(ours, (other, theirs))| (ours / theirs, Some(other)));
             judged(metric, format!("≤ {bound}x do-nothing's time"), measured, "x", |ratio| ratio <= bound)
@@ -110,13 +113,10 @@ fn judge_one(samples: &Samples, cache_mib: Option<u64>, metric: Metric, bar: Bar
             judged(metric, format!("≤ {bound} MiB"), measured, " MiB", |ours| ours <= bound as f64)
         }
         Bar::CacheAndMib(overhead) => {
-            let bound = cache_mib.map(|cache| cache + overhead);
-            let wanted = match bound {
-                Some(bound) => format!("≤ {bound} MiB (cache limit + {overhead})"),
-                None => format!("≤ cache limit + {overhead} MiB (no limit given)"),
-            };
-            let measured = ours.filter(|_| bound.is_some()).map(|ours| (ours, None));
-            judged(metric, wanted, measured, " MiB", |ours| bound.is_some_and(|bound| ours <= bound as f64))
+            let bound = cache_mib + overhead;
+            let measured = ours.map(|ours| (ours, None));
+            let wanted = format!("≤ {bound} MiB (cache limit + {overhead})");
+            judged(metric, wanted, measured, " MiB", |ours| ours <= bound as f64)
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     use TargetKind::{FusePassthrough, FusePassthroughWriteback, GlusterDisperse, Moosefs, Starling};
 
     fn verdict(samples: &Samples, metric: Metric, bar: Bar) -> (Verdict, Option<f64>) {
-        let judged = judge_one(samples, Some(100), metric, bar);
+        let judged = judge_one(samples, 100, metric, bar);
         (judged.verdict, judged.measured)
     }
 
@@ -185,13 +185,11 @@ mod tests {
         samples.add(Metric::PeakMemory, Starling, 300.0);
         assert_eq!(verdict(&samples, Metric::PeakMemory, Bar::CacheAndMib(256)).0, Verdict::Pass);
         assert_eq!(verdict(&samples, Metric::PeakMemory, Bar::CacheAndMib(100)).0, Verdict::Fail);
-        let unlimited = judge_one(&samples, None, Metric::PeakMemory, Bar::CacheAndMib(256));
-        assert_eq!(unlimited.verdict, Verdict::NotMeasured);
     }
 
     #[test]
     fn nothing_measured_is_neither_pass_nor_fail() {
-        let judged = judge(&Samples::default(), Some(100));
+        let judged = judge(&Samples::default(), 100);
         assert_eq!(judged.len(), FIGURES.len());
         assert!(judged.iter().all(|figure| figure.verdict == Verdict::NotMeasured));
     }

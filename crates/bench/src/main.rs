@@ -81,8 +81,8 @@ struct RunOptions {
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// The limit of Starling's cache, given to `starling up --cache-size` and held against its memory
-    #[arg(long, value_name = "MIB")]
-    cache_mib: Option<u64>,
+    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    cache_mib: u64,
     #[command(flatten)]
     place: Place,
 }
@@ -130,10 +130,7 @@ fn run_all(options: &RunOptions) -> Result<ExitCode> {
         true => Some(site::starling_program(options.place.starling.as_deref())?),
         false => None,
     };
-    let mut starling_args = options.place.starling_args.clone();
-    if let Some(mib) = options.cache_mib {
-        starling_args.push_str(&format!(" --cache-size {mib}MiB"));
-    }
+    let starling_args = format!("--cache-size {}MiB {}", options.cache_mib, options.place.starling_args);
     let folder = RunFolder::new(&options.place.dir, starling, starling_args)?;
     let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
     let conditions = Conditions {
@@ -143,6 +140,7 @@ fn run_all(options: &RunOptions) -> Result<ExitCode> {
         quick: options.quick,
         runs: options.runs,
         cache_mib: options.cache_mib,
+        starling_args: options.place.starling_args.clone(),
     };
     let plan = Plan { only: options.only.clone(), targets, runs: options.runs, sizes };
     let (samples, missing) = run::run(&plan, folder.site())?;

@@ -45,7 +45,7 @@ impl Report {
     }
 
     fn preamble(&self) -> String {
-        let Conditions { unix_time_s, machine, sizes, quick, runs, cache_mib } = &self.conditions;
+        let Conditions { unix_time_s, machine, sizes, quick, runs, cache_mib, starling_args } = &self.conditions;
         let mut out = String::new();
         if *quick {
             line(&mut out, "**Quick sizes: these numbers only show that everything runs.**\n");
@@ -55,7 +55,7 @@ impl Report {
             &format!(
                 "Measured on {}: {} processors ({}), {} MiB of memory, Linux {}, local {}. {}. \
                  Sizes: {} small files, a tree of {} files, PostMark {}/{}, {} MiB in order, {} fsyncs, a directory of {} \
-                 entries ({} on peers).{}",
+                 entries ({} on peers). Starling's cache limit: {} MiB{}.",
                 date(*unix_time_s),
                 machine.processor_count,
                 machine.processor,
@@ -74,7 +74,8 @@ impl Report {
                 sizes.fsync_samples,
                 sizes.directory_entries,
                 sizes.directory_entries_peers,
-                cache_mib.map(|mib| format!(" Starling's cache limit: {mib} MiB.")).unwrap_or_default(),
+                cache_mib,
+                if starling_args.is_empty() { String::new() } else { format!(", `{starling_args}`") },
             ),
         );
         out
@@ -246,7 +247,7 @@ mod tests {
             samples.add(Metric::Create, target, value);
         }
         samples.add(Metric::Create, TargetKind::Moosefs, 2500.0);
-        let figures = crate::figures::judge(&samples, None);
+        let figures = crate::figures::judge(&samples, 512);
         let machine = Machine {
             processor: "P".to_owned(),
             processor_count: 2,
@@ -254,12 +255,20 @@ mod tests {
             kernel: "6".to_owned(),
             file_system: "ext4".to_owned(),
         };
-        let conditions =
-            Conditions { unix_time_s: 0, machine, sizes: Sizes::QUICK, quick: true, runs: 2, cache_mib: None };
+        let conditions = Conditions {
+            unix_time_s: 0,
+            machine,
+            sizes: Sizes::QUICK,
+            quick: true,
+            runs: 2,
+            cache_mib: 512,
+            starling_args: "--parity 2".to_owned(),
+        };
         let missing =
             vec![Missing { target: TargetKind::Sshfs, scenario: None, reason: "not installed:\nsshfs".to_owned() }];
         let text = Report { conditions, samples, figures, missing }.markdown();
         assert!(text.contains("**Quick sizes"), "{text}");
+        assert!(text.contains("cache limit: 512 MiB, `--parity 2`."), "{text}");
         assert!(text.contains("| 12,000 | 2,000 (1,500..2,500) | 6.00 | – |"), "{text}");
         assert!(text.contains("| ≥ 6x the best redundant peer | 6.00x (MooseFS goal 2) | pass |"), "{text}");
         assert!(text.contains("- sshfs: not installed: sshfs"), "{text}");

@@ -61,11 +61,30 @@ const OPERATIONS: [Operation; 10] = [
     },
 ];
 
-/// What one operation costs on one target, per time it is done.
-#[derive(Debug, Default, PartialEq)]
+/// What one operation costs on one target, per time it is done; or counts since the mount.
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Cost {
     requests: BTreeMap<String, f64>,
     others: BTreeMap<String, f64>,
+}
+
+impl Cost {
+    fn minus(&self, earlier: &Cost) -> Cost {
+        let minus = |now: &BTreeMap<String, f64>, earlier: &BTreeMap<String, f64>| {
+            now.iter().map(|(name, n)| (name.clone(), n - earlier.get(name).copied().unwrap_or(0.0))).collect()
+        };
+        Cost { requests: minus(&self.requests, &earlier.requests), others: minus(&self.others, &earlier.others) }
+    }
+}
+
+/// Counts that stand still but for what reading them costs: `starling status` finds its server by an extended attribute
+/// of the mount, and so costs a request itself.
+#[derive(Debug)]
+struct Reading {
+    cost: Cost,
+    of_reading: Cost,
+    /// How often the counts were read for this.
+    readings: u32,
 }
 
 /// Counts everything on the targets that can be set up, and returns the table as markdown.
@@ -157,21 +176,21 @@ fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Resul
     (operation.act)(&dir)?;
     let after = counter.settled()?;
     empty(&dir)?;
-    Ok(difference(&before, &after))
+    Ok(per_operation(&before, &after))
 }
 
-fn difference(before: &Cost, after: &Cost) -> Cost {
-    let per_time = |before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>| {
-        let mut counts = BTreeMap::new();
-        for (name, count) in after {
-            let more = count - before.get(name).copied().unwrap_or(0.0);
-            counts.insert(name.clone(), more / f64::from(REPEATS));
+/// What was counted between two readings, without what the readings themselves cost.
+fn per_operation(before: &Reading, after: &Reading) -> Cost {
+    let counted = after.cost.minus(&before.cost);
+    let mut cost = Cost::default();
+    for (name, count) in &counted.requests {
+        let own = after.of_reading.requests.get(name).copied().unwrap_or(0.0) * f64::from(after.readings);
+        if count - own > 0.0 && !IGNORED.contains(&name.as_str()) {
+            cost.requests.insert(name.clone(), (count - own) / f64::from(REPEATS));
         }
-        counts
-    };
-    let mut requests = per_time(&before.requests, &after.requests);
-    requests.retain(|name, count| *count != 0.0 && !IGNORED.contains(&name.as_str()));
-    Cost { requests, others: per_time(&before.others, &after.others) }
+    }
+    cost.others = counted.others.iter().map(|(name, count)| (name.clone(), count / f64::from(REPEATS))).collect();
+    cost
 }
 
 /// Where a target's counts come from.
@@ -202,21 +221,25 @@ impl Counter {
         }
     }
 
-    /// Reads the counts once they stand still: a RELEASE comes after close has returned.
-    fn settled(&self) -> Result<Cost> {
+    /// Reads the counts until they stand still: a RELEASE comes after close has returned.
+    fn settled(&self) -> Result<Reading> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut last = self.read()?;
-        loop {
+        let mut of_reading = None;
+        for readings in 2.. {
             std::thread::sleep(Duration::from_millis(150));
             let now = self.read()?;
-            if now.requests == last.requests {
-                return Ok(now);
+            let more = now.minus(&last);
+            if of_reading.as_ref().is_some_and(|before: &Cost| before.requests == more.requests) {
+                return Ok(Reading { cost: now, of_reading: more, readings });
             }
             if Instant::now() > until {
-                bail!("requests keep coming although nothing is done");
+                break;
             }
+            of_reading = Some(more);
             last = now;
         }
+        bail!("requests keep coming although nothing is done")
     }
 }
 
@@ -362,11 +385,17 @@ mod tests {
 
     #[test]
     fn cost_is_per_operation_and_without_what_is_ignored() {
-        let counts = |write, forget| Cost {
-            requests: BTreeMap::from([("WRITE".to_owned(), write), ("FORGET".to_owned(), forget)]),
+        let counts = |write, forget, getxattr| Cost {
+            requests: [("WRITE", write), ("FORGET", forget), ("GETXATTR", getxattr)]
+                .map(|(name, count)| (name.to_owned(), count))
+                .into(),
             others: BTreeMap::new(),
         };
-        let cost = difference(&counts(5.0, 1.0), &counts(5.0 + f64::from(REPEATS) * 1.5, 9.0));
+        let reading = |cost, readings| Reading { cost, of_reading: counts(0.0, 0.0, 1.0), readings };
+        // Four readings after the operations, each of which cost a GETXATTR.
+        let before = reading(counts(5.0, 1.0, 3.0), 3);
+        let after = reading(counts(5.0 + f64::from(REPEATS) * 1.5, 9.0, 7.0), 4);
+        let cost = per_operation(&before, &after);
         assert_eq!(cost.requests, BTreeMap::from([("WRITE".to_owned(), 1.5)]));
         assert_eq!(requests_cell(&cost.requests), "**1.5**: WRITE 1.5");
     }

@@ -111,8 +111,10 @@ pub struct Conditions {
     pub quick: bool,
     /// How often each scenario was run.
     pub runs: u32,
-    /// The limit of Starling's cache in MiB, if it was given one.
-    pub cache_mib: Option<u64>,
+    /// The limit of Starling's cache in MiB.
+    pub cache_mib: u64,
+    /// What else `starling up` was given.
+    pub starling_args: String,
 }
 
 #[cfg(test)]

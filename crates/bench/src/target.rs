@@ -70,7 +70,7 @@ impl TargetKind {
             TargetKind::Ext4 => "ext4",
             TargetKind::FusePassthrough => "do-nothing FUSE",
             TargetKind::FusePassthroughWriteback => "do-nothing, write-back",
-            TargetKind::Starling => "Starling 4+1",
+            TargetKind::Starling => "Starling",
             TargetKind::GlusterDisperse => "GlusterFS 4+1",
             TargetKind::Moosefs => "MooseFS goal 2",
             TargetKind::Sshfs => "sshfs",
