@@ -1,0 +1,139 @@
+//! Holds `docs/disk-format.md` and the code together: the document's examples are what the program encodes, and its offsets
+//! and lengths are those of the examples.
+
+use striped_log::fragment::{FragmentHeader, Geometry};
+use striped_log::parity;
+use types::codec::Reader;
+use types::{
+    BlockAddr, Delta, DirectoryShape, Extent, FileId, FragmentId, FsUuid, InodeRecord, Kind, LogId, SegmentId, StoreId,
+    Time,
+};
+
+const DOCUMENT: &str = include_str!("../../../docs/disk-format.md");
+
+/// The cells of the rows of the first table with an example column under a heading.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let (_, section) = DOCUMENT.split_once(&format!("\n### {heading}\n")).expect("the heading is there");
+    section
+        .lines()
+        .take_while(|line| !line.starts_with('#'))
+        .skip_while(|line| !(line.starts_with('|') && line.ends_with("| example |")))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// The bytes that an example cell shows.
+fn example(cell: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut words = cell.trim_matches('`').split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        if words.next_if_eq(&"x").is_some() {
+            let byte = words.next().expect("a byte after x");
+            let count: usize = word.parse().expect("a count before x");
+            bytes.resize(bytes.len() + count, u8::from_str_radix(byte, 16).expect("a byte"));
+        } else {
+            bytes.push(u8::from_str_radix(word, 16).expect("a byte"));
+        }
+    }
+    bytes
+}
+
+/// The whole example of a table whose rows are consecutive fields.
+fn structure(heading: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for row in rows(heading) {
+        let [offset, len, field, _, cell] = row[..] else { panic!("{heading}: {row:?} has not five cells") };
+        assert_eq!(offset, bytes.len().to_string(), "{heading}: offset of {field}");
+        let field_bytes = example(cell);
+        assert_eq!(len, field_bytes.len().to_string(), "{heading}: length of {field}");
+        bytes.extend(field_bytes);
+    }
+    assert!(!bytes.is_empty(), "{heading}: no table");
+    bytes
+}
+
+fn segment(log: u32, epoch: u32, seq: u64) -> SegmentId {
+    SegmentId { log: LogId::new(log), epoch, seq }
+}
+
+#[test]
+fn the_header_is_as_documented() {
+    let header = FragmentHeader {
+        fs: FsUuid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+        id: FragmentId { segment: segment(7, 2, 41), index: 1 },
+        attempt: 3,
+        geometry: Geometry {
+            k: 2,
+            m: 1,
+            fragment_len: 131_072,
+            payload_len: 196_617,
+            members: [1, 2, 9].map(StoreId::new).to_vec(),
+        },
+        delta_offset: 0x2ff00,
+        previous: Some(segment(7, 1, 40)),
+        chunk_crcs: vec![0x1122_3344, 0x5566_7788],
+        len: 65_545,
+    };
+    let documented = structure("Header");
+    assert_eq!(header.encode_with_generation(5)[..], documented);
+    assert_eq!(FragmentHeader::decode_with_generation(&documented), Ok((header, 5)));
+}
+
+#[test]
+fn parity_is_as_documented() {
+    let bytes: Vec<Vec<u8>> = rows("Striping").iter().map(|row| example(row[1])).collect();
+    let [data @ .., p, q] = &bytes[..] else { panic!("no parity in the table") };
+    assert_eq!(data.len(), 3);
+    let slices: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    let (mut computed_p, mut computed_q) = (vec![0; 4], vec![0; 4]);
+    parity::encode_pq(&slices, &mut computed_p, &mut computed_q);
+    assert_eq!((&computed_p, &computed_q), (p, q));
+}
+
+#[test]
+fn deltas_are_as_documented() {
+    let file = FileId::new(10);
+    let addr = BlockAddr { segment: segment(7, 2, 41), offset: 65_536, len: 65_543 };
+    let extent = Extent { first: 5, count: 2, addr };
+    let inode = InodeRecord {
+        id: FileId::ROOT,
+        kind: Kind::Directory,
+        mode: 0o755,
+        nlink: 2,
+        uid: 1000,
+        gid: 1001,
+        rdev: 0,
+        size: 4096,
+        stored_bytes: 128,
+        atime: Time { sec: -1, nsec: 999_999_999 },
+        mtime: Time { sec: 2, nsec: 3 },
+        ctime: Time { sec: 4, nsec: 5 },
+        crtime: Time { sec: 6, nsec: 7 },
+        parent: FileId::ROOT,
+        shape: DirectoryShape { buckets: 1, entries: 2, entry_bytes: 64, hash_key: 0x0123_4567_89ab_cdef },
+    };
+    let name = b"user.a".to_vec();
+    let to = BlockAddr { segment: segment(8, 1, 3), offset: 0, len: 65_543 };
+    let documented = [
+        ("Inode", Delta::Inode(inode)),
+        ("Blocks", Delta::Blocks { file, extent }),
+        ("Unmap", Delta::Unmap { file, first: 7, end: u64::MAX }),
+        ("Xattr set", Delta::Xattr { file, name: name.clone(), value: Some(b"hi".to_vec()) }),
+        ("Xattr removed", Delta::Xattr { file, name, value: None }),
+        ("Symlink", Delta::Symlink { file: FileId::new(11), target: b"/tmp".to_vec() }),
+        ("Remove", Delta::Remove { file: FileId::new(11) }),
+        ("Move", Delta::Move { file, from: extent, to }),
+    ];
+    let mut section = Vec::new();
+    for (heading, delta) in &documented {
+        let bytes = structure(heading);
+        let mut encoded = Vec::new();
+        delta.encode(&mut encoded);
+        assert_eq!(encoded, bytes, "{heading}");
+        assert_eq!(Delta::decode(&mut Reader::new(&bytes)).as_ref(), Ok(delta), "{heading}");
+        section.extend(bytes);
+    }
+    assert_eq!(Delta::decode_all(&section), Ok(documented.map(|(_, delta)| delta).to_vec()));
+}
