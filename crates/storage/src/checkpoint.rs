@@ -26,7 +26,7 @@ use crate::packed::PackedHeader;
 use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, footprint};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use striped_log::fragment::crc32c;
+use striped_log::fragment::{FragmentHeader, crc32c};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
@@ -55,6 +55,11 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// True when the header says that this store holds the fragment.
+    pub(crate) fn is_member(&self, header: &FragmentHeader) -> bool {
+        header.geometry.members.get(usize::from(header.id.index)) == Some(&self.store)
+    }
+
     /// Slots that the `fragments` file may have.
     pub(crate) fn slot_count_max(&self) -> u32 {
         u32::try_from(self.capacity_bytes / u64::from(SLOT_LEN)).unwrap_or(u32::MAX)
@@ -123,7 +128,7 @@ impl Head {
 /// What a checkpoint records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Body {
-    /// Slots of the `fragments` file.
+    /// Slots of the `fragments` file; all places are within.
     pub slot_count: u32,
     /// The fences in force.
     pub seals: BTreeMap<LogId, Seal>,

@@ -1,11 +1,17 @@
-//! The files of a store: reading the newest checkpoint, writing the next one.
+//! The files of a store: reading the newest checkpoint, writing the next one, finding what was written since.
+//!
+//! What can be read after a crash of the process alone, or after a failed sync, is not always on the disk, and a later sync
+//! that succeeds does not put it there. So opening a store writes again, in place and byte for byte, what it builds upon and
+//! does not know to be durable: the newest heads, and the fragments that it found.
 
 use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head, Identity};
+use crate::recovery::{Found, walk};
+use crate::slots::{Place, Reserved, SLOT_LEN};
 use bytes::Bytes;
 use host::{Disk, File};
 use std::io;
 use std::sync::Arc;
-use striped_log::fragment::crc32c;
+use striped_log::fragment::{FragmentHeader, HEADER_LEN, crc32c};
 use thiserror::Error;
 use types::codec::DecodeError;
 
@@ -101,15 +107,6 @@ impl Files {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
     }
 
-    /// Makes all that can be read durable. What a crashed process wrote last may be in memory only; it must not be built
-    /// upon before it is on the disk.
-    pub async fn sync(&self) -> io::Result<()> {
-        for file in [&self.fragments, &self.checkpoints[0], &self.checkpoints[1]] {
-            file.sync_data().await?;
-        }
-        Ok(())
-    }
-
     /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if it is not whole now, the
     /// store is damaged rather than young.
     pub async fn newest(&self) -> Result<Newest, OpenError> {
@@ -142,6 +139,34 @@ impl Files {
         Ok(Newest { head, body: Body::decode(&bytes, head.identity.fs)?, which })
     }
 
+    /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was before its heads were written.
+    pub async fn settle(&self, newest: &Newest) -> io::Result<()> {
+        self.checkpoints[newest.which].write_and_sync(both_heads(&newest.head)).await
+    }
+
+    /// What was written to a reserved part of a slot under the checkpoint `head`, and how far it goes. Writes it again, to be
+    /// made durable by the caller's sync. `len` is the length of the `fragments` file.
+    pub async fn scan(&self, part: Reserved, head: &Head, len: u64) -> Result<(Vec<Found>, u32), OpenError> {
+        let belongs = |header: &FragmentHeader, generation: u64| {
+            generation == head.sequence && header.fs == head.identity.fs && head.identity.is_member(header)
+        };
+        let offset = Place { slot: part.slot, offset: part.start }.file_offset();
+        let room = len.saturating_sub(offset).min(u64::from(SLOT_LEN - part.start)) as usize;
+        if room < HEADER_LEN {
+            return Ok((Vec::new(), 0));
+        }
+        // Most of a reservation was never written: one header tells.
+        match FragmentHeader::decode_with_generation(&self.fragments.read_at(offset, HEADER_LEN).await?) {
+            Ok((header, generation)) if belongs(&header, generation) => {}
+            Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
+            _ => return Ok((Vec::new(), 0)),
+        }
+        let bytes = self.fragments.read_at(offset, room).await?;
+        let (found, end) = walk(&bytes, belongs)?;
+        self.fragments.write_at(offset, vec![bytes.slice(..end as usize)]).await?;
+        Ok((found, end))
+    }
+
     /// Writes a checkpoint over file `which`, which does not hold the newest one; Ok means durable.
     pub async fn write(
         &self,
@@ -151,16 +176,21 @@ impl Files {
         body: Vec<u8>,
     ) -> Result<(), WriteError> {
         let file = &self.checkpoints[which];
-        let head = Head::of(identity, sequence, &body).encode();
+        let head = Head::of(identity, sequence, &body);
         let len = BODY_OFFSET + body.len() as u64;
         match file.allocate(len.next_multiple_of(CHECKPOINT_STEP)).await {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(WriteError::Full),
             other => other.map_err(WriteError::Failed)?,
         }
         file.write_and_sync(vec![(BODY_OFFSET, vec![Bytes::from(body)])]).await.map_err(WriteError::Failed)?;
-        let heads = HEAD_OFFSETS.map(|offset| (offset, vec![head.clone()]));
-        file.write_and_sync(heads.into()).await.map_err(WriteError::Failed)
+        file.write_and_sync(both_heads(&head)).await.map_err(WriteError::Failed)
     }
+}
+
+/// The writes of both copies of a head.
+fn both_heads(head: &Head) -> Vec<(u64, Vec<Bytes>)> {
+    let bytes = head.encode();
+    HEAD_OFFSETS.iter().map(|offset| (*offset, vec![bytes.clone()])).collect()
 }
 
 /// The valid heads of a checkpoint file.

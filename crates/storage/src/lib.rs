@@ -19,3 +19,5 @@ mod shared;
 mod slots;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;

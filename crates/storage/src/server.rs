@@ -6,14 +6,14 @@
 //! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
 use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
-use crate::checkpoint::encode_body;
+use crate::checkpoint::{Body, encode_body};
 use crate::commit::{Committer, KEEP_FREE};
 use crate::files::{Files, Newest, WriteError};
-use crate::index::{Held, Key};
+use crate::index::{Held, Key, discards};
 use crate::packed::PackedHeader;
-use crate::recovery::{Found, walk};
+use crate::recovery::Found;
 use crate::shared::{Shared, State};
-use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, Slots, footprint};
+use crate::slots::{Place, Reserved, SLOT_LEN, Slots, footprint};
 use bytes::Bytes;
 use host::{Disk, Host};
 use std::collections::BTreeMap;
@@ -56,34 +56,36 @@ impl Server {
             return Err(OpenError::NotAStore);
         }
         let files = Files::open(disk.as_ref()).await?;
-        files.sync().await?;
-        let Newest { head, body, which } = files.newest().await?;
-        if files.fragments.len().await? < u64::from(body.slot_count) * u64::from(SLOT_LEN) {
-            return Err(OpenError::damaged("the fragments file is shorter than the checkpoint says"));
-        }
+        let newest = files.newest().await?;
+        files.settle(&newest).await?;
+        let Newest { head, body, which } = newest;
 
-        let mut index = body.index;
-        let mut partial = Vec::with_capacity(body.reservation.len());
-        let discarded = |header: &FragmentHeader| {
-            let segment = &header.id.segment;
-            body.seals.get(&segment.log).is_some_and(|seal| crate::index::discards(seal, segment))
-        };
-        for part in body.reservation {
-            let (found, end) = scan(&files, part, &head.identity, head.sequence).await?;
+        let Body { slot_count, seals, maps, reservation, mut index } = body;
+        // A fragment at the file's end may have made it longer than what was set aside of its last slot.
+        let len = files.fragments.len().await?;
+        let slot_count = slot_count.min(u32::try_from(len.div_ceil(u64::from(SLOT_LEN))).unwrap_or(u32::MAX));
+        let mut partial = Vec::with_capacity(reservation.len());
+        for part in reservation {
+            let (found, end) = files.scan(part, &head, len).await?;
             for Found { header, offset, intact } in found {
+                let segment = &header.id.segment;
+                let discarded = seals.get(&segment.log).is_some_and(|seal| discards(seal, segment));
                 let key = Key::new(header.id, header.attempt);
-                if !intact || discarded(&header) || index.get(&key).is_some() {
+                if !intact || discarded || index.get(&key).is_some() {
                     continue;
                 }
                 let place = Place { slot: part.slot, offset: part.start + offset };
                 index.insert(key, Held { place, header: PackedHeader::new(&header) });
             }
-            partial.push(Reserved { slot: part.slot, start: part.start + end });
+            if end > 0 || part.start > 0 {
+                partial.push(Reserved { slot: part.slot, start: part.start + end });
+            }
         }
+        files.fragments.sync_data().await?;
 
         let live = index.iter().map(|(_, held)| (held.place, footprint(held.header.len())));
-        let slots = Slots::recover(body.slot_count, live, &partial).map_err(OpenError::damaged)?;
-        let state = State { index, slots, seals: body.seals, maps: body.maps, writable: true, deleted_count: 0 };
+        let slots = Slots::recover(slot_count, live, &partial).map_err(OpenError::damaged)?;
+        let state = State { index, slots, seals, maps, writable: true, deleted_count: 0 };
         let shared = Shared::new(head.identity, files, state);
         let committer = Committer::new(shared.clone(), head.sequence, which);
         host.tasks.spawn(Box::pin(committer.run()));
@@ -109,37 +111,6 @@ impl Drop for Server {
     }
 }
 
-/// What was written to a reserved part of a slot under checkpoint `sequence`, and how far it goes.
-async fn scan(
-    files: &Files,
-    part: Reserved,
-    identity: &Identity,
-    sequence: u64,
-) -> Result<(Vec<Found>, u32), OpenError> {
-    let belongs = |header: &FragmentHeader, generation: u64| {
-        generation == sequence && header.fs == identity.fs && is_member(header, identity)
-    };
-    let room = SLOT_LEN - part.start;
-    if room < ALIGN {
-        return Ok((Vec::new(), 0));
-    }
-    let offset = Place { slot: part.slot, offset: part.start }.file_offset();
-    // Most of a reservation was never written: one page tells.
-    let first = files.fragments.read_at(offset, HEADER_LEN).await?;
-    match FragmentHeader::decode_with_generation(&first) {
-        Ok((header, generation)) if belongs(&header, generation) => {}
-        Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
-        _ => return Ok((Vec::new(), 0)),
-    }
-    let bytes = files.fragments.read_at(offset, room as usize).await?;
-    Ok(walk(&bytes, belongs)?)
-}
-
-/// True when the header says that this store holds the fragment.
-fn is_member(header: &FragmentHeader, identity: &Identity) -> bool {
-    header.geometry.members.get(usize::from(header.id.index)) == Some(&identity.store)
-}
-
 impl Shared {
     /// What must be true of a fragment before it is written.
     fn admit(&self, fragment: &Fragment) -> Result<Key, StorageError> {
@@ -150,7 +121,7 @@ impl Shared {
         if header.check().is_err() || fragment.payload.len() != header.len as usize {
             return Err(StorageError::BadRequest("fragment header"));
         }
-        if !is_member(header, &self.identity) {
+        if !self.identity.is_member(header) {
             return Err(StorageError::BadRequest("fragment for another store"));
         }
         Ok(Key::new(header.id, header.attempt))

@@ -134,7 +134,7 @@ impl Slots {
             slots.used_bytes += u64::from(footprint);
         }
         for part in partial {
-            let slot = slots.slots.get_mut(part.slot as usize).ok_or("a reserved slot is beyond the last one")?;
+            let Some(slot) = slots.slots.get_mut(part.slot as usize) else { continue };
             if slot.usage == Use::Closed && part.start < SLOT_LEN && slots.open.len() < OPEN_MAX {
                 slot.usage = Use::Open;
                 slots.open.push(*part);

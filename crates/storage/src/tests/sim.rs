@@ -1,0 +1,298 @@
+//! The server on simulated disks: crashes, power losses, failing writes and syncs, full disks, rot.
+
+use super::model::{Model, below, check_opened, identity, live};
+use crate::api::{Storage, StorageError};
+use crate::server::{OpenError, Server};
+use crate::slots::SLOT_LEN;
+use crate::testing::fragment;
+use host::SplitMix64;
+use host::sim::{Sim, SimDisk};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const DISK_BYTES: u64 = 64 << 20;
+/// Starts of the store under each seed.
+const LIVES: u32 = 12;
+
+/// One store through several lives under one seed.
+fn lives(seed: u64, count: u32) -> (Model, u64) {
+    println!("replay: STORAGE_SEED={seed} cargo test -p storage crash_anything");
+    let sim = Sim::new(seed);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    let model: Arc<Mutex<Model>> = Arc::default();
+    let random = Arc::new(SplitMix64::new(seed));
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let created = Server::create(machine.host(), disk.mount(&machine), identity()).await.unwrap();
+        drop(created);
+        machine.crash();
+        for _ in 0..count {
+            let machine = sim.machine("store");
+            // Opening must work after any crash, so nothing fails before it is done.
+            disk.set_capacity(DISK_BYTES);
+            let (host, mount) = (machine.host(), disk.mount(&machine));
+            let (faulty, shared, random_in) = (disk.clone(), model.clone(), random.clone());
+            if below(&random, 2) == 0 {
+                machine.crash_after(below(&random, 3000));
+            }
+            let life = machine.run(async move {
+                let server = Server::open(host, mount).await.unwrap();
+                check_opened(&server, &shared).await;
+                match below(&random_in, 8) {
+                    0 => faulty.fail_next_syncs(1 + below(&random_in, 2) as u32),
+                    1 => faulty.fail_next_writes(1),
+                    2 => faulty.set_capacity(below(&random_in, 16) << 20),
+                    _ => {}
+                }
+                let steps = below(&random_in, 60);
+                live(server, shared, random_in, steps).await;
+            });
+            if life.await.is_err() {
+                model.lock().crashed_into += 1;
+            }
+            machine.crash();
+            model.lock().crash();
+            disk.fail_next_syncs(0);
+            disk.fail_next_writes(0);
+            if below(&random, 2) == 0 {
+                disk.power_loss();
+            }
+        }
+    });
+    let digest = sim.digest();
+    let model = std::mem::take(&mut *model.lock());
+    (model, digest)
+}
+
+#[test]
+fn crash_anything_acknowledged_survives_and_the_rest_is_whole_or_not_at_all() {
+    if let Ok(seed) = std::env::var("STORAGE_SEED") {
+        lives(seed.parse().unwrap(), LIVES);
+        return;
+    }
+    let (mut acknowledged, mut full, mut crashed) = (0, 0, 0);
+    for seed in 0..24 {
+        let (model, _) = lives(seed, LIVES);
+        acknowledged += model.acknowledged;
+        full += model.full;
+        crashed += model.crashed_into;
+    }
+    assert!(acknowledged > 5000 && full > 20 && crashed > 50, "{acknowledged} {full} {crashed}");
+}
+
+#[test]
+fn sim_same_seed_gives_the_same_run() {
+    assert_eq!(lives(99, 4).1, lives(99, 4).1);
+}
+
+#[test]
+fn crash_at_any_point_of_creation_leaves_no_store_or_an_empty_one() {
+    for polls in 0..200 {
+        let sim = Sim::new(polls);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        sim.block_on(async {
+            let machine = sim.machine("store");
+            machine.crash_after(polls);
+            let (host, mount) = (machine.host(), disk.mount(&machine));
+            let created = machine.run(async move { Server::create(host, mount, identity()).await.map(drop) }).await;
+            machine.crash();
+            if polls % 2 == 0 {
+                disk.power_loss();
+            }
+            let machine = sim.machine("store");
+            let (host, mount) = (machine.host(), disk.mount(&machine));
+            let server = match Server::open(host.clone(), mount.clone()).await {
+                Err(OpenError::NotAStore) => {
+                    assert!(created.is_err(), "a store that was created is gone");
+                    Server::create(host, mount, identity()).await.unwrap()
+                }
+                other => other.unwrap(),
+            };
+            server.put(fragment(1, 1, 0, 100)).await.unwrap();
+        });
+    }
+}
+
+/// A store with some fragments, closed; and the same disk for another life.
+fn closed_store(sim: &Sim, disk: &SimDisk, seqs: std::ops::Range<u64>) {
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let (host, mount) = (machine.host(), disk.mount(&machine));
+        let server = match Server::open(host.clone(), mount.clone()).await {
+            Err(OpenError::NotAStore) => Server::create(host, mount, identity()).await.unwrap(),
+            other => other.unwrap(),
+        };
+        for seq in seqs {
+            server.put(fragment(1, seq, 0, 100_000)).await.unwrap();
+        }
+        server.close().await.unwrap();
+        machine.crash();
+    });
+}
+
+fn open(sim: &Sim, disk: &SimDisk) -> Result<Arc<Server>, OpenError> {
+    let machine = sim.machine("store");
+    sim.block_on(Server::open(machine.host(), disk.mount(&machine)))
+}
+
+#[test]
+fn rot_in_one_fragment_is_noticed_and_costs_no_other() {
+    let (sim, footprint) = (Sim::new(3), 102_400);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..5);
+    // In the payload's second chunk of the third fragment.
+    disk.rot("fragments", 2 * footprint + 70_000..2 * footprint + 80_000, 1);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        for seq in 0..5 {
+            let fragment = fragment(1, seq, 0, 100_000);
+            let (id, read) = (fragment.header.id, server.read(fragment.header.id, 0, 0..100_000).await);
+            if seq == 2 {
+                assert_eq!(read, Err(StorageError::Damaged(id)));
+                assert_eq!(server.verify(id).await, Err(StorageError::Damaged(id)));
+                let intact = server.read(id, 0, 100..60_000).await;
+                assert_eq!(intact, Ok(fragment.payload.slice(100..60_000)), "the other chunk still is good");
+            } else {
+                assert_eq!(read, Ok(fragment.payload));
+                assert_eq!(server.verify(id).await, Ok(()));
+            }
+        }
+    });
+}
+
+#[test]
+fn rot_in_what_no_checkpoint_lists_costs_that_fragment_only() {
+    let (sim, footprint) = (Sim::new(3), 102_400);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        for seq in 0..3 {
+            server.put(fragment(1, seq, 0, 100_000)).await.unwrap();
+        }
+    });
+    sim.machine("store").crash();
+    disk.rot("fragments", footprint + 1000..footprint + 2000, 1);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        for seq in 0..3 {
+            let fragment = fragment(1, seq, 0, 100_000);
+            let read = server.read(fragment.header.id, 0, 0..100_000).await;
+            let rotten = Err(StorageError::NotFound(fragment.header.id));
+            assert_eq!(read, if seq == 1 { rotten } else { Ok(fragment.payload) });
+        }
+    });
+}
+
+#[test]
+fn a_rotten_checkpoint_is_reported_and_never_goes_back_in_time() {
+    for (range, opens) in [(0..512, true), (4096..4608, true), (8192..8700, false)] {
+        let sim = Sim::new(4);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        closed_store(&sim, &disk, 0..5);
+        // Both files, so that the newest is hit whichever it is.
+        disk.rot("checkpoint-a", range.clone(), 1);
+        disk.rot("checkpoint-b", range.clone(), 1);
+        match open(&sim, &disk) {
+            Ok(server) => {
+                assert!(opens, "{range:?}");
+                assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, 5);
+            }
+            Err(error) => assert!(!opens && matches!(error, OpenError::Damaged { .. }), "{range:?}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn checkpoints_of_different_stores_do_not_mix() {
+    let sim = Sim::new(5);
+    let (disk, other) = (SimDisk::new(&sim, DISK_BYTES), SimDisk::new(&sim, DISK_BYTES));
+    closed_store(&sim, &disk, 0..2);
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let identity = crate::server::Identity { store: types::StoreId::new(9), ..identity() };
+        Server::create(machine.host(), other.mount(&machine), identity).await.unwrap().close().await.unwrap();
+        let (from, to) = (other.mount(&machine), disk.mount(&machine));
+        let (from, to) =
+            (from.open("checkpoint-b", false).await.unwrap(), to.open("checkpoint-b", false).await.unwrap());
+        let bytes = from.read_at(0, from.len().await.unwrap() as usize).await.unwrap();
+        to.write_and_sync(vec![(0, vec![bytes])]).await.unwrap();
+        machine.crash();
+    });
+    assert!(matches!(open(&sim, &disk), Err(OpenError::Foreign)));
+}
+
+#[test]
+fn a_failed_sync_stops_changes_but_not_reads_until_reopened() {
+    let sim = Sim::new(6);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..2);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        server.put(fragment(1, 2, 0, 10)).await.unwrap();
+        disk.fail_next_syncs(1);
+        assert!(matches!(server.put(fragment(1, 3, 0, 10)).await, Err(StorageError::Disk(_))));
+        assert_eq!(server.put(fragment(1, 4, 0, 10)).await, Err(StorageError::Unavailable));
+        let seal = crate::api::Seal { log: types::LogId::new(1), epoch: 1, through: 0 };
+        assert_eq!(server.seal(seal).await, Err(StorageError::Unavailable));
+        assert_eq!(server.seals().await, Ok(vec![]), "a refused seal is not in force");
+        assert!(!server.status().await.unwrap().writable);
+        let fragment = fragment(1, 1, 0, 100_000);
+        assert_eq!(server.read(fragment.header.id, 0, 0..100_000).await, Ok(fragment.payload));
+    });
+    sim.machine("store").crash();
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        server.put(fragment(1, 4, 0, 10)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_small_put_costs_one_write_and_one_sync_and_those_that_wait_share_it() {
+    let sim = Sim::new(7);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        server.put(fragment(1, 0, 0, 100)).await.unwrap();
+        let before = disk.counts();
+        server.put(fragment(1, 1, 0, 100)).await.unwrap();
+        let after = disk.counts();
+        assert_eq!((after.writes - before.writes, after.syncs - before.syncs), (1, 1));
+        let many = (2..52).map(|seq| server.put(fragment(1, seq, 0, 100))).collect();
+        host::join_all(many).await.into_iter().collect::<Result<(), _>>().unwrap();
+        // All queue up before the loop runs again, and follow each other on the disk.
+        assert_eq!((disk.counts().writes - after.writes, disk.counts().syncs - after.syncs), (1, 1));
+    });
+}
+
+#[test]
+fn sparse_slots_are_moved_together_when_space_runs_out() {
+    let sim = Sim::new(8);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    let usable = sim.block_on(server.status()).unwrap().capacity_bytes / u64::from(SLOT_LEN);
+    sim.block_on(async {
+        let half = SLOT_LEN / 2 - 8192;
+        for seq in 0..2 * usable {
+            server.put(fragment(1, seq, 0, half)).await.unwrap();
+        }
+        let full = fragment(1, 1000, 0, 1 << 20);
+        assert_eq!(server.put(full.clone()).await, Err(StorageError::Full));
+        // Half of every slot is free, but no slot is.
+        let odd = (0..usable).map(|i| fragment(1, 2 * i + 1, 0, 0).header.id.segment).collect();
+        server.delete(odd).await.unwrap();
+        for i in 0..usable / 2 - 1 {
+            server.put(fragment(1, 1000 + i, 0, 1 << 20)).await.unwrap();
+        }
+        for i in 0..usable {
+            let kept = fragment(1, 2 * i, 0, half);
+            assert_eq!(server.read(kept.header.id, 0, 0..half).await, Ok(kept.payload));
+        }
+    });
+    sim.machine("store").crash();
+    disk.power_loss();
+    let server = open(&sim, &disk).unwrap();
+    assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, usable + usable / 2 - 1);
+}
