@@ -2,11 +2,14 @@
 //!
 //! For trying the front end by itself, with POSIX test suites or by hand.
 
+use std::future::IntoFuture;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use types::Time;
+use types::{FileId, Time};
+use vfs::fs::{Cred, FileSystem, SetAttr};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +36,10 @@ fn serve(folder: &Path, allow_other: bool) -> Result<(), Box<dyn std::error::Err
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Time { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
     }));
+    // Its root belongs to who mounts it, so that an ordinary user can write to it.
+    let owner = std::fs::metadata("/proc/self")?;
+    let set = SetAttr { uid: Some(owner.uid()), gid: Some(owner.gid()), ..SetAttr::default() };
+    runtime.block_on(fs.setattr(&Cred::ROOT, FileId::ROOT, None, set).into_future())?;
     let mut options = fuse::MountOptions::new(runtime.handle().clone());
     options.allow_other = allow_other;
     options.fs_name = "memfs".to_owned();
