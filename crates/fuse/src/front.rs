@@ -212,10 +212,13 @@ impl Filesystem for FrontEnd {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let valid = self.options.default_valid;
         let name = name.as_bytes();
-        // `.` and `..` ask about an inode (an NFS server does); their absence is not a fact about a name.
-        let remember_absence = !valid.is_zero() && name != b"." && name != b"..";
+        if name == b"." {
+            // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
+            return self.answer(Op::Lookup, reply, |fs| fs.getattr(file_id(parent)), send_entry);
+        }
+        let valid = self.options.default_valid;
+        let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
         let finish = move |reply: ReplyEntry, result| match result {
             Ok(entry) => send_entry(reply, entry),

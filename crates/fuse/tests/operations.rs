@@ -6,10 +6,13 @@ use common::*;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+use types::{Answer, FileId};
+use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 /// Runs a check on both manners of answering.
 fn both(check: impl Fn(&Mounted)) {
@@ -398,37 +401,77 @@ fn statfs_shows_what_the_file_system_says() {
     });
 }
 
+#[repr(C, align(8))]
+struct KernelHandle {
+    bytes: u32,
+    kind: i32,
+    data: [u8; 128],
+}
+
+fn kernel_handle(path: &Path) -> KernelHandle {
+    let mut handle = KernelHandle { bytes: 128, kind: 0, data: [0; 128] };
+    let mut mount_id = 0i32;
+    // SAFETY: the handle has the room it states, and the path is NUL-terminated.
+    let done = unsafe {
+        let (handle, mount_id) = (&raw mut handle, &raw mut mount_id);
+        libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, c(path).as_ptr(), handle, mount_id, 0)
+    };
+    check(done).unwrap();
+    handle
+}
+
+fn open_handle(root: &Path, handle: &mut KernelHandle) -> Result<File, i32> {
+    let root = File::open(root).unwrap();
+    // SAFETY: the handle is one that the kernel made, and a descriptor that is returned is ours.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_open_by_handle_at, root.as_raw_fd(), &raw mut *handle, libc::O_RDONLY);
+        check(fd).map(|fd| File::from_raw_fd(fd as i32))
+    }
+}
+
 #[test]
-fn files_are_opened_by_kernel_handle() {
+fn files_are_opened_by_kernel_handle_even_on_a_later_mount() {
     both(|m| {
         fs::create_dir(m.path("d")).unwrap();
         fs::write(m.path("d/f"), "by handle").unwrap();
-        #[repr(C, align(8))]
-        struct FileHandle {
-            bytes: u32,
-            kind: i32,
-            data: [u8; 128],
+        fs::write(m.path("gone"), "").unwrap();
+        let (mut file, mut dir) = (kernel_handle(&m.path("d/f")), kernel_handle(&m.path("d")));
+        let mut gone = kernel_handle(&m.path("gone"));
+        fs::remove_file(m.path("gone")).unwrap();
+        let later = Mounted::of(m.fs.clone(), NOW, |_| {});
+        for root in [m.root(), later.root()] {
+            let mut text = String::new();
+            open_handle(root, &mut file).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, "by handle");
+            assert!(open_handle(root, &mut dir).unwrap().metadata().unwrap().is_dir());
+            assert_eq!(open_handle(root, &mut gone).map(|_| ()), Err(libc::ESTALE));
         }
-        let mut handle = FileHandle { bytes: 128, kind: 0, data: [0; 128] };
-        let mut mount_id = 0i32;
-        let root = File::open(m.root()).unwrap();
-        // SAFETY: the handle has the room it states, and the path is NUL-terminated.
-        let fd = unsafe {
-            let named = libc::syscall(
-                libc::SYS_name_to_handle_at,
-                libc::AT_FDCWD,
-                c(&m.path("d/f")).as_ptr(),
-                &mut handle as *mut FileHandle,
-                &mut mount_id as *mut i32,
-                0,
-            );
-            check(named).unwrap();
-            libc::syscall(libc::SYS_open_by_handle_at, root.as_raw_fd(), &mut handle as *mut FileHandle, libc::O_RDONLY)
-        };
-        let fd = check(fd).unwrap();
-        let text = fs::read_to_string(format!("/proc/self/fd/{fd}")).unwrap();
-        // SAFETY: the descriptor is ours.
-        unsafe { libc::close(fd as i32) };
-        assert_eq!(text, "by handle");
     });
+}
+
+#[test]
+fn name_that_another_client_made_meanwhile_is_opened_by_o_creat() {
+    for manner in [NOW, LATER] {
+        let m = Mounted::with(manner, |options| options.default_valid = Duration::from_secs(60));
+        for name in ["f", "link"] {
+            assert_eq!(errno(fs::metadata(m.path(name))), libc::ENOENT, "the kernel remembers that there is none");
+        }
+        let rw = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let (entry, handle) = now(m.fs.create(&Cred::ROOT, FileId::ROOT, b"f", 0o600, 0, rw));
+        now(m.fs.write(&Cred::ROOT, entry.attr.id, handle, 0, b"theirs"));
+        now(m.fs.symlink(&Cred::ROOT, FileId::ROOT, b"link", b"f"));
+        assert_eq!(errno(File::create_new(m.path("f"))), libc::EEXIST);
+        for name in ["f", "link"] {
+            let mut text = String::new();
+            read_write(&m.path(name)).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "theirs", "{name}");
+        }
+    }
+}
+
+fn now<T: std::fmt::Debug>(answer: Answer<T>) -> T {
+    match answer {
+        Answer::Now(result) => result.unwrap(),
+        Answer::Later(_) => panic!("not an answer at once"),
+    }
 }

@@ -220,8 +220,11 @@ impl Mounted {
     }
 
     pub fn with(manner: Manner, change: impl FnOnce(&mut MountOptions)) -> Self {
+        Self::of(mem_fs(), manner, change)
+    }
+
+    pub fn of(fs: MemFs, manner: Manner, change: impl FnOnce(&mut MountOptions)) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let fs = mem_fs();
         let dir = folder();
         let mut options = MountOptions::new(runtime.handle().clone());
         change(&mut options);
