@@ -46,6 +46,8 @@ pub(crate) struct Health {
     damaged: BTreeSet<(usize, FragmentId)>,
     /// The probing task is there.
     probing: bool,
+    /// Counts changes that all stores must know of (seals, maps), each before the stores are asked.
+    changes: u64,
 }
 
 struct Entry {
@@ -58,7 +60,12 @@ struct Entry {
 impl Health {
     pub(crate) fn new(store_count: usize) -> Self {
         let entry = || Entry { state: StoreState::Up, damaged_count: 0, owed: BTreeSet::new() };
-        Health { stores: (0..store_count).map(|_| entry()).collect(), damaged: BTreeSet::new(), probing: false }
+        Health {
+            stores: (0..store_count).map(|_| entry()).collect(),
+            damaged: BTreeSet::new(),
+            probing: false,
+            changes: 0,
+        }
     }
 
     pub(crate) fn state(&self, at: usize) -> StoreState {
@@ -75,6 +82,21 @@ impl Health {
         owed.extend(segments.iter().take(OWED_DELETES_MAX.saturating_sub(owed.len())));
     }
 
+    /// To be called before stores are asked to take a seal or maps: a store that is not among them, because it is away, and is being
+    /// brought up to date at this moment then misses it and must not return yet.
+    pub(crate) fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// True when a store that was brought up to date, beginning when there were `changes`, is up to date still.
+    fn is_current(&self, at: usize, changes: u64) -> bool {
+        self.changes == changes && self.stores[at].owed.is_empty()
+    }
+
     pub(crate) fn take_owed(&mut self, at: usize) -> Vec<SegmentId> {
         std::mem::take(&mut self.stores[at].owed).into_iter().collect()
     }
@@ -86,21 +108,16 @@ fn takes_puts(status: &StoreStatus) -> bool {
 }
 
 impl Stripe {
-    /// Notes a store's state; starts probing when it is not well.
-    pub(crate) fn mark(&self, at: usize, state: StoreState, why: &str) {
+    /// Takes a store out of service and has it looked after.
+    pub(crate) fn mark_bad(&self, at: usize, state: StoreState, why: &str) {
         let start = {
             let mut health = self.health.lock();
             if std::mem::replace(&mut health.stores[at].state, state) == state {
                 return;
             }
-            state != StoreState::Up && !std::mem::replace(&mut health.probing, true)
+            !std::mem::replace(&mut health.probing, true)
         };
-        let id = self.stores[at].id;
-        match state {
-            StoreState::Up => tracing::info!(store = %id, "store is back in service"),
-            StoreState::Failing => tracing::warn!(store = %id, why, "store takes no more puts"),
-            StoreState::Absent => tracing::warn!(store = %id, why, "store is out of service"),
-        }
+        tracing::warn!(store = %self.stores[at].id, ?state, why, "store leaves service");
         if start {
             let (me, clock, pause) = (self.me.clone(), self.host.clock.clone(), self.options.probe_interval);
             self.host.tasks.spawn(Box::pin(async move {
@@ -149,11 +166,17 @@ impl Stripe {
 
     async fn probe_store(&self, at: usize) {
         match self.ask(at, |s| s.status()).await {
-            Err(_) => self.mark(at, StoreState::Absent, "does not answer"),
-            Ok(status) if !takes_puts(&status) => self.mark(at, StoreState::Failing, "not writable or full"),
+            Err(_) => self.mark_bad(at, StoreState::Absent, "does not answer"),
+            Ok(status) if !takes_puts(&status) => self.mark_bad(at, StoreState::Failing, "not writable or full"),
             Ok(_) => {
-                if self.catch_up(at).await {
-                    self.mark(at, StoreState::Up, "");
+                let changes = self.health.lock().changes();
+                if !self.catch_up(at).await {
+                    return;
+                }
+                let mut health = self.health.lock();
+                if health.is_current(at, changes) {
+                    health.stores[at].state = StoreState::Up;
+                    tracing::info!(store = %self.stores[at].id, "store is back in service");
                 }
             }
         }
@@ -209,6 +232,23 @@ mod tests {
         let contents = rig.stores[1].contents.lock();
         assert_eq!((contents.maps.clone(), contents.seals[&LOG].epoch), (maps, 2));
         assert!(contents.fragments.is_empty(), "the seal discards what recovery did not count");
+    }
+
+    #[test]
+    fn store_that_misses_a_change_while_it_catches_up_does_not_return_yet() {
+        for delay in 0..40 {
+            let rig = Rig::new(4, 3, 1);
+            let stripe = rig.stripe();
+            rig.stores[0].set(Fault::Down);
+            rig.run(stripe.status());
+            rig.heal();
+            // The store is looked at after 100 ms; the log is opened at some moment of its catching up.
+            rig.sim.run_for(stripe.options.probe_interval + std::time::Duration::from_micros(500 * delay));
+            rig.run(stripe.open_log(LOG, 1)).unwrap();
+            rig.sim.run_until_idle();
+            assert_eq!(stripe.health.lock().state(0), StoreState::Up);
+            assert_eq!(rig.stores[0].contents.lock().seals[&LOG].epoch, 1, "after {delay} half milliseconds");
+        }
     }
 
     #[test]

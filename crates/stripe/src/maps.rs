@@ -14,6 +14,7 @@ impl Stripe {
     /// Durably replaces the maps if `maps.epoch` is above that of the present ones; Ok when a quorum keeps them. On error they
     /// may or may not come into force. One caller at a time.
     pub async fn put_maps(&self, maps: Maps) -> Result<(), StripeError> {
+        self.health.lock().note_change();
         self.ask_quorum(|s| s.put_maps(maps.clone())).await.map(|_| ())
     }
 }

@@ -116,11 +116,14 @@ impl Stripe {
             segments.iter().for_each(|s| layouts.remove(*s));
         }
         let (present, absent) = self.present_and_absent();
+        // Before any waiting, so that a store that comes back meanwhile is told.
+        let owe = |missed: Vec<usize>| {
+            let mut health = self.health.lock();
+            missed.into_iter().for_each(|at| health.owe(at, &segments));
+        };
+        owe(absent);
         let answers = self.ask_each(&present, |s| s.delete(segments.clone())).await;
-        let failed = answers.into_iter().filter(|(_, answer)| answer.is_err()).map(|(at, _)| at);
-        let missed: Vec<usize> = failed.chain(absent).collect();
-        let mut health = self.health.lock();
-        missed.into_iter().for_each(|at| health.owe(at, &segments));
+        owe(answers.into_iter().filter(|(_, answer)| answer.is_err()).map(|(at, _)| at).collect());
     }
 }
 

@@ -174,6 +174,7 @@ impl Stripe {
 
     /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal.
     async fn seal(&self, seal: Seal) -> Result<(), StripeError> {
+        self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal)).await?;
         let others = answers.iter().filter(|(_, in_force)| *in_force != seal).count();
         if others > 0 {
@@ -296,6 +297,24 @@ mod tests {
             store.contents.lock().fragments = fragments;
         }
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len(), 3);
+    }
+
+    #[test]
+    fn log_is_not_sealed_before_what_counts_is_complete() {
+        let rig = Rig::new(6, 3, 2);
+        let segment = rig.segment(1, 1000);
+        put_partly(&rig, &segment, &[0, 1]);
+        let members = rig.stripe().choose_group(&segment).unwrap().members;
+        let away = rig.stores.iter().find(|s| s.id == members[2]).unwrap();
+        away.set(Fault::Down);
+        // Two stores can read it and cannot complete it.
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
+        assert!(rig.stores.iter().all(|s| s.contents.lock().seals.is_empty()));
+        rig.heal();
+        let tail = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
+        assert_eq!((tail.epoch, tail.segments), (2, vec![segment.id]));
+        rig.stores.iter().filter(|s| s.id != away.id).for_each(|s| s.wipe());
+        assert_eq!(rig.run(rig.stripe().read(segment.id, 0..1000)).unwrap(), segment.payload);
     }
 
     #[test]

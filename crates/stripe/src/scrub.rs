@@ -36,7 +36,8 @@ pub struct ScrubReport {
     pub damaged: u64,
     /// Segments that had lost redundancy and are complete again.
     pub repaired: u64,
-    /// Segments that have lost redundancy and still lack it: no repair was asked for, or there are not enough healthy stores.
+    /// Segments that have lost redundancy and still lack it: no repair was asked for, there are not enough healthy
+    /// stores, or the stores refuse the fragments because the log was sealed since.
     pub unrepaired: Vec<SegmentId>,
     /// Segments of which too little is left. Remains of segments that were deleted, or never acknowledged, look like this too:
     /// data is lost only where the map still points at one of them.

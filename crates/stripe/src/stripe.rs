@@ -123,7 +123,7 @@ impl Stripe {
     ) -> Result<T, StorageError> {
         let answer = self.in_time(at, request(&*self.stores[at].api)).await.unwrap_or(Err(StorageError::Unavailable));
         if matches!(answer, Err(StorageError::Unavailable)) {
-            self.mark(at, StoreState::Absent, "is not available");
+            self.mark_bad(at, StoreState::Absent, "is not available");
         }
         answer
     }
@@ -137,7 +137,7 @@ impl Stripe {
         if let Err(error) = &answer
             && !matches!(error, StorageError::Sealed(_))
         {
-            self.mark(at, StoreState::Failing, &error.to_string());
+            self.mark_bad(at, StoreState::Failing, &error.to_string());
         }
         answer
     }
@@ -146,7 +146,7 @@ impl Stripe {
     async fn in_time<T>(&self, at: usize, answer: BoxFuture<T>) -> Option<T> {
         let answer = timeout(&*self.host.clock, self.options.put_timeout, answer).await.ok();
         if answer.is_none() {
-            self.mark(at, StoreState::Absent, "does not answer");
+            self.mark_bad(at, StoreState::Absent, "does not answer");
         }
         answer
     }

@@ -172,13 +172,13 @@ impl LogWriter {
         self.state.lock().committed
     }
 
-    /// Done when the segment and all before it are durable and their [`on_commit`](Self::on_commit) calls have returned.
+    /// Done when the segment and all before it (seq 0: none) are durable and their [`on_commit`](Self::on_commit) calls have returned.
     /// [`StripeError::NotEnoughStores`] when one of them could not be put since this was called; it is still being tried, so a
     /// later call may succeed.
     pub async fn wait_committed(&self, seq: u64) -> Result<(), StripeError> {
         let failures = self.state.lock().failures;
         self.wait_for(|state| {
-            if state.delivered >= Some(seq) {
+            if seq == 0 || state.delivered >= Some(seq) {
                 return Some(Ok(()));
             }
             if let Some(error) = state.fatal {
