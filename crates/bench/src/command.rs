@@ -53,7 +53,7 @@ pub enum Interrupts {
 /// Output goes through unlinked files rather than pipes, because a daemon that a script leaves behind keeps them open.
 /// Fails if the program cannot be started, fails, or exceeds the deadline; the error holds the end of its stderr.
 pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) -> Result<String> {
-    let name = format!("{command:?}").chars().take(300).collect::<String>();
+    let name = name_of(command);
     let mut stdout = scratch_file()?;
     let mut stderr = scratch_file()?;
     command
@@ -73,6 +73,12 @@ pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) ->
         bail!("{name}: {status}: {} {}", text_of(&mut stdout)?.trim(), tail(text_of(&mut stderr)?.trim()));
     }
     text_of(&mut stdout)
+}
+
+/// The program and its arguments; what `Debug` shows beside, the environment, would drown them.
+fn name_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn wait(child: &mut Child, deadline: Duration, interrupts: Interrupts) -> Result<ExitStatus> {
@@ -152,7 +158,8 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo broken >&2; exit 3"]);
         let error = run(&mut command, Duration::from_secs(10), Interrupts::Ignore).unwrap_err();
-        assert!(error.to_string().contains("broken"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("sh -c") && text.ends_with("broken"), "{text}");
     }
 
     #[test]

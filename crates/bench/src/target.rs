@@ -164,8 +164,10 @@ impl Site {
     }
 }
 
-/// Setting up and taking down have a deadline each.
+/// How long a script may take for one action.
 const ACTION_DEADLINE: Duration = Duration::from_secs(120);
+/// How long it may take while cleaning up, where force comes next.
+const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A target that is set up and mounted.
 pub struct Target {
@@ -276,9 +278,11 @@ impl Target {
         if let Some(namespace) = &self.namespace {
             namespace.enter(&mut command);
         }
-        command::run(&mut command, ACTION_DEADLINE, interrupts)
-            .map(drop)
-            .with_context(|| format!("{action} {}", self.kind))
+        let deadline = match interrupts {
+            Interrupts::Obey => ACTION_DEADLINE,
+            Interrupts::Ignore => CLEAN_UP_DEADLINE,
+        };
+        command::run(&mut command, deadline, interrupts).map(drop).with_context(|| format!("{action} {}", self.kind))
     }
 
     fn take_down(&mut self) -> Result<()> {
