@@ -1,24 +1,19 @@
 //! Decode, call, encode: one method per FUSE request.
 
 use crate::convert::{self, MODE_BITS, errno, file_attr, file_id};
-use crate::count::{Counters, Op};
-use crate::groups::GroupCache;
-use crate::listing::{Listing, nothing};
-use crate::options::MountOptions;
+use crate::count::Op;
+use crate::dispatch::{FrontEnd, guard};
+use crate::listing::nothing;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
-use std::future::{Future, poll_fn};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
@@ -29,132 +24,6 @@ const BACKGROUND_MAX: u16 = 64;
 const WRITE_MIN_BYTES: u32 = 4096;
 /// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy block-aligned.
 const COPY_MAX_BYTES: u64 = 1 << 30;
-
-/// The FUSE side of a mount.
-pub(crate) struct FrontEnd {
-    fs: Arc<dyn FileSystem>,
-    options: MountOptions,
-    counters: Arc<Counters>,
-    groups: GroupCache,
-}
-
-/// A reply that can say no.
-trait Refuse: Send + 'static {
-    fn refuse(self, error: FsError);
-}
-
-macro_rules! refuse {
-    ($($reply:ty),*) => { $(impl Refuse for $reply {
-        fn refuse(self, error: FsError) {
-            self.error(errno(error));
-        }
-    })* };
-}
-refuse!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyLseek,
-    ReplyOpen,
-    ReplyStatfs,
-    ReplyWrite,
-    ReplyXattr
-);
-
-/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as it is dropped.
-fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
-}
-
-fn log_panic(op: Op, panic: &(dyn std::any::Any + Send)) {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(request = op.name(), panic = text.unwrap_or("?"), "the file system panicked; answered EIO");
-}
-
-/// Awaits `work` as [`guard`] runs it.
-async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
-    poll_fn(|cx| guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))).await;
-}
-
-impl FrontEnd {
-    /// A front end of `fs`.
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: MountOptions, counters: Arc<Counters>) -> Self {
-        FrontEnd { fs, options, counters, groups: GroupCache::new() }
-    }
-
-    fn cred(&self, req: &Request) -> Cred {
-        Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
-    }
-
-    /// Calls the file system and sends its answer: here if it has one now, from the runtime if later.
-    fn answer<T: 'static, R: Refuse>(
-        &self,
-        op: Op,
-        reply: R,
-        call: impl FnOnce(&dyn FileSystem) -> Answer<T>,
-        send: impl FnOnce(R, T) + Send + 'static,
-    ) {
-        let finish = move |reply: R, result: Result<T, FsError>| match result {
-            Ok(value) => send(reply, value),
-            Err(error) => reply.refuse(error),
-        };
-        self.counters.add(op);
-        guard(op, || match call(&*self.fs) {
-            Answer::Now(result) => finish(reply, result),
-            Answer::Later(answer) => self.spawn(op, async move { finish(reply, answer.await) }),
-        });
-    }
-
-    fn spawn(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.options.runtime.spawn(guard_later(op, Box::pin(work))));
-    }
-
-    /// Runs work of several steps here as long as each step has its answer now, and the rest on the runtime.
-    fn run(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
-        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        let _runtime = self.options.runtime.enter();
-        let first = guard(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
-        if let Some(Poll::Pending) = first {
-            drop(self.options.runtime.spawn(guard_later(op, work)));
-        }
-    }
-
-    fn list<R: crate::listing::ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
-        self.counters.add(op);
-        let valid = self.options.default_valid;
-        let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
-        self.run(op, listing.send(reply));
-    }
-
-    /// FLUSH at each close(2) is never wanted: writes are with the file system already, and locks are the kernel's.
-    fn open_reply_flags(&self) -> FopenFlags {
-        let keep = if self.options.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        keep | FopenFlags::FOPEN_NOFLUSH
-    }
-
-    /// What may be used of what the kernel offers: fuser takes all or nothing.
-    fn wanted_capabilities(&self) -> InitFlags {
-        let mut wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_BIG_WRITES
-            | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_EXPORT_SUPPORT
-            | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_CACHE_SYMLINKS;
-        if self.options.allow_other {
-            // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
-            wanted |= InitFlags::FUSE_POSIX_ACL;
-        }
-        wanted
-    }
-}
 
 fn send_entry(reply: ReplyEntry, entry: Entry) {
     reply.entry(&entry.valid, &file_attr(&entry.attr), Generation(0));
@@ -587,21 +456,5 @@ impl Filesystem for FrontEnd {
         self.answer(Op::CopyFileRange, reply, call, |reply, copied| {
             reply.written(u32::try_from(copied).unwrap_or(u32::MAX));
         });
-    }
-}
-
-/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime has ended.
-pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
-    match catch_unwind(AssertUnwindSafe(|| fs.sync())) {
-        Ok(Answer::Now(result)) => result,
-        Ok(Answer::Later(answer)) => {
-            let (send, receive) = std::sync::mpsc::channel();
-            drop(options.runtime.spawn(async move {
-                // The receiver waits for as long as this task lives.
-                let _ = send.send(answer.await);
-            }));
-            receive.recv().unwrap_or(Err(FsError::Io))
-        }
-        Err(_) => Err(FsError::Io),
     }
 }

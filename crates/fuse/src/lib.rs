@@ -1,7 +1,8 @@
 //! The FUSE front end: decodes what the kernel asks, calls the [`FileSystem`](vfs::fs::FileSystem), encodes its answer.
 //!
 //! - [`mount`] attaches a file system to a folder; a [`Mount`] is that attachment and undoes it when dropped.
-//! - `front` is the decode, call, encode part: one method per FUSE request, no state but counters and a cache of groups.
+//! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
+//!   cache of groups. `listing` fills the replies of directory listings.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
 //! # Invariants
@@ -16,6 +17,7 @@
 mod attach;
 mod convert;
 mod count;
+mod dispatch;
 mod error;
 mod front;
 mod groups;

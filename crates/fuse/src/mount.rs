@@ -2,8 +2,8 @@
 
 use crate::attach::{self, Detached, Mountpoint};
 use crate::count::Counters;
+use crate::dispatch::{FrontEnd, sync_blocking};
 use crate::error::{MountError, UnmountError};
-use crate::front::{FrontEnd, sync_blocking};
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use parking_lot::{Condvar, Mutex};

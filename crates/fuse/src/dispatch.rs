@@ -1,0 +1,160 @@
+//! Calling the file system for a request and sending its answer, at once or later, whatever happens.
+
+use crate::convert::{errno, file_id};
+use crate::count::{Counters, Op};
+use crate::groups::GroupCache;
+use crate::listing::{Listing, ListingReply};
+use crate::options::MountOptions;
+use fuser::{
+    FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+};
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use types::{Answer, FsError};
+use vfs::fs::{Cred, FileSystem, Handle};
+
+/// The FUSE side of a mount.
+pub(crate) struct FrontEnd {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) options: MountOptions,
+    pub(crate) counters: Arc<Counters>,
+    groups: GroupCache,
+}
+
+/// A reply that can say no.
+pub(crate) trait Refuse: Send + 'static {
+    fn refuse(self, error: FsError);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),*) => { $(impl Refuse for $reply {
+        fn refuse(self, error: FsError) {
+            self.error(errno(error));
+        }
+    })* };
+}
+refuse!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr
+);
+
+/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as it is dropped.
+pub(crate) fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
+}
+
+fn log_panic(op: Op, panic: &(dyn std::any::Any + Send)) {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(request = op.name(), panic = text.unwrap_or("?"), "the file system panicked; answered EIO");
+}
+
+/// Awaits `work` as [`guard`] runs it.
+async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    poll_fn(|cx| guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))).await;
+}
+
+impl FrontEnd {
+    /// A front end of `fs`.
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: MountOptions, counters: Arc<Counters>) -> Self {
+        FrontEnd { fs, options, counters, groups: GroupCache::new() }
+    }
+
+    pub(crate) fn cred(&self, req: &Request) -> Cred {
+        Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
+    }
+
+    /// Calls the file system and sends its answer: here if it has one now, from the runtime if later.
+    pub(crate) fn answer<T: 'static, R: Refuse>(
+        &self,
+        op: Op,
+        reply: R,
+        call: impl FnOnce(&dyn FileSystem) -> Answer<T>,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let finish = move |reply: R, result: Result<T, FsError>| match result {
+            Ok(value) => send(reply, value),
+            Err(error) => reply.refuse(error),
+        };
+        self.counters.add(op);
+        guard(op, || match call(&*self.fs) {
+            Answer::Now(result) => finish(reply, result),
+            Answer::Later(answer) => self.spawn(op, async move { finish(reply, answer.await) }),
+        });
+    }
+
+    pub(crate) fn spawn(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.options.runtime.spawn(guard_later(op, Box::pin(work))));
+    }
+
+    /// Runs work of several steps here as long as each step has its answer now, and the rest on the runtime.
+    pub(crate) fn run(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
+        let _runtime = self.options.runtime.enter();
+        let first = guard(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        if let Some(Poll::Pending) = first {
+            drop(self.options.runtime.spawn(guard_later(op, work)));
+        }
+    }
+
+    pub(crate) fn list<R: ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
+        self.counters.add(op);
+        let valid = self.options.default_valid;
+        let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
+        self.run(op, listing.send(reply));
+    }
+
+    /// FLUSH at each close(2) is never wanted: writes are with the file system already, and locks are the kernel's.
+    pub(crate) fn open_reply_flags(&self) -> FopenFlags {
+        let keep = if self.options.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        keep | FopenFlags::FOPEN_NOFLUSH
+    }
+
+    /// What may be used of what the kernel offers: fuser takes all or nothing.
+    pub(crate) fn wanted_capabilities(&self) -> InitFlags {
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        if self.options.allow_other {
+            // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        wanted
+    }
+}
+
+/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime has ended.
+pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
+    match catch_unwind(AssertUnwindSafe(|| fs.sync())) {
+        Ok(Answer::Now(result)) => result,
+        Ok(Answer::Later(answer)) => {
+            let (send, receive) = std::sync::mpsc::channel();
+            drop(options.runtime.spawn(async move {
+                // The receiver waits for as long as this task lives.
+                let _ = send.send(answer.await);
+            }));
+            receive.recv().unwrap_or(Err(FsError::Io))
+        }
+        Err(_) => Err(FsError::Io),
+    }
+}
