@@ -14,13 +14,7 @@ use vfs::{acl, fs::FsStat};
 const XATTR_TOTAL_LEN_MAX: usize = 256 * 1024;
 
 impl Core {
-    pub(crate) fn try_setattr(
-        &self,
-        cred: &Cred,
-        id: FileId,
-        handle: Option<Handle>,
-        set: SetAttr,
-    ) -> Attempt<Entry> {
+    pub(crate) fn try_setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Attempt<Entry> {
         let s = &mut *self.state.lock();
         let writable = match handle {
             Some(h) => s.handle(id, h)?.flags.write,

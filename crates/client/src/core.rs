@@ -273,10 +273,8 @@ impl Core {
 
     async fn fetch_map(self: &Arc<Self>, id: FileId, until: u64) -> Result<(), FsError> {
         loop {
-            let from = match self.state.lock().inodes.get(&id) {
-                Some(inode) if inode.known_until < until => inode.known_until,
-                _ => return Ok(()),
-            };
+            let from = self.state.lock().inodes.get(&id).map(|inode| inode.known_until);
+            let Some(from) = from.filter(|from| *from < until) else { return Ok(()) };
             let located = self.managers.of(id).locate(self.config.id, id, from).await.map_err(from_manager)?;
             let mut state = self.state.lock();
             let Some(inode) = state.inodes.get_mut(&id) else { return Ok(()) };
@@ -293,10 +291,8 @@ impl Core {
     async fn fetch_bucket(self: &Arc<Self>, dir: FileId, bucket: u32) -> Result<(), FsError> {
         self.fetch_map(dir, u64::from(bucket) + 1).await?;
         let address = |state: &State| state.inodes.get(&dir).map(|inode| inode.map.block(bucket.into()));
-        let addr = match address(&self.state.lock()) {
-            Some(addr) => addr,
-            None => return Ok(()),
-        };
+        let addr = address(&self.state.lock());
+        let Some(addr) = addr else { return Ok(()) };
         let bytes = match addr {
             None => Bytes::new(),
             Some(addr) => match self.fetch_bytes(dir, addr).await? {
@@ -358,10 +354,8 @@ impl Core {
 
     /// The cleaner has moved blocks that this client knew at their old place: asks the manager anew.
     async fn refresh(self: &Arc<Self>, id: FileId, gone: BlockAddr) -> Result<(), FsError> {
-        let last_cut = match self.state.lock().inodes.get(&id) {
-            Some(inode) => inode.last_cut,
-            None => return Ok(()),
-        };
+        let last_cut = self.state.lock().inodes.get(&id).map(|inode| inode.last_cut);
+        let Some(last_cut) = last_cut else { return Ok(()) };
         self.wait_applied(last_cut).await;
         let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
         if located.extents.iter().any(|e| e.addr.segment == gone.segment) {
@@ -452,7 +446,7 @@ impl Core {
             for (b, bytes) in std::mem::take(&mut inode.dirty) {
                 let bytes = Bytes::from(bytes);
                 payload += bytes.len() as u64;
-                if bytes.len() as u32 % CHUNK_LEN == 0 {
+                if (bytes.len() as u32).is_multiple_of(CHUNK_LEN) {
                     let addr = builder.push_full_block(bytes.clone());
                     self.cache.pin(segment, addr.offset, bytes);
                     placed[i].push((b, addr));

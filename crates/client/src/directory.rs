@@ -195,13 +195,7 @@ impl Directory {
 
     /// Adds a name, or gives an existing one another meaning. Splits one bucket if the directory has become too full.
     /// Returns how many bytes of blocks became dirty.
-    pub fn insert(
-        &mut self,
-        shape: &mut DirectoryShape,
-        name: &[u8],
-        id: FileId,
-        kind: Kind,
-    ) -> Result<u64, Stop> {
+    pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
         self.can_insert(shape, name)?;
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
@@ -249,7 +243,8 @@ impl Directory {
         let to = shape.buckets;
         let source = self.buckets.get_mut(&from).ok_or(Stop::Load(from))?;
         let count = shape.buckets + 1;
-        let (stay, go) = std::mem::take(&mut source.entries).into_iter().partition(|e| bucket_of(e.cookie, count) == from);
+        let (stay, go) =
+            std::mem::take(&mut source.entries).into_iter().partition(|e| bucket_of(e.cookie, count) == from);
         source.entries = stay;
         self.buckets.insert(to, Bucket { entries: go });
         shape.buckets = count;

@@ -134,9 +134,8 @@ impl FileSystem for Client {
     }
 
     fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
-        self.core.answer(self.core.try_read(id, handle, offset, len), || {
-            move |core| core.try_read(id, handle, offset, len)
-        })
+        self.core
+            .answer(self.core.try_read(id, handle, offset, len), || move |core| core.try_read(id, handle, offset, len))
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
@@ -168,8 +167,9 @@ impl FileSystem for Client {
     }
 
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
-        match self.core.state.lock().handle(id, handle) {
-            Ok(_) => self.core.commit(),
+        let open = self.core.state.lock().handle(id, handle).map(|_| ());
+        match open {
+            Ok(()) => self.core.commit(),
             Err(e) => Answer::err(e),
         }
     }
@@ -278,9 +278,10 @@ impl FileSystem for Client {
         if id_in == id_out && offset_in < end_out && offset_out < end_in {
             return Answer::err(FsError::InvalidArgument);
         }
-        match self.core.state.lock().handle(id_out, handle_out) {
+        let flags = self.core.state.lock().handle(id_out, handle_out).map(|open| open.flags);
+        match flags {
             // As copy_file_range(2) has it.
-            Ok(open) if open.flags.append || !open.flags.write => return Answer::err(FsError::BadHandle),
+            Ok(flags) if flags.append || !flags.write => return Answer::err(FsError::BadHandle),
             Ok(_) => {}
             Err(e) => return Answer::err(e),
         }

@@ -252,11 +252,9 @@ impl Inode {
             let next = Extent { first, count: 1, addr };
             self.map.set(next);
             run = match run {
-                Some(r) if r.continues(&next, block_size) => Some(Extent {
-                    count: r.count + 1,
-                    addr: BlockAddr { len: r.addr.len + addr.len, ..r.addr },
-                    ..r
-                }),
+                Some(r) if r.continues(&next, block_size) => {
+                    Some(Extent { count: r.count + 1, addr: BlockAddr { len: r.addr.len + addr.len, ..r.addr }, ..r })
+                }
                 Some(r) => {
                     deltas.push(Delta::Blocks { file, extent: r });
                     Some(next)
@@ -274,7 +272,9 @@ fn push_log(out: &mut Vec<Piece>, addr: Option<BlockAddr>, start: u32, end: u32)
     let Some(addr) = addr else { return };
     let next = BlockAddr { offset: addr.offset + start, len: end - start, ..addr };
     match out.last_mut() {
-        Some(Piece::Log(run)) if run.segment == next.segment && run.offset + run.len == next.offset => run.len += next.len,
+        Some(Piece::Log(run)) if run.segment == next.segment && run.offset + run.len == next.offset => {
+            run.len += next.len
+        }
         _ => out.push(Piece::Log(next)),
     }
 }

@@ -63,7 +63,8 @@ impl Client {
     /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with
     /// these attributes.
     pub async fn prepare(&self, mode: u32, uid: u32, gid: u32) -> Result<bool, FsError> {
-        let root = self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, types::token::Mode::Read);
+        let root =
+            self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, types::token::Mode::Read);
         match root.await {
             Ok(_) => {
                 let count = self.core.remove_orphans().await?;

@@ -46,6 +46,9 @@ pub struct Cleaned {
     pub moved_bytes: u64,
 }
 
+/// A run of a file, where it was, and where its copy is.
+type Move = (FileId, Extent, BlockAddr);
+
 /// See the module's header.
 pub struct Cleaner {
     pub(crate) stripe: Arc<Stripe>,
@@ -55,7 +58,7 @@ pub struct Cleaner {
     pub(crate) client: Client,
     pub(crate) block_size: u32,
     /// Segments of the cleaner's log that the managers have not all applied. One caller at a time works on it.
-    pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<(FileId, Extent, BlockAddr)>)>>,
+    pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<Move>)>>,
 }
 
 /// A live run on its way to the cleaner's log.
@@ -94,7 +97,8 @@ impl Cleaner {
 
     /// The blocks of a segment that some file still has there.
     async fn live_runs(&self, victim: SegmentId) -> Result<Vec<BlockAt>, CleanError> {
-        let deltas = Delta::decode_all(&self.stripe.deltas(victim).await?).map_err(|e| CleanError::Decode(victim, e))?;
+        let deltas =
+            Delta::decode_all(&self.stripe.deltas(victim).await?).map_err(|e| CleanError::Decode(victim, e))?;
         let mut by_manager = vec![Vec::new(); self.managers.len()];
         for delta in deltas {
             let candidate = match delta {
@@ -137,8 +141,9 @@ impl Cleaner {
         }
         let (segment, previous) = self.log.begin();
         let mut builder = SegmentBuilder::new(segment, previous);
-        let (full, short): (Vec<_>, Vec<_>) = batch.into_iter().partition(|m| m.bytes.len() as u32 % CHUNK_LEN == 0);
-        let mut moves: Vec<(FileId, Extent, BlockAddr)> = Vec::new();
+        let (full, short): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|m| (m.bytes.len() as u32).is_multiple_of(CHUNK_LEN));
+        let mut moves: Vec<Move> = Vec::new();
         for m in full {
             moves.push((m.file, m.from, builder.push_full_block(m.bytes)));
         }

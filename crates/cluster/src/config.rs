@@ -88,14 +88,20 @@ impl FsConfig {
             return Err(format!("{n} stores with --parity {}: use {least} to {STORE_COUNT_MAX} stores", self.parity));
         }
         if !self.block_size.is_power_of_two() || !(4096..=1 << 20).contains(&self.block_size) {
-            return Err(format!("--block-size must be a power of two from 4KiB to 1MiB, not {} bytes", self.block_size));
+            return Err(format!(
+                "--block-size must be a power of two from 4KiB to 1MiB, not {} bytes",
+                self.block_size
+            ));
         }
         if self.manager_count == 0 || self.manager_count > MANAGER_COUNT_MAX {
             return Err(format!("1 to {MANAGER_COUNT_MAX} managers, not {}", self.manager_count));
         }
         if self.store_capacity_bytes < STORE_CAPACITY_BYTES_MIN {
             let least = STORE_CAPACITY_BYTES_MIN >> 20;
-            return Err(format!("each store needs at least {least}MiB, {} bytes were given", self.store_capacity_bytes));
+            return Err(format!(
+                "each store needs at least {least}MiB, {} bytes were given",
+                self.store_capacity_bytes
+            ));
         }
         Ok(())
     }

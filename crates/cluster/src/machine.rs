@@ -276,7 +276,8 @@ async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Ope
     }
     let count = disks.len();
     let servers: Vec<_> = opened.iter().flatten().cloned().collect();
-    let too_few = |least| StartError::NotEnoughStores { opened: servers.len(), count, least, reasons: reasons.join("; ") };
+    let too_few =
+        |least| StartError::NotEnoughStores { opened: servers.len(), count, least, reasons: reasons.join("; ") };
     if newest.epoch == 0 {
         return Err(too_few(1));
     }
@@ -354,7 +355,8 @@ impl Machine {
             limit_bytes: admitted_bytes(&config, &stripe),
         };
         let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
-        let client = Client::start(host.clone(), client_config, Managers { map: map.clone(), by_id }, stripe.clone(), tail);
+        let client =
+            Client::start(host.clone(), client_config, Managers { map: map.clone(), by_id }, stripe.clone(), tail);
         let cleaner = Cleaner {
             stripe: stripe.clone(),
             log: LogWriter::new(stripe.clone(), cleaner_tail),

@@ -112,7 +112,8 @@ impl Maintenance {
                 break;
             }
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
-            let due = cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
+            let due =
+                cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             if !wanted && !due {
                 continue;
             }
@@ -161,9 +162,10 @@ impl Maintenance {
     /// Share of the fullest store that is free, in percent.
     async fn free_percent(&self) -> u64 {
         let stores = self.stripe.status().await;
-        let free = stores.iter().filter_map(|s| s.status.as_ref()).map(|s| {
-            100 - (s.used_bytes.min(s.capacity_bytes) * 100).checked_div(s.capacity_bytes).unwrap_or(0)
-        });
+        let free = stores
+            .iter()
+            .filter_map(|s| s.status.as_ref())
+            .map(|s| 100 - (s.used_bytes.min(s.capacity_bytes) * 100).checked_div(s.capacity_bytes).unwrap_or(0));
         free.min().unwrap_or(100)
     }
 

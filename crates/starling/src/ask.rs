@@ -116,7 +116,12 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     }
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
     let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
-    println!("file system   {}, parity {}, blocks of {}", text(&s["file_system"]), s["parity"], bytes(&s["block_size"]));
+    println!(
+        "file system   {}, parity {}, blocks of {}",
+        text(&s["file_system"]),
+        s["parity"],
+        bytes(&s["block_size"])
+    );
     for store in s["stores"].as_array().into_iter().flatten() {
         let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
         let damaged = match store["damaged"].as_u64() {
@@ -200,7 +205,9 @@ pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<E
             println!("{unrepaired} segments could not be repaired: look at the stores with `starling status`");
         }
         if unreadable > 0 {
-            println!("{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files");
+            println!(
+                "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files"
+            );
         }
     }
     Ok(if unrepaired + unreadable == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -142,7 +142,8 @@ async fn connection(
                 stripe.scrub(repair, move |p| _ = sender.try_send(p)).await
             });
             while let Some(p) = progress.recv().await {
-                let line = json!({"progress": {"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments}});
+                let line =
+                    json!({"progress": {"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments}});
                 write.write_all(format!("{line}\n").as_bytes()).await?;
             }
             scrub.await?.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))

@@ -40,7 +40,9 @@ impl Folder {
         let shown = path.display();
         if !path.exists() {
             if !create {
-                return Err(usage(format!("{shown} does not exist: name the folder that `starling up --data` was given")));
+                return Err(usage(format!(
+                    "{shown} does not exist: name the folder that `starling up --data` was given"
+                )));
             }
             std::fs::create_dir_all(path).map_err(|e| usage(format!("cannot make the data folder {shown}: {e}")))?;
         }

@@ -75,7 +75,8 @@ impl Settings {
             Some(Ok(size)) => Some(size),
             None => None,
         };
-        let cache_bytes = bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(CACHE_BYTES_DEFAULT);
+        let cache_bytes =
+            bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(CACHE_BYTES_DEFAULT);
         if cache_bytes < CACHE_BYTES_MIN {
             return Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))));
         }
@@ -100,7 +101,8 @@ impl Settings {
 }
 
 fn read(path: &Path) -> anyhow::Result<File> {
-    let text = std::fs::read_to_string(path).map_err(|e| usage(format!("configuration file {}: {e}", path.display())))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|e| usage(format!("configuration file {}: {e}", path.display())))?;
     toml::from_str(&text).map_err(|e| usage(format!("configuration file {}: {}", path.display(), e.message())))
 }
 
