@@ -51,7 +51,7 @@ refuse!(
 );
 
 /// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as it is dropped.
-pub(crate) fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
+fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
 }
 
@@ -75,6 +75,12 @@ impl FrontEnd {
         Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
     }
 
+    /// Runs `work` on this thread, guarded, and within the runtime: a file system may arm a timer while it is called.
+    pub(crate) fn here<T>(&self, op: Op, work: impl FnOnce() -> T) -> Option<T> {
+        let _runtime = self.options.runtime.enter();
+        guard(op, work)
+    }
+
     /// Calls the file system and sends its answer: here if it has one now, from the runtime if later.
     pub(crate) fn answer<T: 'static, R: Refuse>(
         &self,
@@ -88,7 +94,7 @@ impl FrontEnd {
             Err(error) => reply.refuse(error),
         };
         self.counters.add(op);
-        guard(op, || match call(&*self.fs) {
+        self.here(op, || match call(&*self.fs) {
             Answer::Now(result) => finish(reply, result),
             Answer::Later(answer) => self.spawn(op, async move { finish(reply, answer.await) }),
         });
@@ -101,8 +107,7 @@ impl FrontEnd {
     /// Runs work of several steps here as long as each step has its answer now, and the rest on the runtime.
     pub(crate) fn run(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        let _runtime = self.options.runtime.enter();
-        let first = guard(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        let first = self.here(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
         if let Some(Poll::Pending) = first {
             drop(self.options.runtime.spawn(guard_later(op, work)));
         }
@@ -145,6 +150,7 @@ impl FrontEnd {
 
 /// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime has ended.
 pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
+    let _runtime = options.runtime.enter();
     match catch_unwind(AssertUnwindSafe(|| fs.sync())) {
         Ok(Answer::Now(result)) => result,
         Ok(Answer::Later(answer)) => {

@@ -2,7 +2,7 @@
 
 use crate::convert::{self, MODE_BITS, errno, file_attr, file_id};
 use crate::count::Op;
-use crate::dispatch::{FrontEnd, guard};
+use crate::dispatch::FrontEnd;
 use crate::listing::nothing;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -94,7 +94,7 @@ impl Filesystem for FrontEnd {
             Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
             Err(error) => reply.error(errno(error)),
         };
-        guard(Op::Lookup, || match self.fs.lookup(&self.cred(req), file_id(parent), name) {
+        self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), file_id(parent), name) {
             Answer::Now(result) => finish(reply, result),
             Answer::Later(answer) => self.spawn(Op::Lookup, async move { finish(reply, answer.await) }),
         });
@@ -379,7 +379,7 @@ impl Filesystem for FrontEnd {
         };
         let (cred, parent, open) = (self.cred(req), file_id(parent), convert::open_flags(flags));
         let may_exist = flags & libc::O_EXCL == 0;
-        guard(Op::Create, || match self.fs.create(&cred, parent, name.as_bytes(), mode & MODE_BITS, umask, open) {
+        self.here(Op::Create, || match self.fs.create(&cred, parent, name.as_bytes(), mode & MODE_BITS, umask, open) {
             Answer::Now(Err(FsError::Exists)) if may_exist => {
                 let existing =
                     open_existing(Arc::clone(&self.fs), cred.clone(), parent, name.as_bytes().to_vec(), open);

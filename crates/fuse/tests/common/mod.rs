@@ -48,6 +48,8 @@ pub fn mem_fs() -> MemFs {
 
 impl Mannered {
     fn pass<T: Send + 'static>(&self, answer: Answer<T>) -> Answer<T> {
+        // A file system may arm timers as it is called, for which it must be within a runtime: this panics outside of one.
+        drop(tokio::runtime::Handle::current());
         if !self.manner.later {
             return answer;
         }
