@@ -5,14 +5,26 @@ use crate::api::{Storage, StorageError};
 use crate::server::{OpenError, Server};
 use crate::slots::SLOT_LEN;
 use crate::testing::fragment;
-use host::SplitMix64;
 use host::sim::{Sim, SimDisk};
+use host::{Host, SplitMix64};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 const DISK_BYTES: u64 = 64 << 20;
 /// Starts of the store under each seed.
 const LIVES: u32 = 12;
+
+/// After a while, perhaps, a fault.
+async fn trouble(host: Host, disk: SimDisk, random: Arc<SplitMix64>) {
+    host.clock.sleep(Duration::from_micros(below(&random, 20_000))).await;
+    match below(&random, 6) {
+        0 | 1 => disk.fail_next_syncs(1 + below(&random, 2) as u32),
+        2 => disk.fail_next_writes(1),
+        3 => disk.set_capacity(below(&random, 16) << 20),
+        _ => {}
+    }
+}
 
 /// One store through several lives under one seed.
 fn lives(seed: u64, count: u32) -> (Model, u64) {
@@ -36,14 +48,9 @@ fn lives(seed: u64, count: u32) -> (Model, u64) {
                 machine.crash_after(below(&random, 3000));
             }
             let life = machine.run(async move {
-                let server = Server::open(host, mount).await.unwrap();
+                let server = Server::open(host.clone(), mount).await.unwrap();
                 check_opened(&server, &shared).await;
-                match below(&random_in, 8) {
-                    0 => faulty.fail_next_syncs(1 + below(&random_in, 2) as u32),
-                    1 => faulty.fail_next_writes(1),
-                    2 => faulty.set_capacity(below(&random_in, 16) << 20),
-                    _ => {}
-                }
+                host.tasks.spawn(Box::pin(trouble(host.clone(), faulty, random_in.clone())));
                 let steps = below(&random_in, 60);
                 live(server, shared, random_in, steps).await;
             });
@@ -77,7 +84,7 @@ fn crash_anything_acknowledged_survives_and_the_rest_is_whole_or_not_at_all() {
         full += model.full;
         crashed += model.crashed_into;
     }
-    assert!(acknowledged > 5000 && full > 20 && crashed > 50, "{acknowledged} {full} {crashed}");
+    assert!(acknowledged > 3000 && full > 20 && crashed > 30, "{acknowledged} {full} {crashed}");
 }
 
 #[test]
