@@ -319,28 +319,44 @@ mod tests {
 
     #[test]
     fn store_that_missed_an_opening_does_not_bring_back_what_was_discarded() {
-        let rig = Rig::new(5, 3, 1);
-        let (_, _, writer) = rig.writer();
-        writer.submit(rig.draft(writer.begin(), 1000));
-        rig.run(writer.wait_committed(1)).unwrap();
-        // Mirrored, and so readable from the one store that is away while the log is opened and written.
-        let stray = rig.segment(2, 1000);
-        assert_eq!(stray.previous.map(|p| p.epoch), Some(1));
-        let geometry = rig.stripe().choose_group(&stray).unwrap();
-        put_partly(&rig, &stray, &[0]);
-        let away = rig.stores.iter().find(|s| s.id == geometry.members[0]).unwrap();
-        away.set(Fault::Silent);
-        let (_, tail, writer) = rig.writer();
-        assert_eq!((tail.epoch, tail.next_seq), (2, 2));
-        let second = writer.begin().0;
-        writer.submit(rig.draft((second, tail.last), 1000));
-        rig.run(writer.wait_committed(2)).unwrap();
-        rig.client().crash();
+        for write in [false, true] {
+            let rig = Rig::new(5, 3, 1);
+            let (_, _, writer) = rig.writer();
+            let first = writer.begin();
+            writer.submit(rig.draft(first, 1000));
+            rig.run(writer.wait_committed(1)).unwrap();
+            // Mirrored, and so readable from the one store that is away while the log is opened and written.
+            let stray = rig.segment(2, 1000);
+            assert_eq!(stray.previous, Some(first.0));
+            let geometry = rig.stripe().choose_group(&stray).unwrap();
+            put_partly(&rig, &stray, &[0]);
+            let away = rig.stores.iter().find(|s| s.id == geometry.members[0]).unwrap();
+            away.set(Fault::Silent);
+            let (_, tail, writer) = rig.writer();
+            assert_eq!((tail.epoch, tail.next_seq), (2, 2));
+            let mut segments = tail.segments;
+            if write {
+                let second = writer.begin();
+                writer.submit(rig.draft(second, 1000));
+                rig.run(writer.wait_committed(2)).unwrap();
+                segments.push(second.0);
+            }
+            rig.client().crash();
 
-        away.set(Fault::None);
-        let tail = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
-        assert_eq!((tail.epoch, tail.segments.last()), (3, Some(&second)));
-        chain(&rig, &tail);
+            away.set(Fault::None);
+            assert_eq!(away.holds(stray.id), 1);
+            let tail = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
+            assert_eq!((tail.epoch, &tail.segments), (3, &segments));
+            chain(&rig, &tail);
+        }
+    }
+
+    #[test]
+    fn one_of_two_stores_is_no_quorum() {
+        // Otherwise each could be opened without the other, and both would hand out the same epoch.
+        let rig = Rig::new(7, 2, 1);
+        rig.stores[0].set(Fault::Down);
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
     }
 
     /// Crashes the opener at every point of opening a log whose tail is in every state there is, and opens it again with another
