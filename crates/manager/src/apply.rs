@@ -1,0 +1,221 @@
+//! Applying deltas: the one place where a manager's files change.
+//!
+//! Each delta is all or nothing. Applying a segment's deltas again from the start, after some of them were applied, ends in
+//! the same state with the same utilisation, because every count follows what the map really held: so a batch that was cut
+//! off by a failed read is simply sent again, and a checkpoint may fall between two deltas of a segment (the position
+//! that it records is that of the segment before).
+
+use crate::api::{BlockAt, ManagerError};
+use crate::extents::well_formed;
+use crate::index_node::IndexNode;
+use crate::state::{Missing, State};
+use bytes::Bytes;
+use std::cmp::Ordering;
+use types::{BlockAddr, Delta, Extent, FileId, InodeRecord, SegmentId};
+
+/// What to do with a segment's deltas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// It is the next of its log.
+    Next,
+    /// It was applied before.
+    Old,
+    /// Segments before it are missing.
+    TooEarly,
+}
+
+impl State {
+    /// Whether it is a segment's turn. Of a log that was never heard of any segment may be the first: a new manager has no part in
+    /// what came before.
+    pub fn turn(&self, segment: SegmentId) -> Turn {
+        match self.positions.get(&segment.log) {
+            None => Turn::Next,
+            Some(&applied) => match segment.seq.cmp(&applied.saturating_add(1)) {
+                Ordering::Less => Turn::Old,
+                Ordering::Equal => Turn::Next,
+                Ordering::Greater => Turn::TooEarly,
+            },
+        }
+    }
+
+    /// All deltas of the segment were applied.
+    pub fn advance(&mut self, segment: SegmentId) {
+        self.positions.insert(segment.log, segment.seq);
+    }
+
+    /// Errs when a delta makes no sense. To be asked before anything of a segment is applied.
+    pub fn check(&self, delta: &Delta) -> Result<(), ManagerError> {
+        let fits = |e: &Extent| well_formed(e, self.identity.block_size);
+        match delta {
+            Delta::Blocks { extent, .. } if !fits(extent) => Err(ManagerError::BadRequest("misfit blocks")),
+            Delta::Unmap { first, end, .. } if first > end => Err(ManagerError::BadRequest("misfit unmap")),
+            Delta::Move { from, to, .. }
+                if !fits(from) || to.len != from.addr.len || !fits(&Extent { addr: *to, ..*from }) =>
+            {
+                Err(ManagerError::BadRequest("misfit move"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies `deltas[0]`; the rest are those that follow it in the same segment.
+    pub fn apply(&mut self, deltas: &[Delta]) -> Result<(), Missing> {
+        let Some((delta, rest)) = deltas.split_first() else { return Ok(()) };
+        let file = delta.file();
+        if !self.is_mine(file) {
+            return Ok(());
+        }
+        match delta {
+            Delta::Inode(inode) => self.apply_inode(inode),
+            Delta::Blocks { extent, .. } => self.apply_blocks(file, *extent, rest),
+            Delta::Unmap { first, end, .. } => self.apply_unmap(file, *first, *end),
+            Delta::Xattr { name, value, .. } => {
+                if self.find_or_create(file, rest)?
+                    && let Some((node, _)) = self.node_mut(file)
+                {
+                    match value {
+                        Some(value) => node.xattrs.insert(name.clone(), Bytes::copy_from_slice(value)),
+                        None => node.xattrs.remove(name),
+                    };
+                }
+                Ok(())
+            }
+            Delta::Symlink { target, .. } => {
+                if self.find_or_create(file, rest)?
+                    && let Some((node, _)) = self.node_mut(file)
+                {
+                    node.target = Some(Bytes::copy_from_slice(target));
+                }
+                Ok(())
+            }
+            Delta::Remove { .. } => self.apply_remove(file),
+            Delta::Move { from, to, .. } => self.apply_move(file, from, *to),
+        }
+    }
+
+    fn apply_inode(&mut self, inode: &InodeRecord) -> Result<(), Missing> {
+        if !self.find(inode.id)? {
+            self.put(inode.id, Some(IndexNode::new(*inode, self.identity.block_size)));
+            self.file_count += 1;
+        } else if let Some((node, _)) = self.node_mut(inode.id) {
+            node.inode = *inode;
+        }
+        match inode.nlink {
+            0 => self.orphans.insert(inode.id),
+            _ => self.orphans.remove(&inode.id),
+        };
+        Ok(())
+    }
+
+    /// Finds a file, or creates it if its inode comes later in the same segment. False: there is no such file.
+    fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, Missing> {
+        if self.find(file)? {
+            return Ok(true);
+        }
+        let inode = rest.iter().find_map(|delta| match delta {
+            Delta::Inode(inode) if inode.id == file => Some(inode),
+            _ => None,
+        });
+        match inode {
+            Some(inode) => self.apply_inode(inode).map(|()| true),
+            None => {
+                tracing::warn!(%file, "a log changes a file that does not exist");
+                Ok(false)
+            }
+        }
+    }
+
+    fn apply_blocks(&mut self, file: FileId, extent: Extent, rest: &[Delta]) -> Result<(), Missing> {
+        if !self.find_or_create(file, rest)? || !self.find_blocks(file, extent.first, extent.end())? {
+            return Ok(());
+        }
+        self.map_blocks(file, extent);
+        Ok(())
+    }
+
+    /// Maps blocks of a file whose leaves are in memory, and accounts for it.
+    fn map_blocks(&mut self, file: FileId, extent: Extent) {
+        let Some((node, stamp)) = self.node_mut(file) else { return };
+        for old in node.set_blocks(extent, stamp) {
+            self.data_usage.sub(old.addr);
+        }
+        self.data_usage.add(extent.addr);
+    }
+
+    fn apply_unmap(&mut self, file: FileId, first: u64, end: u64) -> Result<(), Missing> {
+        if self.find_blocks(file, first, end)?
+            && let Some((node, stamp)) = self.node_mut(file)
+        {
+            for old in node.unmap(first, end, stamp) {
+                self.data_usage.sub(old.addr);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_remove(&mut self, file: FileId) -> Result<(), Missing> {
+        if !self.find_blocks(file, 0, u64::MAX)? {
+            return Ok(());
+        }
+        if let Some(entry) = self.cache.get(&file)
+            && let Some(node) = &entry.content
+        {
+            for old in node.range(0, u64::MAX) {
+                self.data_usage.sub(old.addr);
+            }
+        }
+        self.put(file, None);
+        self.orphans.remove(&file);
+        self.tokens.forget(file);
+        self.file_count -= 1;
+        Ok(())
+    }
+
+    fn apply_move(&mut self, file: FileId, from: &Extent, to: BlockAddr) -> Result<(), Missing> {
+        if !self.find_blocks(file, from.first, from.end())? {
+            return Ok(());
+        }
+        let (still, block_size) = (self.still_at(file, from), self.identity.block_size);
+        if still.is_empty() {
+            return Ok(());
+        }
+        let copy = Extent { addr: to, ..*from };
+        for part in still.iter().filter_map(|run| copy.slice(run.first, run.end(), block_size)) {
+            self.map_blocks(file, part);
+        }
+        Ok(())
+    }
+
+    /// The runs of `from` whose blocks are still exactly there; the leaves concerned are in memory.
+    fn still_at(&self, file: FileId, from: &Extent) -> Vec<Extent> {
+        let block_size = self.identity.block_size;
+        let same = |run: &Extent| from.slice(run.first, run.end(), block_size).is_some_and(|f| f.addr == run.addr);
+        let Some(node) = self.node(file) else { return Vec::new() };
+        let runs = node.range(from.first, from.end());
+        // Both are contiguous, so they agree in all blocks but maybe the last, whose length may differ, or in none.
+        runs.filter_map(|run| match same(&run) {
+            true => Some(run),
+            false => run.slice(run.first, run.end() - 1, block_size).filter(same),
+        })
+        .collect()
+    }
+
+    /// The runs of a candidate that are still where the cleaner found them.
+    pub fn live(&mut self, candidate: &BlockAt) -> Result<Vec<BlockAt>, Missing> {
+        let (file, from) = (candidate.file, candidate.extent);
+        if !self.is_mine(file)
+            || !well_formed(&from, self.identity.block_size)
+            || !self.find_blocks(file, from.first, from.end())?
+        {
+            return Ok(Vec::new());
+        }
+        // By position, not by length: a block that was cut in place since still lives where the candidate says.
+        let block_size = u64::from(self.identity.block_size);
+        let there = |run: &Extent| {
+            let offset = u64::from(from.addr.offset) + (run.first - from.first) * block_size;
+            run.addr.segment == from.addr.segment && u64::from(run.addr.offset) == offset
+        };
+        let Some(node) = self.node(file) else { return Ok(Vec::new()) };
+        Ok(node.range(from.first, from.end()).filter(there).map(|extent| BlockAt { file, extent }).collect())
+    }
+}

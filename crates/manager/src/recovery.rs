@@ -1,0 +1,175 @@
+//! Recovery: the newest checkpoint from the manager's own log, then roll-forward of the clients' and cleaners' logs.
+//!
+//! *The newest checkpoint.* Old segments of the own log are deleted anywhere, so the log is not a chain that could be followed
+//! from its beginning. What is certain: a root is put only after all segments before it are durable, and the segment with the newest
+//! durable root, and all after it, look fully live to cleaners. So the newest root that can be read marks a place from which on
+//! the log is whole, and the log is opened from there. A root that only a store with an old state still shows does not
+//! count: the log as it was opened must contain it.
+//!
+//! *Roll-forward.* A client's deltas say what is so now, whatever was before; a cleaner's apply only where a block is where the
+//! cleaner found it. Clients' logs are therefore rolled forward before cleaners'.
+
+use crate::api::{Manager, ManagerError, SegmentDeltas};
+use crate::record::{Directory, RecordKey};
+use crate::root::{Root, RootRecord, decode_part};
+use crate::server::{Config, Core, Server};
+use crate::state::State;
+use std::sync::Arc;
+use stripe::{LogTail, LogWriter, Stripe, StripeError};
+use thiserror::Error;
+use types::codec::DecodeError;
+use types::{BlockAddr, Delta, LogId, SegmentId};
+
+/// What a roll-forward did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RollForward {
+    /// Segments read.
+    pub segments: u64,
+    /// Deltas in them.
+    pub deltas: u64,
+}
+
+/// Why something of a log could not be read. Consumed here: it is logged, and becomes [`ManagerError::Log`].
+#[derive(Debug, Error)]
+enum ReadError {
+    #[error(transparent)]
+    Stripe(#[from] StripeError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Logs what went wrong and tells the caller that the log failed.
+fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
+    let error: ReadError = error.into();
+    tracing::error!(%log, %error, "cannot {doing}");
+    ManagerError::Log
+}
+
+/// Rolls one client's or cleaner's log forward for managers: reads what any of them has not applied and applies it. Afterwards the
+/// log is open for a writer, and fenced against the former one.
+///
+/// # Errors
+/// [`ManagerError::Log`] when the log, or a manager's own, cannot be read or holds deltas that no client writes.
+pub async fn roll_forward(
+    stripe: &Arc<Stripe>,
+    managers: &[Arc<Server>],
+    log: LogId,
+) -> Result<(LogTail, RollForward), ManagerError> {
+    let applied = managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0);
+    let tail = stripe.open_log(log, applied + 1).await.map_err(|e| log_failed(log, "open a log", e))?;
+    let mut done = RollForward::default();
+    for &segment in &tail.segments {
+        let bytes = stripe.deltas(segment).await.map_err(|e| log_failed(log, "read a log's deltas", e))?;
+        let deltas = Delta::decode_all(&bytes).map_err(|e| log_failed(log, "decode a log's deltas", e))?;
+        done.segments += 1;
+        done.deltas += deltas.len() as u64;
+        let deltas = SegmentDeltas { segment, deltas: Arc::new(deltas) };
+        for manager in managers {
+            manager.apply(vec![deltas.clone()]).await?;
+        }
+    }
+    tracing::info!(%log, segments = done.segments, deltas = done.deltas, "log rolled forward");
+    Ok((tail, done))
+}
+
+/// A manager as its newest durable checkpoint has it, with its own log open for writing.
+pub(crate) async fn open_core(
+    stripe: Arc<Stripe>,
+    config: Config,
+    from_seq_hint: u64,
+    segment_len_max: u32,
+) -> Result<Core, ManagerError> {
+    let log = config.log;
+    let candidates = root_candidates(&stripe, log, from_seq_hint).await?;
+    let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
+    let tail = stripe.open_log(log, from).await.map_err(|e| log_failed(log, "open the manager's log", e))?;
+
+    // Those that count: part of the log as it was opened, or before what was looked at (and durable by the rule above).
+    let counts = |s: &SegmentId| s.seq < from || tail.segments.contains(s);
+    let newest = candidates.into_iter().find(|(segment, _)| counts(segment));
+    let untouched = tail.segments.first().map_or(tail.next_seq, |s| s.seq) == 1;
+    if newest.is_none() && !untouched {
+        tracing::error!(%log, next_seq = tail.next_seq, "the manager's log holds no checkpoint");
+        return Err(ManagerError::Log);
+    }
+
+    let root = match newest {
+        None => None,
+        Some((segment, addr)) => {
+            let (root, parts) =
+                read_root(&stripe, addr).await.map_err(|e| log_failed(log, "read the newest checkpoint", e))?;
+            if root.manager != config.id {
+                return Err(ManagerError::BadRequest("the checkpoint is another manager's"));
+            }
+            if root.block_size != config.block_size {
+                return Err(ManagerError::BadRequest("the file system was made with another block size"));
+            }
+            Some((root, segment, std::iter::once(addr).chain(parts).collect()))
+        }
+    };
+    let root_segment = root.as_ref().map(|(_, segment, _)| *segment);
+    let mut state = State::new(config.identity(), root);
+    let root_seq = root_segment.map_or(0, |s| s.seq);
+    let after = tail.segments.iter().copied().filter(|s| s.seq > root_seq);
+    for segment in root_segment.into_iter().chain(after) {
+        let info = stripe.info(segment).await.map_err(|e| log_failed(log, "read the manager's log", e))?;
+        state.keep_own_segment(segment, info.geometry.payload_len);
+    }
+    let writer = LogWriter::new(stripe.clone(), tail);
+    Ok(Core::new(config, stripe, writer, segment_len_max, state))
+}
+
+/// Segments of the own log that seem to hold a root, newest first, with the root's address: the newest, and the one to fall
+/// back to. A segment cannot be part of the log if a later epoch has one at the same place or before: recovery cut the log there.
+async fn root_candidates(
+    stripe: &Stripe,
+    log: LogId,
+    from_seq: u64,
+) -> Result<Vec<(SegmentId, BlockAddr)>, ManagerError> {
+    let all = stripe.segments().await.map_err(|e| log_failed(log, "list the manager's log", e))?;
+    let mut own: Vec<SegmentId> = all.into_keys().filter(|s| s.log == log && s.seq >= from_seq).collect();
+    own.sort_unstable_by_key(|s| (s.seq, s.epoch));
+    let mut epoch_so_far = 0;
+    own.retain(|s| {
+        epoch_so_far = epoch_so_far.max(s.epoch);
+        s.epoch == epoch_so_far
+    });
+    // Two segments of one seq: the later epoch's counts.
+    own.reverse();
+    own.dedup_by_key(|s| s.seq);
+
+    let mut candidates = Vec::new();
+    for segment in own {
+        match find_root(stripe, segment).await {
+            Ok(Some(addr)) => candidates.push((segment, addr)),
+            // Not readable: what a crash left of the log's end. Opening the log tells what of it counts.
+            Ok(None) | Err(ReadError::Stripe(_)) => {}
+            Err(error @ ReadError::Decode(_)) => return Err(log_failed(log, "read the manager's log", error)),
+        }
+        if candidates.len() == 2 {
+            break;
+        }
+    }
+    Ok(candidates)
+}
+
+/// The address of the root in a segment, if it holds one.
+async fn find_root(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAddr>, ReadError> {
+    let directory = Directory::decode(&stripe.deltas(segment).await?)?;
+    Ok(directory.records(segment).find(|(key, _)| *key == RecordKey::Root).map(|(_, addr)| addr))
+}
+
+/// Reads a root; returns the addresses of its parts too.
+async fn read_root(stripe: &Stripe, addr: BlockAddr) -> Result<(Root, Vec<BlockAddr>), ReadError> {
+    let read = |a: BlockAddr| stripe.read(a.segment, a.offset..a.offset + a.len);
+    match RootRecord::decode(&read(addr).await?)? {
+        RootRecord::Whole(body) => Ok((Root::decode(&body)?, Vec::new())),
+        RootRecord::Parts(parts) => {
+            let mut body = Vec::new();
+            for (number, &part) in parts.iter().enumerate() {
+                body.extend_from_slice(decode_part(&read(part).await?, number as u64)?);
+            }
+            Ok((Root::decode(&body)?, parts))
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! A manager: plumbing around [`crate::state`].
+//!
+//! Every request is tried in memory first, under one short lock, and answered at once if that is enough. Otherwise what is missing
+//! is read from the manager's own log without the lock, and the request is tried again. Deltas are applied by one caller at a
+//! time, in the order in which the calls take their turn.
+//!
+//! What it must survive: a crash at any point (recovery finds the newest root, [`crate::recovery`]); futures that are dropped
+//! half-way; stores that refuse writes (everything stays dirty and the next checkpoint tries again); records that a checkpoint
+//! moved, and a cleaner deleted, between a lookup and the read (looked up again).
+
+use crate::api::{
+    BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+    SegmentUsage,
+};
+use crate::apply::Turn;
+use crate::frontier::Allocation;
+use crate::map::ManagerMap;
+use crate::record::{Directory, RecordKey};
+use crate::state::{Identity, Missing, State, Stop};
+use host::Host;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use stripe::{LogWriter, Stripe, StripeError};
+use tokio::sync::OwnedMutexGuard;
+use types::codec::DecodeError;
+use types::token::Mode;
+use types::{Answer, BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
+
+/// What a manager is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which manager.
+    pub id: ManagerId,
+    /// Its own log.
+    pub log: LogId,
+    /// Bytes per block, the same for all files, for good.
+    pub block_size: u32,
+    /// Who serves which file.
+    pub map: ManagerMap,
+    /// Index nodes kept in memory (about 1.2 KiB each); those not yet in the log may be more.
+    pub cached_inodes_max: usize,
+}
+
+impl Config {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            id: self.id,
+            log: self.log,
+            map: self.map.clone(),
+            block_size: self.block_size,
+            cached_inodes_max: self.cached_inodes_max,
+        }
+    }
+}
+
+/// One machine's manager.
+pub struct Server {
+    pub(crate) core: Arc<Core>,
+}
+
+/// What requests that take longer hold on to.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) writer: Arc<LogWriter>,
+    /// Longest payload of a segment of the own log, in bytes.
+    pub(crate) segment_len_max: u32,
+    pub(crate) state: Mutex<State>,
+    /// Whose turn it is to apply deltas. Waited for across awaits; nothing waits for it while holding `state`.
+    pub(crate) order: Arc<tokio::sync::Mutex<()>>,
+    /// Whose turn it is to write a checkpoint.
+    pub(crate) checkpointing: tokio::sync::Mutex<()>,
+}
+
+/// Deltas on their way into the state.
+struct Batch {
+    segments: Vec<SegmentDeltas>,
+    /// The segment to go on with, and the delta in it.
+    at: (usize, usize),
+}
+
+impl Server {
+    /// Recovers the newest checkpoint from the manager's own log and opens the log's next epoch. Nothing of the clients' logs
+    /// is applied yet; see [`crate::recovery::roll_forward`]. On an empty log a first checkpoint is written.
+    ///
+    /// Segments of the own log with seq below `own_log_from_seq_hint` are not looked at; 0 is always right, and finds the newest
+    /// checkpoint from what the stores have.
+    ///
+    /// # Errors
+    /// [`ManagerError::Log`] when stores are missing, or the log holds no readable checkpoint though it should;
+    /// [`ManagerError::BadRequest`] when the checkpoint is another manager's or has another block size.
+    pub async fn open(
+        host: Host,
+        stripe: Arc<Stripe>,
+        config: Config,
+        own_log_from_seq_hint: u64,
+    ) -> Result<Arc<Server>, ManagerError> {
+        let segment_len_max = stripe.payload_len_max();
+        Self::open_sized(host, stripe, config, own_log_from_seq_hint, segment_len_max).await
+    }
+
+    /// As [`open`](Self::open), with segments of at most `segment_len_max` bytes in its own log.
+    pub(crate) async fn open_sized(
+        host: Host,
+        stripe: Arc<Stripe>,
+        config: Config,
+        own_log_from_seq_hint: u64,
+        segment_len_max: u32,
+    ) -> Result<Arc<Server>, ManagerError> {
+        let started = host.clock.now();
+        let core = crate::recovery::open_core(stripe, config, own_log_from_seq_hint, segment_len_max).await?;
+        let core = Arc::new(core);
+        if core.state.lock().root.is_none() {
+            core.checkpoint().await?;
+        }
+        let file_count = core.state.lock().file_count;
+        let took = host.clock.now().saturating_sub(started);
+        tracing::info!(manager = %core.config.id, file_count, ?took, "manager's checkpoint read");
+        Ok(Arc::new(Server { core }))
+    }
+
+    /// Up to where each log is applied: all segments with seq <= this are contained. `None`: nothing of it.
+    pub fn applied(&self, log: LogId) -> Option<u64> {
+        self.core.state.lock().positions.get(&log).copied()
+    }
+
+    /// This manager's id.
+    pub fn id(&self) -> ManagerId {
+        self.core.config.id
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        stripe: Arc<Stripe>,
+        writer: Arc<LogWriter>,
+        segment_len_max: u32,
+        state: State,
+    ) -> Self {
+        Core {
+            config,
+            stripe,
+            writer,
+            segment_len_max,
+            state: Mutex::new(state),
+            order: Arc::default(),
+            checkpointing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Reads one record of the own log.
+    pub(crate) async fn read(&self, addr: BlockAddr) -> Result<bytes::Bytes, StripeError> {
+        self.stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await
+    }
+
+    /// Reads what is missing into memory. Ok, too, when it is not there any more: the request looks again.
+    pub(crate) async fn load(&self, missing: Missing) -> Result<(), ManagerError> {
+        let read = match missing {
+            Missing::Piece { key, addr } => {
+                self.read(addr).await.map(|bytes| self.state.lock().install_piece(key, addr, &bytes))
+            }
+            Missing::Leaf { file, index, addr } => {
+                self.read(addr).await.map(|bytes| self.state.lock().install_leaf(file, index, addr, &bytes))
+            }
+            Missing::Node { file, addr } => self.load_nodes(file, addr).await,
+        };
+        match read {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                tracing::error!(manager = %self.config.id, ?missing, %error, "a record of the manager's log is rotten");
+                Err(ManagerError::Log)
+            }
+            Err(error) if self.state.lock().is_current(&missing) => {
+                tracing::error!(manager = %self.config.id, ?missing, %error, "the manager's log cannot be read");
+                Err(ManagerError::Log)
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Reads an index node, and with it those that come right after it.
+    async fn load_nodes(&self, file: FileId, addr: BlockAddr) -> Result<Result<(), DecodeError>, StripeError> {
+        let wanted = self.state.lock().around(file, addr);
+        let end = wanted.iter().map(|(_, a)| a.offset + a.len).fold(addr.offset + addr.len, u32::max);
+        let bytes = self.stripe.read(addr.segment, addr.offset..end).await?;
+        let mut state = self.state.lock();
+        for (file, node) in wanted {
+            let begin = (node.offset - addr.offset) as usize;
+            let Some(record) = bytes.get(begin..begin + node.len as usize) else {
+                return Ok(Err(DecodeError::Truncated("index node")));
+            };
+            if let Err(error) = state.install_node(file, node, record) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Repeats a step, loading what it misses, until it has a result.
+    pub(crate) async fn run<T>(
+        &self,
+        mut missing: Missing,
+        mut step: impl FnMut(&mut State) -> Result<T, Stop>,
+    ) -> Result<T, ManagerError> {
+        loop {
+            self.load(missing).await?;
+            let result = step(&mut self.state.lock());
+            match result {
+                Err(Stop::Missing(next)) => missing = next,
+                Err(Stop::Refused(error)) => return Err(error),
+                Ok(value) => {
+                    self.state.lock().evict();
+                    return Ok(value);
+                }
+            }
+        }
+    }
+
+    /// Answers from memory, or later.
+    fn answer<T: Send + 'static>(
+        self: &Arc<Self>,
+        mut step: impl FnMut(&mut State) -> Result<T, Stop> + Send + 'static,
+    ) -> Answer<T, ManagerError> {
+        let first = step(&mut self.state.lock());
+        match first {
+            Ok(value) => Answer::ok(value),
+            Err(Stop::Refused(error)) => Answer::err(error),
+            Err(Stop::Missing(missing)) => {
+                let core = self.clone();
+                Answer::later(async move { core.run(missing, step).await })
+            }
+        }
+    }
+
+    /// Applies as much of a batch as memory allows. `Ok`: all of it.
+    fn step(&self, batch: &mut Batch) -> Result<(), Stop> {
+        while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
+            // Locked anew for each segment, so that other requests are not kept out for a whole batch.
+            let mut state = self.state.lock();
+            match state.turn(*segment) {
+                Turn::Old => {}
+                Turn::TooEarly => {
+                    return Err(ManagerError::BadRequest("segments before this one were not applied").into());
+                }
+                Turn::Next => {
+                    if batch.at.1 == 0 {
+                        deltas.iter().try_for_each(|delta| state.check(delta))?;
+                    }
+                    while batch.at.1 < deltas.len() {
+                        state.apply(&deltas[batch.at.1..])?;
+                        batch.at.1 += 1;
+                    }
+                    state.advance(*segment);
+                }
+            }
+            state.evict();
+            batch.at = (batch.at.0 + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// Applies the rest of a batch, loading what is missing.
+    async fn finish(&self, mut batch: Batch, turn: OwnedMutexGuard<()>) -> Result<(), ManagerError> {
+        let result = loop {
+            match self.step(&mut batch) {
+                Ok(()) => break Ok(()),
+                Err(Stop::Refused(error)) => break Err(error),
+                Err(Stop::Missing(missing)) => {
+                    if let Err(error) = self.load(missing).await {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        drop(turn);
+        result
+    }
+
+    /// Writes a checkpoint with all that is known when this is called, or shares one that another caller writes.
+    pub(crate) async fn checkpoint(&self) -> Result<CheckpointState, ManagerError> {
+        // A snapshot that was taken before this call may lack something; the next one does not.
+        let wanted = self.state.lock().snapshot_count + 1;
+        let _turn = self.checkpointing.lock().await;
+        let snapshot = {
+            let mut state = self.state.lock();
+            match state.installed >= wanted || !state.needs_checkpoint() {
+                true => return Ok(CheckpointState { covered: state.covered() }),
+                false => state.snapshot(),
+            }
+        };
+        let written = self.write(&snapshot).await?;
+        let mut state = self.state.lock();
+        state.install(snapshot, written);
+        state.evict();
+        Ok(CheckpointState { covered: state.covered() })
+    }
+
+    async fn evacuate(&self, segments: Vec<SegmentId>) -> Result<(), ManagerError> {
+        for segment in segments.into_iter().filter(|s| s.log == self.config.log) {
+            let directory = match self.stripe.deltas(segment).await {
+                Ok(bytes) => Directory::decode(&bytes).map_err(|error| error.to_string()),
+                Err(StripeError::SegmentNotFound(_)) => continue,
+                Err(error) => Err(error.to_string()),
+            };
+            let directory = directory.map_err(|error| {
+                tracing::error!(%segment, error, "a segment of the manager's log cannot be read");
+                ManagerError::Log
+            })?;
+            for (key, addr) in directory.records(segment) {
+                let step = |state: &mut State| state.rewrite(key, addr).map_err(Stop::from);
+                let first = step(&mut self.state.lock());
+                if let Err(Stop::Missing(missing)) = first {
+                    self.run(missing, step).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Makes the next checkpoint write a record anew, if it is still the one in use.
+    fn rewrite(&mut self, key: RecordKey, addr: BlockAddr) -> Result<(), Missing> {
+        match key {
+            RecordKey::Node(raw) => {
+                if self.node_record(FileId::new(raw))? == Some(addr) && self.find(FileId::new(raw))? {
+                    self.node_mut(FileId::new(raw));
+                }
+            }
+            RecordKey::Leaf(raw, index) => {
+                let file = FileId::new(raw);
+                if self.find(file)? && self.cache.get(&file).is_some_and(|e| e.homes.get(&index) == Some(&addr)) {
+                    let first = index.saturating_mul(crate::index_node::LEAF_BLOCKS);
+                    self.find_blocks(file, first, first.saturating_add(crate::index_node::LEAF_BLOCKS))?;
+                    if let Some((node, stamp)) = self.node_mut(file) {
+                        node.touch_leaf(index, stamp);
+                    }
+                }
+            }
+            RecordKey::Piece(piece) => {
+                if self.imap.home(piece) == Some(addr) {
+                    self.forced_pieces.insert(piece);
+                }
+            }
+            RecordKey::RootPart(_) | RecordKey::Root => {
+                self.force_root |= self.root.as_ref().is_some_and(|root| root.records.contains(&addr));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Manager for Server {
+    fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
+        self.core.answer(move |state| state.open(client, file, mode))
+    }
+
+    fn locate(&self, _client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
+        self.core.answer(move |state| state.locate(file, first))
+    }
+
+    fn release(&self, client: ClientId, file: FileId) {
+        self.core.state.lock().tokens.release(client, file);
+    }
+
+    fn allocate(&self, _client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {
+        let exhausted = || ManagerError::BadRequest("this manager has no index numbers left for the volume");
+        let first = self.core.state.lock().frontiers.allocate(volume);
+        match first {
+            Allocation::Range(range) => return Answer::ok(range),
+            Allocation::Exhausted => return Answer::err(exhausted()),
+            Allocation::NeedsReserve => {}
+        }
+        let core = self.core.clone();
+        Answer::later(async move {
+            loop {
+                core.checkpoint().await?;
+                // Others may have taken all that was reserved, so once may not be enough.
+                let next = core.state.lock().frontiers.allocate(volume);
+                match next {
+                    Allocation::Range(range) => return Ok(range),
+                    Allocation::Exhausted => return Err(exhausted()),
+                    Allocation::NeedsReserve => {}
+                }
+            }
+        })
+    }
+
+    fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
+        let mut batch = Batch { segments, at: (0, 0) };
+        let core = self.core.clone();
+        match self.core.order.clone().try_lock_owned() {
+            Ok(turn) => match core.step(&mut batch) {
+                Ok(()) => Answer::ok(()),
+                Err(Stop::Refused(error)) => Answer::err(error),
+                Err(Stop::Missing(missing)) => Answer::later(async move {
+                    core.load(missing).await?;
+                    core.finish(batch, turn).await
+                }),
+            },
+            Err(_) => Answer::later(async move {
+                let turn = core.order.clone().lock_owned().await;
+                core.finish(batch, turn).await
+            }),
+        }
+    }
+
+    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
+        let (mut done, mut found) = (0, Vec::new());
+        self.core.answer(move |state| {
+            while let Some(candidate) = candidates.get(done) {
+                found.append(&mut state.live(candidate)?);
+                done += 1;
+            }
+            Ok(std::mem::take(&mut found))
+        })
+    }
+
+    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
+        Answer::ok(self.core.state.lock().usage())
+    }
+
+    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
+        let core = self.core.clone();
+        Answer::later(async move { core.checkpoint().await })
+    }
+
+    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
+        let core = self.core.clone();
+        Answer::later(async move { core.evacuate(segments).await })
+    }
+
+    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
+        Answer::ok(self.core.state.lock().orphans.iter().copied().collect())
+    }
+
+    fn status(&self) -> ManagerStatus {
+        self.core.state.lock().status()
+    }
+}

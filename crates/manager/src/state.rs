@@ -1,0 +1,418 @@
+//! A manager's memory: the pure core behind the server.
+//!
+//! Three layers describe a file, the first that knows it decides: the cache of index nodes (newest; a file that was removed since
+//! the last checkpoint is there as a tombstone), the imap (what the newest durable checkpoint says), and nothing (no such
+//! file). A method that needs something that is only in the log returns [`Missing`] **before it changes anything**; the
+//! server loads that and calls again.
+//!
+//! Invariants:
+//! - An entry that differs from the log (`changed > saved`) is in `dirty` and is never evicted.
+//! - `homes` of an entry are the leaf records that the durable checkpoint has for the file, whatever became of it since.
+//! - `imap`, `own_usage` and `root` change only when a checkpoint has become durable ([`crate::snapshot`]).
+//! - Every cached file is exactly once in `ring`.
+
+use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX, SegmentUsage};
+use crate::frontier::{Frontiers, Reserves};
+use crate::imap::{Imap, Lookup, Piece, piece_of};
+use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
+use crate::map::ManagerMap;
+use crate::root::Root;
+use crate::tokens::TokenTable;
+use crate::usage::Usage;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use types::codec::DecodeError;
+use types::token::{Mode, Scope};
+use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
+
+/// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is read and verified anyway.
+const READ_AROUND_BYTES: u32 = 64 * 1024;
+/// Most entries that one operation looks at to find some to evict; enough to make up for what one load brings in (a piece's
+/// worth of index nodes, each of which may get a second chance first).
+const EVICTION_STEPS_MAX: usize = 4 * crate::imap::PIECE_FILES;
+
+/// What a manager is and serves.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Which manager.
+    pub id: ManagerId,
+    /// Its own log.
+    pub log: LogId,
+    /// Who serves which file.
+    pub map: ManagerMap,
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Index nodes to keep in memory; dirty ones may be more.
+    pub cached_inodes_max: usize,
+}
+
+/// Something that must be read from the manager's own log first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// An imap piece.
+    Piece {
+        /// Its number.
+        key: u64,
+        /// Where it is.
+        addr: BlockAddr,
+    },
+    /// An index node.
+    Node {
+        /// The file.
+        file: FileId,
+        /// Where it is.
+        addr: BlockAddr,
+    },
+    /// A leaf of a block map.
+    Leaf {
+        /// The file.
+        file: FileId,
+        /// The leaf's number.
+        index: u64,
+        /// Where it is.
+        addr: BlockAddr,
+    },
+}
+
+/// Why a step on the state did not give a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Load this, then repeat the step.
+    Missing(Missing),
+    /// The answer is no.
+    Refused(ManagerError),
+}
+
+impl From<Missing> for Stop {
+    fn from(missing: Missing) -> Self {
+        Stop::Missing(missing)
+    }
+}
+impl From<ManagerError> for Stop {
+    fn from(error: ManagerError) -> Self {
+        Stop::Refused(error)
+    }
+}
+
+/// A file in the cache.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// `None`: removed since the last checkpoint.
+    pub(crate) content: Option<Arc<IndexNode>>,
+    /// Leaf records in the durable checkpoint.
+    pub(crate) homes: Arc<LeafHomes>,
+    /// Stamp of the last change; 0 for a node as it was loaded.
+    pub(crate) changed: u64,
+    /// Changes up to this stamp are in the durable checkpoint.
+    pub(crate) saved: u64,
+    /// Used since eviction last looked at it.
+    referenced: bool,
+}
+
+/// A manager's memory.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) identity: Identity,
+    /// Grows with every change.
+    pub(crate) stamp: u64,
+    pub(crate) cache: HashMap<FileId, Entry>,
+    ring: VecDeque<FileId>,
+    pub(crate) dirty: BTreeSet<FileId>,
+    pub(crate) imap: Imap,
+    /// Live bytes of the logs of clients and cleaners.
+    pub(crate) data_usage: Usage,
+    /// Live bytes of this manager's own log, without the root's records.
+    pub(crate) own_usage: Usage,
+    /// All segments of the own log from the floor on, by seq, with their payload length: they count as fully live.
+    pub(crate) own_tail: BTreeMap<u64, (SegmentId, u32)>,
+    pub(crate) orphans: BTreeSet<FileId>,
+    /// Per log: the last seq applied.
+    pub(crate) positions: BTreeMap<LogId, u64>,
+    pub(crate) frontiers: Frontiers,
+    pub(crate) file_count: u64,
+    pub(crate) tokens: TokenTable,
+    /// The newest durable root and its records; `None` before the first checkpoint.
+    pub(crate) root: Option<DurableRoot>,
+    /// Pieces to write anew with the next checkpoint.
+    pub(crate) forced_pieces: BTreeSet<u64>,
+    /// The next checkpoint is written even if nothing changed.
+    pub(crate) force_root: bool,
+    /// Snapshots taken.
+    pub(crate) snapshot_count: u64,
+    /// Number of the newest snapshot that became durable.
+    pub(crate) installed: u64,
+    pub(crate) checkpoint_count: u64,
+}
+
+/// What the newest durable root said of things that change without a record of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DurableRoot {
+    pub(crate) segment: SegmentId,
+    /// The root record, and its parts if it has any.
+    pub(crate) records: Vec<BlockAddr>,
+    pub(crate) positions: BTreeMap<LogId, u64>,
+    pub(crate) reserves: Reserves,
+}
+
+impl State {
+    /// The state of the newest durable root, which is stored in `records`; without one: a manager that knows no file.
+    pub fn new(identity: Identity, root: Option<(Root, SegmentId, Vec<BlockAddr>)>) -> Self {
+        let (root, place) = match root {
+            Some((root, segment, records)) => (root, Some((segment, records))),
+            None => (Root::default(), None),
+        };
+        let slots = identity.map.slots_of(identity.id).collect();
+        State {
+            stamp: 0,
+            cache: HashMap::new(),
+            ring: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            imap: root.imap,
+            data_usage: root.data_usage,
+            own_usage: root.own_usage,
+            own_tail: BTreeMap::new(),
+            orphans: root.orphans,
+            frontiers: Frontiers::new(slots, &root.reserves),
+            file_count: root.file_count,
+            tokens: TokenTable::new(),
+            root: place.map(|(segment, records)| DurableRoot {
+                segment,
+                records,
+                positions: root.positions.clone(),
+                reserves: root.reserves,
+            }),
+            positions: root.positions,
+            forced_pieces: BTreeSet::new(),
+            force_root: false,
+            snapshot_count: 0,
+            installed: 0,
+            checkpoint_count: 0,
+            identity,
+        }
+    }
+
+    /// Errs when the file's slot is served elsewhere.
+    fn serves(&self, file: FileId) -> Result<(), ManagerError> {
+        match self.is_mine(file) {
+            true => Ok(()),
+            false => Err(ManagerError::StaleMap(self.identity.map.epoch)),
+        }
+    }
+
+    /// True when this manager controls the file.
+    pub(crate) fn is_mine(&self, file: FileId) -> bool {
+        self.identity.map.owner_of(file) == self.identity.id
+    }
+
+    /// True when the file exists; its index node is in the cache then.
+    pub(crate) fn find(&mut self, file: FileId) -> Result<bool, Missing> {
+        if let Some(entry) = self.cache.get_mut(&file) {
+            entry.referenced = true;
+            return Ok(entry.content.is_some());
+        }
+        match self.imap.lookup(file) {
+            Lookup::Absent => Ok(false),
+            Lookup::At(addr) => Err(Missing::Node { file, addr }),
+            Lookup::Unloaded(addr) => Err(Missing::Piece { key: piece_of(file), addr }),
+        }
+    }
+
+    /// Where the newest checkpoint has a file's index node.
+    pub(crate) fn node_record(&self, file: FileId) -> Result<Option<BlockAddr>, Missing> {
+        match self.imap.lookup(file) {
+            Lookup::Absent => Ok(None),
+            Lookup::At(addr) => Ok(Some(addr)),
+            Lookup::Unloaded(addr) => Err(Missing::Piece { key: piece_of(file), addr }),
+        }
+    }
+
+    /// A segment of the own log that recovery may need, or that is being written: it counts as fully live.
+    pub(crate) fn keep_own_segment(&mut self, segment: SegmentId, payload_len: u32) {
+        self.own_tail.insert(segment.seq, (segment, payload_len));
+    }
+
+    /// Like [`find`](Self::find), with all leaves that hold any of the blocks `first .. end`.
+    pub(crate) fn find_blocks(&mut self, file: FileId, first: u64, end: u64) -> Result<bool, Missing> {
+        if !self.find(file)? {
+            return Ok(false);
+        }
+        match self.cache.get(&file).and_then(|e| Some((e, e.content.as_ref()?.missing(first, end)?))) {
+            None => Ok(true),
+            Some((entry, index)) => match entry.homes.get(&index) {
+                Some(&addr) => Err(Missing::Leaf { file, index, addr }),
+                // Unloaded leaves come from a node record, together with their homes.
+                None => unreachable!("a leaf that is not in memory has a record"),
+            },
+        }
+    }
+
+    /// The index node of a file in the cache, to read.
+    pub(crate) fn node(&self, file: FileId) -> Option<&IndexNode> {
+        self.cache.get(&file)?.content.as_deref()
+    }
+
+    /// The index node of a file in the cache, to change, with the stamp of the change: it is dirty from now on.
+    pub(crate) fn node_mut(&mut self, file: FileId) -> Option<(&mut IndexNode, u64)> {
+        let entry = self.cache.get_mut(&file)?;
+        let content = entry.content.as_mut()?;
+        self.stamp += 1;
+        if entry.changed <= entry.saved {
+            self.dirty.insert(file);
+        }
+        entry.changed = self.stamp;
+        Some((Arc::make_mut(content), self.stamp))
+    }
+
+    /// Puts a file that has come to be, or ceased to be, in the cache, as dirty.
+    pub(crate) fn put(&mut self, file: FileId, content: Option<IndexNode>) {
+        self.stamp += 1;
+        let ring = &mut self.ring;
+        let entry = self.cache.entry(file).or_insert_with(|| {
+            ring.push_back(file);
+            Entry { content: None, homes: Arc::default(), changed: 0, saved: 0, referenced: true }
+        });
+        entry.content = content.map(Arc::new);
+        entry.changed = self.stamp;
+        self.dirty.insert(file);
+    }
+
+    /// Takes a token and tells what there is to know of a file.
+    pub fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, Stop> {
+        self.serves(file)?;
+        if !self.find_blocks(file, 0, 1)? {
+            return Err(ManagerError::NotFound.into());
+        }
+        let mut grants = Vec::with_capacity(2);
+        for scope in [Scope::Inode, Scope::Blocks { first: 0, end: u64::MAX }] {
+            let decision = self.tokens.request(client, file, scope, mode);
+            if !decision.revoke.is_empty() {
+                // Recalls need a way to the holder, which managers of one machine's client never need.
+                return Err(ManagerError::BadRequest("another client holds the file").into());
+            }
+            grants.push(decision.grant);
+        }
+        let Some(node) = self.node(file) else { return Err(ManagerError::NotFound.into()) };
+        Ok(Opened {
+            inode: node.inode,
+            xattrs: node.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            target: node.target.clone(),
+            located: node.locate(0, RUN_EXTENTS_MAX),
+            grants,
+        })
+    }
+
+    /// Locations from block `first` on.
+    pub fn locate(&mut self, file: FileId, first: u64) -> Result<crate::api::Located, Stop> {
+        self.serves(file)?;
+        if !self.find_blocks(file, first, first.saturating_add(1))? {
+            return Err(ManagerError::NotFound.into());
+        }
+        let mut located = self.node(file).map(|node| node.locate(first, RUN_EXTENTS_MAX)).unwrap_or_default();
+        if located.known_until == first {
+            // The very last block number cannot be in any run.
+            located.known_until = u64::MAX;
+        }
+        Ok(located)
+    }
+
+    /// The index nodes to read together with a file's, from one stretch of the log: files of the same piece that come right
+    /// after it. Checkpoints write nodes in order of file id, so that a walk through a tree reads once for many files.
+    pub fn around(&self, file: FileId, addr: BlockAddr) -> Vec<(FileId, BlockAddr)> {
+        let Some(piece) = self.imap.piece(piece_of(file)) else { return vec![(file, addr)] };
+        let end = addr.offset.saturating_add(READ_AROUND_BYTES.max(addr.len));
+        let close = |a: &BlockAddr| a.segment == addr.segment && a.offset >= addr.offset && a.offset + a.len <= end;
+        let near = piece.files(piece_of(file)).filter(|(f, a)| *f == file || (close(a) && !self.cache.contains_key(f)));
+        near.collect()
+    }
+
+    /// Takes a piece that was read from `addr`.
+    pub fn install_piece(&mut self, key: u64, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
+        self.imap.install(key, addr, Arc::new(Piece::decode(bytes, key)?));
+        Ok(())
+    }
+
+    /// Takes an index node that was read from `addr`, unless something newer is known by now.
+    pub fn install_node(&mut self, file: FileId, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
+        let (node, homes) = IndexNode::decode(bytes, self.identity.block_size)?;
+        if node.inode.id != file {
+            return Err(DecodeError::Invalid("index node owner"));
+        }
+        if self.imap.lookup(file) == Lookup::At(addr) && !self.cache.contains_key(&file) {
+            let content = Some(Arc::new(node));
+            let homes = Arc::new(homes);
+            self.cache.insert(file, Entry { content, homes, changed: 0, saved: 0, referenced: false });
+            self.ring.push_back(file);
+        }
+        Ok(())
+    }
+
+    /// Takes a leaf that was read from `addr`, unless something newer is known by now.
+    pub fn install_leaf(&mut self, file: FileId, index: u64, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
+        let map = decode_leaf(bytes, file.raw(), index, self.identity.block_size)?;
+        if let Some(entry) = self.cache.get_mut(&file)
+            && entry.homes.get(&index) == Some(&addr)
+            && let Some(node) = &mut entry.content
+        {
+            Arc::make_mut(node).install_leaf(index, map);
+        }
+        Ok(())
+    }
+
+    /// True when `missing` is still where it was said to be (a checkpoint may have moved it, and the cleaner deleted the old copy).
+    pub fn is_current(&self, missing: &Missing) -> bool {
+        match *missing {
+            Missing::Piece { key, addr } => self.imap.home(key) == Some(addr),
+            Missing::Node { file, addr } => self.imap.lookup(file) == Lookup::At(addr),
+            Missing::Leaf { file, index, addr } => {
+                self.cache.get(&file).is_some_and(|entry| entry.homes.get(&index) == Some(&addr))
+            }
+        }
+    }
+
+    /// Drops clean index nodes that were not used for long while there are too many (the clock algorithm: a used one gets a
+    /// second chance). Bounded work per call.
+    pub fn evict(&mut self) {
+        for _ in 0..EVICTION_STEPS_MAX {
+            if self.cache.len() <= self.identity.cached_inodes_max || self.cache.len() == self.dirty.len() {
+                break;
+            }
+            let Some(file) = self.ring.pop_front() else { break };
+            let Some(entry) = self.cache.get_mut(&file) else { continue };
+            if entry.changed > entry.saved || entry.referenced {
+                entry.referenced = false;
+                self.ring.push_back(file);
+            } else {
+                self.cache.remove(&file);
+            }
+        }
+    }
+
+    /// Drops a tombstone whose removal is durable.
+    pub(crate) fn drop_tombstone(&mut self, file: FileId) {
+        self.cache.remove(&file);
+        // Its place in the ring goes when the clock passes, or here when many have gathered.
+        if self.ring.len() > 2 * self.cache.len() + 1024 {
+            let cache = &self.cache;
+            self.ring.retain(|file| cache.contains_key(file));
+        }
+    }
+
+    /// Utilisation of all segments. Those of the own log that recovery may need count as fully live.
+    pub fn usage(&self) -> Vec<SegmentUsage> {
+        let kept = |s: SegmentId| s.log == self.identity.log && self.own_tail.contains_key(&s.seq);
+        let own = self.own_usage.iter().filter(|u| !kept(u.segment));
+        let tail = self.own_tail.values().map(|&(segment, len)| SegmentUsage { segment, live_bytes: len.into() });
+        self.data_usage.iter().chain(own).chain(tail).collect()
+    }
+
+    /// For `status`.
+    pub fn status(&self) -> ManagerStatus {
+        ManagerStatus {
+            file_count: self.file_count,
+            cached_count: self.cache.len() as u64,
+            dirty_count: self.dirty.len() as u64,
+            token_count: self.tokens.count(),
+            checkpoint_count: self.checkpoint_count,
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! For tests: stores in memory in a simulated world, and writers of logs for managers to apply.
+
+use crate::api::{ManagerError, SegmentDeltas};
+use crate::server::{Config, Server};
+use crate::{ManagerMap, roll_forward};
+use bytes::Bytes;
+use host::sim::{Machine, Sim};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use storage::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use stripe::{LogTail, LogWriter, Options, Stripe};
+use striped_log::fragment::{Fragment, FragmentHeader};
+use striped_log::segment::SegmentBuilder;
+use types::{
+    BlockAddr, BoxFuture, Delta, DirectoryShape, FileId, FragmentId, FsUuid, InodeRecord, Kind, LogId, ManagerId,
+    SegmentId, StoreId, Time,
+};
+
+/// Bytes per block in all tests.
+pub const BLOCK: u32 = 512;
+pub const CLIENT_LOG: LogId = LogId::new(100);
+pub const CLEANER_LOG: LogId = LogId::new(200);
+pub const MANAGER_LOG: LogId = LogId::new(300);
+
+#[derive(Default)]
+struct Contents {
+    fragments: BTreeMap<(SegmentId, u8), Fragment>,
+    seals: BTreeMap<LogId, Seal>,
+    reads: u64,
+}
+
+/// A store that keeps everything in memory and survives crashes of the machine that asks it.
+#[derive(Clone)]
+pub struct MemStore {
+    id: StoreId,
+    contents: Arc<Mutex<Contents>>,
+    refuses_puts: Arc<Mutex<bool>>,
+    clock: Arc<dyn host::Clock>,
+    random: Arc<dyn host::Random>,
+}
+
+impl MemStore {
+    fn serve<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Contents) -> Result<T, StorageError> + Send + 'static,
+    ) -> BoxFuture<Result<T, StorageError>> {
+        let (contents, clock) = (self.contents.clone(), self.clock.clone());
+        let delay = Duration::from_micros(self.random.next_u64() % 500);
+        Box::pin(async move {
+            clock.sleep(delay).await;
+            let result = work(&mut contents.lock());
+            clock.sleep(delay).await;
+            result
+        })
+    }
+}
+
+impl Storage for MemStore {
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        let refuses = self.refuses_puts.clone();
+        self.serve(move |contents| {
+            if *refuses.lock() {
+                return Err(StorageError::Full);
+            }
+            let segment = fragment.header.id.segment;
+            if contents.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch) {
+                return Err(StorageError::Sealed(segment.log));
+            }
+            let key = (segment, fragment.header.id.index);
+            if contents.fragments.get(&key).is_none_or(|f| f.header.attempt < fragment.header.attempt) {
+                contents.fragments.insert(key, fragment);
+            }
+            Ok(())
+        })
+    }
+
+    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.serve(move |contents| {
+            contents.reads += 1;
+            let fragment = contents.fragments.get(&(id.segment, id.index)).filter(|f| f.header.attempt == attempt);
+            let payload = &fragment.ok_or(StorageError::NotFound(id))?.payload;
+            if range.end as usize > payload.len() {
+                return Err(StorageError::BadRequest("range"));
+            }
+            Ok(payload.slice(range.start as usize..range.end as usize))
+        })
+    }
+
+    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        self.serve(move |contents| {
+            let of_segment = contents.fragments.range((segment, 0)..=(segment, u8::MAX));
+            Ok(of_segment.map(|(_, f)| f.header.clone()).collect())
+        })
+    }
+
+    fn list(&self, log: LogId, from_seq: u64, _: usize) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        self.serve(move |contents| {
+            let mut headers: Vec<FragmentHeader> = contents.fragments.values().map(|f| f.header.clone()).collect();
+            headers.retain(|h| h.id.segment.log == log && h.id.segment.seq >= from_seq);
+            headers.sort_by_key(|h| h.id.segment.seq);
+            Ok(headers)
+        })
+    }
+
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
+        self.serve(|contents| {
+            let mut segments: BTreeMap<SegmentId, u64> = BTreeMap::new();
+            for ((segment, _), fragment) in &contents.fragments {
+                *segments.entry(*segment).or_insert(0) += u64::from(fragment.header.len);
+            }
+            Ok(segments.into_iter().collect())
+        })
+    }
+
+    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
+        self.serve(move |contents| {
+            contents.fragments.retain(|(segment, _), _| !segments.contains(segment));
+            Ok(())
+        })
+    }
+
+    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
+        self.serve(move |contents| {
+            let present = contents.seals.entry(seal.log).or_insert(Seal { epoch: 0, ..seal });
+            if present.epoch < seal.epoch {
+                *present = seal;
+                let discarded = |s: &SegmentId| s.log == seal.log && s.epoch < seal.epoch && s.seq > seal.through;
+                contents.fragments.retain(|(segment, _), _| !discarded(segment));
+            }
+            Ok(contents.seals[&seal.log])
+        })
+    }
+
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
+        self.serve(|contents| Ok(contents.seals.values().copied().collect()))
+    }
+
+    fn put_maps(&self, _: Maps) -> BoxFuture<Result<(), StorageError>> {
+        self.serve(|_| Ok(()))
+    }
+
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
+        self.serve(|_| Ok(Maps::default()))
+    }
+
+    fn verify(&self, _: FragmentId) -> BoxFuture<Result<(), StorageError>> {
+        self.serve(|_| Ok(()))
+    }
+
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
+        let id = self.id;
+        self.serve(move |contents| {
+            let fragment_count = contents.fragments.len() as u64;
+            Ok(StoreStatus { id, capacity_bytes: 1 << 40, used_bytes: 0, fragment_count, writable: true })
+        })
+    }
+}
+
+/// Three stores and, while it runs, one machine with a manager, a client's log and a cleaner's.
+pub struct Setup {
+    pub sim: Sim,
+    pub stores: Vec<MemStore>,
+    pub cached_inodes_max: usize,
+    pub segment_len_max: u32,
+}
+
+/// What runs on the machine.
+pub struct Running {
+    pub machine: Machine,
+    pub stripe: Arc<Stripe>,
+    pub server: Arc<Server>,
+    pub client: TestWriter,
+    pub cleaner: TestWriter,
+}
+
+impl Setup {
+    pub fn new(seed: u64) -> Setup {
+        let sim = Sim::new(seed);
+        let host = sim.machine("stores").host();
+        let store = |id| MemStore {
+            id: StoreId::new(id),
+            contents: Arc::default(),
+            refuses_puts: Arc::default(),
+            clock: host.clock.clone(),
+            random: host.random.clone(),
+        };
+        let stores = (1..=3).map(store).collect();
+        Setup { sim, stores, cached_inodes_max: 8, segment_len_max: 1 << 20 }
+    }
+
+    pub fn refuse_puts(&self, refuse: bool) {
+        self.stores.iter().for_each(|s| *s.refuses_puts.lock() = refuse);
+    }
+
+    pub fn reads(&self) -> u64 {
+        self.stores.iter().map(|s| s.contents.lock().reads).sum()
+    }
+
+    pub fn config(&self) -> Config {
+        let id = ManagerId::new(0);
+        Config {
+            id,
+            log: MANAGER_LOG,
+            block_size: BLOCK,
+            map: ManagerMap::single(id),
+            cached_inodes_max: self.cached_inodes_max,
+        }
+    }
+
+    pub fn stripe(&self, machine: &Machine) -> Arc<Stripe> {
+        let stores = self.stores.iter().map(|s| (s.id, Arc::new(s.clone()) as Arc<dyn Storage>)).collect();
+        let options = Options { put_timeout: Duration::from_millis(200), ..Options::default() };
+        Stripe::new(machine.host(), FsUuid([7; 16]), stores, options)
+    }
+
+    /// Mounts: opens the manager, then rolls the client's log forward and the cleaner's.
+    pub async fn start(&self) -> Result<Running, ManagerError> {
+        let machine = self.sim.machine("node");
+        let stripe = self.stripe(&machine);
+        let server = Server::open_sized(machine.host(), stripe.clone(), self.config(), 0, self.segment_len_max).await?;
+        let managers = [server.clone()];
+        let (client, _) = roll_forward(&stripe, &managers, CLIENT_LOG).await?;
+        let (cleaner, _) = roll_forward(&stripe, &managers, CLEANER_LOG).await?;
+        let (client, cleaner) = (TestWriter::new(&stripe, client), TestWriter::new(&stripe, cleaner));
+        Ok(Running { machine, stripe, server, client, cleaner })
+    }
+}
+
+/// Writes a log as clients and cleaners do.
+pub struct TestWriter {
+    pub writer: Arc<LogWriter>,
+    pub next_seq: u64,
+}
+
+impl TestWriter {
+    fn new(stripe: &Arc<Stripe>, tail: LogTail) -> TestWriter {
+        let next_seq = tail.next_seq;
+        TestWriter { writer: LogWriter::new(stripe.clone(), tail), next_seq }
+    }
+
+    /// Starts a segment with `len` bytes of blocks; `deltas` is told where they are. It is on its way when this returns.
+    pub fn submit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
+        let (segment, previous) = self.writer.begin();
+        self.next_seq = segment.seq + 1;
+        let mut builder = SegmentBuilder::new(segment, previous);
+        let addr = match len {
+            0 => BlockAddr { segment, offset: 0, len },
+            _ => builder.push_block(Bytes::from(vec![0xa5; len as usize])),
+        };
+        let deltas = deltas(addr);
+        let mut bytes = Vec::new();
+        deltas.iter().for_each(|delta| delta.encode(&mut bytes));
+        self.writer.submit(builder.finish(bytes));
+        SegmentDeltas { segment, deltas: Arc::new(deltas) }
+    }
+
+    /// As [`submit`](Self::submit), and waits until it is durable.
+    pub async fn commit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
+        let segment = self.submit(len, deltas);
+        self.writer.wait_committed(segment.segment.seq).await.expect("stores are well");
+        segment
+    }
+}
+
+/// An inode of a file, told apart by `version`.
+pub fn inode(id: FileId, nlink: u32, version: u64) -> InodeRecord {
+    let time = Time { sec: version as i64, nsec: 5 };
+    InodeRecord {
+        id,
+        kind: Kind::File,
+        mode: 0o644,
+        nlink,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        size: version * 1000,
+        stored_bytes: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        parent: FileId::new(0),
+        shape: DirectoryShape::default(),
+    }
+}

@@ -1,0 +1,4 @@
+//! A manager over stores in memory, in the simulated world.
+
+mod model;
+mod requests;

@@ -1,0 +1,363 @@
+//! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per block.
+
+use crate::api::{BlockAt, Manager, SegmentDeltas};
+use crate::frontier::COUNTER_FIRST;
+use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
+use host::SplitMix64;
+use std::collections::{BTreeMap, BTreeSet};
+use types::token::Mode;
+use types::{BlockAddr, ClientId, Delta, Extent, FileId, InodeRecord, SegmentId};
+
+const CLIENT: ClientId = ClientId::new(1);
+/// Ids that are in use at a time; a removed file's id is never used again.
+const FILES: u64 = 24;
+
+/// What the model knows of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct ModelFile {
+    inode: Option<InodeRecord>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    target: Option<Vec<u8>>,
+    blocks: BTreeMap<u64, BlockAddr>,
+}
+
+/// All files.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Model(BTreeMap<FileId, ModelFile>);
+
+impl Model {
+    fn apply(&mut self, delta: &Delta) {
+        let id = delta.file();
+        match delta {
+            Delta::Inode(inode) => self.0.entry(id).or_default().inode = Some(*inode),
+            Delta::Remove { .. } => drop(self.0.remove(&id)),
+            other => {
+                let Some(file) = self.0.get_mut(&id) else { return };
+                match other {
+                    Delta::Blocks { extent, .. } => file.blocks.extend(blocks_of(extent)),
+                    Delta::Unmap { first, end, .. } => file.blocks.retain(|b, _| b < first || b >= end),
+                    Delta::Xattr { name, value: Some(value), .. } => {
+                        drop(file.xattrs.insert(name.clone(), value.clone()))
+                    }
+                    Delta::Xattr { name, value: None, .. } => drop(file.xattrs.remove(name)),
+                    Delta::Symlink { target, .. } => file.target = Some(target.clone()),
+                    Delta::Move { from, to, .. } => {
+                        let targets = blocks_of(&Extent { addr: *to, ..*from });
+                        for ((block, from), (_, to)) in blocks_of(from).zip(targets) {
+                            if file.blocks.get(&block) == Some(&from) {
+                                file.blocks.insert(block, to);
+                            }
+                        }
+                    }
+                    Delta::Inode(_) | Delta::Remove { .. } => {}
+                }
+            }
+        }
+    }
+
+    /// Live bytes per segment.
+    fn usage(&self) -> BTreeMap<SegmentId, u64> {
+        let mut usage = BTreeMap::new();
+        for addr in self.0.values().flat_map(|file| file.blocks.values()) {
+            *usage.entry(addr.segment).or_insert(0) += u64::from(addr.len);
+        }
+        usage
+    }
+}
+
+fn blocks_of(extent: &Extent) -> impl Iterator<Item = (u64, BlockAddr)> + use<> {
+    let extent = *extent;
+    (extent.first..extent.end()).filter_map(move |b| Some((b, extent.slice(b, b + 1, BLOCK)?.addr)))
+}
+
+/// A client, a cleaner and an operator that do random things.
+struct World {
+    setup: Setup,
+    random: SplitMix64,
+    model: Model,
+    /// Ids that may be used, with holes where files were removed.
+    ids: Vec<FileId>,
+    next_id: u64,
+    version: u64,
+    /// Committed, and known to the model, but not yet sent to the manager.
+    unsent: Vec<SegmentDeltas>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut setup = Setup::new(seed);
+        let random = SplitMix64::new(seed ^ 0x5eed);
+        setup.cached_inodes_max = [2, 6, 1000][random.below(3) as usize];
+        setup.segment_len_max = [9_000, 40_000, 1 << 20][random.below(3) as usize];
+        let ids = (0..FILES).map(|n| FileId::in_slot(0, 0, COUNTER_FIRST + n * 40)).collect();
+        let model = Model::default();
+        World { setup, random, model, ids, next_id: FILES, version: 0, unsent: Vec::new() }
+    }
+
+    fn below(&self, n: u64) -> u64 {
+        self.random.below(n)
+    }
+
+    /// A block near the beginning of a leaf, mostly the first.
+    fn block(&self) -> u64 {
+        [0, 0, 0, 8192, 16384, 3 * 8192][self.below(6) as usize] + self.below(40)
+    }
+
+    fn some_file(&self) -> FileId {
+        self.ids[self.below(self.ids.len() as u64) as usize]
+    }
+
+    /// Deltas for blocks that are stored from `addr` on, and how many bytes of it they take.
+    fn client_deltas(&mut self, addr: BlockAddr) -> Vec<Delta> {
+        let mut out = Vec::new();
+        let mut offset = 0;
+        let mut known: BTreeSet<FileId> = self.model.0.keys().copied().collect();
+        for _ in 0..1 + self.below(6) {
+            let at = self.below(self.ids.len() as u64) as usize;
+            let file = self.ids[at];
+            self.version += 1;
+            if known.insert(file) || self.below(5) == 0 {
+                let nlink = u32::from(self.below(6) > 0);
+                out.push(Delta::Inode(inode(file, nlink, self.version)));
+            }
+            match self.below(12) {
+                0..=4 => {
+                    let extent = self.extent(addr, &mut offset, 1 + self.below(12) as u32);
+                    out.push(Delta::Blocks { file, extent });
+                }
+                5 => {
+                    // Every other block, to make a map long.
+                    let base = self.block();
+                    for i in 0..40 {
+                        let one = self.extent(addr, &mut offset, 1);
+                        out.push(Delta::Blocks { file, extent: Extent { first: base + 2 * i, ..one } });
+                    }
+                }
+                6 => {
+                    let first = self.block();
+                    let end = [first + self.below(30), u64::MAX][self.below(2) as usize];
+                    out.push(Delta::Unmap { file, first, end });
+                }
+                7 | 8 => {
+                    let value = (self.below(3) > 0).then(|| vec![self.version as u8; 20]);
+                    out.push(Delta::Xattr { file, name: vec![b'u', self.below(4) as u8], value });
+                }
+                9 => out.push(Delta::Symlink { file, target: self.version.to_le_bytes().to_vec() }),
+                _ => {
+                    out.push(Delta::Remove { file });
+                    self.ids[at] = FileId::in_slot(0, 0, COUNTER_FIRST + self.next_id * 40);
+                    self.next_id += 1;
+                }
+            }
+        }
+        assert!(offset <= addr.len);
+        out
+    }
+
+    fn extent(&self, addr: BlockAddr, offset: &mut u32, count: u32) -> Extent {
+        let cut = [0, 0, self.below(u64::from(BLOCK)) as u32][self.below(3) as usize];
+        let len = count * BLOCK - cut;
+        let extent =
+            Extent { first: self.block(), count, addr: BlockAddr { offset: addr.offset + *offset, len, ..addr } };
+        *offset += len;
+        extent
+    }
+
+    /// The client commits something; the manager may hear of it later.
+    async fn change(&mut self, run: &mut Running) {
+        let deltas = run.client.commit(6 * 40 * BLOCK, |addr| self.client_deltas(addr)).await;
+        deltas.deltas.iter().for_each(|delta| self.model.apply(delta));
+        self.unsent.push(deltas);
+        if self.below(3) > 0 {
+            self.send(run).await;
+        }
+    }
+
+    async fn send(&mut self, run: &Running) {
+        run.server.apply(std::mem::take(&mut self.unsent)).await.unwrap();
+    }
+
+    /// The cleaner moves runs that it saw a while ago; some are not there any more by the time it offers the copies.
+    async fn clean(&mut self, run: &mut Running) {
+        self.send(run).await;
+        let mut moves = Vec::new();
+        for _ in 0..self.below(4) {
+            let Some(file) = self.model.0.get(&self.some_file()) else { continue };
+            let Some((&first, &addr)) = file.blocks.iter().next() else { continue };
+            // As far as it goes on in file and segment.
+            let mut whole = Extent { first, count: 1, addr };
+            for (&b, &addr) in file.blocks.range(first + 1..) {
+                let next = Extent { first: b, count: 1, addr };
+                if !whole.continues(&next, BLOCK) {
+                    break;
+                }
+                whole.count += 1;
+                whole.addr.len += addr.len;
+            }
+            let id = file.inode.map(|i| i.id).unwrap_or(FileId::ROOT);
+            moves.push(BlockAt { file: id, extent: whole });
+        }
+        if self.below(2) == 0 {
+            self.change(run).await;
+            self.send(run).await;
+        }
+        let live = run.server.live(moves.clone()).await.unwrap();
+        for BlockAt { file, extent } in &live {
+            for (b, addr) in blocks_of(extent) {
+                assert_eq!(self.model.0[file].blocks.get(&b), Some(&addr), "not live");
+            }
+        }
+        let len = moves.iter().map(|m| m.extent.addr.len).sum();
+        let moved = run
+            .cleaner
+            .commit(len, |mut to| {
+                let offer = |m: &BlockAt| {
+                    to.len = m.extent.addr.len;
+                    let delta = Delta::Move { file: m.file, from: m.extent, to };
+                    to.offset += to.len;
+                    delta
+                };
+                moves.iter().map(offer).collect()
+            })
+            .await;
+        moved.deltas.iter().for_each(|delta| self.model.apply(delta));
+        run.server.apply(vec![moved]).await.unwrap();
+    }
+
+    /// Evacuates some of the manager's own segments, then deletes everything that is free by the rules for cleaners.
+    async fn reclaim(&mut self, run: &Running) {
+        let own: Vec<SegmentId> =
+            run.stripe.segments().await.unwrap().into_keys().filter(|s| s.log.raw() == 300).collect();
+        let victims = own.into_iter().filter(|_| self.below(3) == 0).collect();
+        run.server.evacuate(victims).await.unwrap();
+        let covered: BTreeMap<_, _> = run.server.checkpoint().await.unwrap().covered.into_iter().collect();
+        let used: BTreeSet<SegmentId> = run.server.usage().await.unwrap().iter().map(|u| u.segment).collect();
+        let all = run.stripe.segments().await.unwrap();
+        let free =
+            all.into_keys().filter(|s| !used.contains(s) && covered.get(&s.log).is_some_and(|&seq| s.seq <= seq));
+        run.stripe.delete(free.collect()).await;
+    }
+
+    /// Crashes the machine, at once or in the middle of something, and mounts again.
+    async fn crash(&mut self, run: Running) -> Running {
+        let Running { machine, server, mut client, .. } = run;
+        let mut in_doubt = None;
+        if self.below(3) > 0 {
+            machine.crash_after(self.below(60));
+            if self.below(2) == 0 {
+                in_doubt = Some(submit_in_doubt(self, &mut client));
+            }
+            let (unsent, both) = (std::mem::take(&mut self.unsent), self.below(2) == 0);
+            let work = machine.run(async move {
+                let applied = server.apply(unsent).await;
+                let checkpoint = server.checkpoint().await;
+                if both {
+                    let _ = server.checkpoint().await;
+                }
+                (applied, checkpoint)
+            });
+            if let Ok((applied, _)) = work.await {
+                applied.expect("deltas can be applied while the machine is up");
+            }
+        }
+        machine.crash();
+        drop(machine);
+        self.unsent.clear();
+        // Recovery itself may crash, too.
+        if self.below(3) == 0 {
+            let node = self.setup.sim.machine("node");
+            node.crash_after(self.below(80));
+            let (stripe, config, len) = (self.setup.stripe(&node), self.setup.config(), self.setup.segment_len_max);
+            let host = node.host();
+            let opening = node.run(async move { crate::Server::open_sized(host, stripe, config, 0, len).await });
+            if let Ok(opened) = opening.await {
+                opened.expect("opens while all stores are up");
+            }
+            node.crash();
+        }
+        let run = self.setup.start().await.expect("opens while all stores are up");
+        if let Some(segment) = in_doubt
+            && segment.segment.seq < run.client.next_seq
+        {
+            segment.deltas.iter().for_each(|delta| self.model.apply(delta));
+        }
+        run
+    }
+
+    /// The manager tells of every file what the model knows, and its counts are right.
+    async fn compare(&mut self, run: &Running) {
+        self.send(run).await;
+        let mut orphans = Vec::new();
+        for (&id, file) in &self.model.0 {
+            let opened = run.server.open(CLIENT, id, Mode::Write).await.unwrap_or_else(|e| panic!("{id:?}: {e}"));
+            assert_eq!(Some(opened.inode), file.inode);
+            let xattrs: BTreeMap<_, _> = opened.xattrs.iter().map(|(k, v)| (k.clone(), v.to_vec())).collect();
+            assert_eq!(xattrs, file.xattrs);
+            assert_eq!(opened.target.map(|t| t.to_vec()), file.target);
+            let (mut located, mut blocks, mut at) = (opened.located, BTreeMap::new(), 0);
+            loop {
+                for extent in &located.extents {
+                    assert!(extent.first >= at && extent.end() <= located.known_until);
+                    blocks.extend(blocks_of(extent));
+                }
+                at = located.known_until;
+                if at == u64::MAX {
+                    break;
+                }
+                located = run.server.locate(CLIENT, id, at).await.unwrap();
+                assert!(located.known_until > at, "no progress");
+            }
+            assert_eq!(blocks, file.blocks, "{id:?}");
+            if opened.inode.nlink == 0 {
+                orphans.push(id);
+            }
+        }
+        assert_eq!(run.server.orphans().await.unwrap(), orphans);
+        assert_eq!(run.server.status().file_count, self.model.0.len() as u64);
+        let usage = run.server.usage().await.unwrap().into_iter().filter(|u| u.segment.log.raw() != 300);
+        assert_eq!(usage.map(|u| (u.segment, u.live_bytes)).collect::<BTreeMap<_, _>>(), self.model.usage());
+        let report = run.server.audit().await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
+/// The client submits a segment without waiting; whether it survives the crash shows afterwards.
+fn submit_in_doubt(world: &mut World, client: &mut TestWriter) -> SegmentDeltas {
+    client.submit(6 * 40 * BLOCK, |addr| world.client_deltas(addr))
+}
+
+fn run(seed: u64, steps: u32) -> u64 {
+    let mut world = World::new(seed);
+    let sim = world.setup.sim.clone();
+    sim.block_on(async {
+        let mut run = world.setup.start().await.unwrap();
+        for _ in 0..steps {
+            match world.below(20) {
+                0..=9 => world.change(&mut run).await,
+                10..=12 => world.clean(&mut run).await,
+                13..=15 => drop(run.server.checkpoint().await.unwrap()),
+                16 => world.reclaim(&run).await,
+                17 => world.compare(&run).await,
+                _ => {
+                    run = world.crash(run).await;
+                    world.compare(&run).await;
+                }
+            }
+        }
+        world.compare(&run).await;
+    });
+    sim.digest()
+}
+
+#[test]
+fn model_random_deltas_checkpoints_crashes_and_cleaning() {
+    for seed in 0..60 {
+        println!("seed {seed}");
+        run(seed, 60);
+    }
+}
+
+#[test]
+fn sim_same_seed_gives_the_same_run() {
+    assert_eq!(run(7, 40), run(7, 40));
+}
