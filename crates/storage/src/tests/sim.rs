@@ -1,8 +1,8 @@
 //! The server on simulated disks: crashes, power losses, failing writes and syncs, full disks, rot.
 
 use super::model::{Model, below, check_opened, identity, live};
-use crate::api::{Storage, StorageError};
-use crate::server::{OpenError, Server};
+use crate::api::{Seal, Storage, StorageError};
+use crate::server::{Identity, OpenError, Server};
 use crate::slots::SLOT_LEN;
 use crate::testing::fragment;
 use host::sim::{Sim, SimDisk};
@@ -10,6 +10,7 @@ use host::{Host, SplitMix64};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use types::{LogId, StoreId};
 
 const DISK_BYTES: u64 = 64 << 20;
 /// Starts of the store under each seed.
@@ -78,13 +79,13 @@ fn crash_anything_acknowledged_survives_and_the_rest_is_whole_or_not_at_all() {
         return;
     }
     let (mut acknowledged, mut full, mut crashed) = (0, 0, 0);
-    for seed in 0..24 {
+    for seed in 0..16 {
         let (model, _) = lives(seed, LIVES);
         acknowledged += model.acknowledged;
         full += model.full;
         crashed += model.crashed_into;
     }
-    assert!(acknowledged > 3000 && full > 20 && crashed > 30, "{acknowledged} {full} {crashed}");
+    assert!(acknowledged > 2000 && full > 20 && crashed > 20, "{acknowledged} {full} {crashed}");
 }
 
 #[test]
@@ -211,13 +212,50 @@ fn a_rotten_checkpoint_is_reported_and_never_goes_back_in_time() {
 }
 
 #[test]
+fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() {
+    for polls in 0..60 {
+        let sim = Sim::new(polls);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        closed_store(&sim, &disk, 0..5);
+        let seal = |epoch| Seal { log: LogId::new(2), epoch, through: 0 };
+
+        // The body is durable, but the heads are only to be seen.
+        let server = open(&sim, &disk).unwrap();
+        let machine = sim.machine("store");
+        sim.block_on(async {
+            let syncs = disk.counts().syncs;
+            let sealing = machine.run(async move { server.seal(seal(1)).await });
+            while disk.counts().syncs == syncs {
+                machine.host().clock.sleep(Duration::from_micros(1)).await;
+            }
+            disk.fail_next_syncs(1);
+            assert!(matches!(sealing.await, Ok(Err(StorageError::Disk(_)))));
+        });
+        machine.crash();
+
+        // The next life builds upon it and overwrites the checkpoint before.
+        let server = open(&sim, &disk).unwrap();
+        assert_eq!(sim.block_on(server.seals()), Ok(vec![seal(1)]), "the heads were to be seen");
+        let machine = sim.machine("store");
+        machine.crash_after(polls);
+        let sealed = sim.block_on(machine.run(async move { server.seal(seal(2)).await }));
+        machine.crash();
+        disk.power_loss();
+        let server = open(&sim, &disk).unwrap();
+        assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, 5);
+        let seals = sim.block_on(server.seals()).unwrap();
+        assert!(seals == [seal(2)] || (sealed.is_err() && seals == [seal(1)]), "{seals:?} after {sealed:?}");
+    }
+}
+
+#[test]
 fn checkpoints_of_different_stores_do_not_mix() {
     let sim = Sim::new(5);
     let (disk, other) = (SimDisk::new(&sim, DISK_BYTES), SimDisk::new(&sim, DISK_BYTES));
     closed_store(&sim, &disk, 0..2);
     sim.block_on(async {
         let machine = sim.machine("store");
-        let identity = crate::server::Identity { store: types::StoreId::new(9), ..identity() };
+        let identity = Identity { store: StoreId::new(9), ..identity() };
         Server::create(machine.host(), other.mount(&machine), identity).await.unwrap().close().await.unwrap();
         let (from, to) = (other.mount(&machine), disk.mount(&machine));
         let (from, to) =
@@ -240,7 +278,7 @@ fn a_failed_sync_stops_changes_but_not_reads_until_reopened() {
         disk.fail_next_syncs(1);
         assert!(matches!(server.put(fragment(1, 3, 0, 10)).await, Err(StorageError::Disk(_))));
         assert_eq!(server.put(fragment(1, 4, 0, 10)).await, Err(StorageError::Unavailable));
-        let seal = crate::api::Seal { log: types::LogId::new(1), epoch: 1, through: 0 };
+        let seal = Seal { log: LogId::new(1), epoch: 1, through: 0 };
         assert_eq!(server.seal(seal).await, Err(StorageError::Unavailable));
         assert_eq!(server.seals().await, Ok(vec![]), "a refused seal is not in force");
         assert!(!server.status().await.unwrap().writable);
