@@ -29,6 +29,10 @@ pub(super) async fn listing_has_each_name_once(t: Ctx) {
         };
         expected.insert(name.into_bytes(), (id, kind));
     }
+    ok!(t.rename(&SU, dir, b"name-4", dir, b"name-7", Default::default()));
+    if let Some(moved) = expected.remove(&b"name-4"[..]) {
+        expected.insert(b"name-7".to_vec(), moved);
+    }
     let handle = ok!(t.opendir(&SU, dir));
     for (count, plus) in [(1, false), (7, true), (10_000, true)] {
         let listed = list(&t, dir, handle, 0, count, plus).await;

@@ -205,6 +205,9 @@ pub(super) async fn moving_a_directory_needs_write_permission_on_it(t: Ctx) {
     ok!(t.rename(&u, a, b"theirs", a, b"x", Default::default()));
     ok!(t.mkdir(&u, a, b"mine", 0o755, 0));
     ok!(t.rename(&u, a, b"mine", b, b"mine", Default::default()));
+    let exchange = crate::fs::RenameFlags { exchange: true, ..Default::default() };
+    refuses!(t.rename(&u, b, b"mine", a, b"x", exchange), AccessDenied);
+    refuses!(t.rename(&u, a, b"x", b, b"mine", exchange), AccessDenied);
 }
 
 pub(super) async fn truncate_needs_a_right(t: Ctx) {
