@@ -70,12 +70,14 @@ pub struct StoreStatus {
 
 /// A storage server. Every future may take as long as a disk or a network takes; callers bound their waits.
 pub trait Storage: Send + Sync + 'static {
-    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok; a later attempt replaces an earlier one.
+    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok, and replaces it if it was found damaged;
+    /// with another header it is a `BadRequest`. Attempts at one fragment are kept beside each other until the segment is
+    /// deleted: until the later one is complete on all its stores, the earlier may be all that makes the segment readable.
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>>;
     /// Payload bytes `range` of a fragment, verified: both ends are extended to chunk boundaries for the check, but exactly
     /// `range` is returned. `attempt`, when the fragment is there with another one, gives `NotFound`.
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>>;
-    /// Headers of all fragments of a segment that are here.
+    /// Headers of all fragments of a segment that are here, all attempts.
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
     /// Headers of the fragments of a log with seq >= `from_seq`, ordered by seq, at most `count_max`, whole seqs only.
     fn list(&self, log: LogId, from_seq: u64, count_max: usize)

@@ -121,16 +121,7 @@ impl Committer {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
         while let Some(put) = waiting.pop_front() {
-            let refused = if !state.writable {
-                Some(Err(StorageError::Unavailable))
-            } else if state.is_sealed(&put.key.segment()) {
-                Some(Err(StorageError::Sealed(put.key.log)))
-            } else if state.index.get(&put.key).is_some() {
-                Some(Ok(()))
-            } else {
-                None
-            };
-            if let Some(answer) = refused {
+            if let Some(answer) = state.answer_put(&put.key, &put.fragment.header) {
                 let _ = put.done.send(answer);
                 continue;
             }
@@ -157,11 +148,9 @@ impl Committer {
         let result = self.write(writes).await;
         let state = &mut *self.shared.state.lock();
         for (key, held, done) in puts {
-            let footprint = footprint(held.header.len());
             match &result {
-                // The same fragment may have been put twice at the same time.
-                Ok(()) if state.index.get(&key).is_none() => drop(state.index.insert(key, held)),
-                _ => state.slots.release(held.place, footprint),
+                Ok(()) => state.insert(key, held),
+                Err(_) => state.slots.release(held.place, footprint(held.header.len())),
             }
             let _ = done.send(result.clone());
         }
@@ -218,10 +207,9 @@ impl Committer {
                 };
             }
         }
-        let result = match self.unrecorded || !self.shared.state.lock().writable {
-            true => self.checkpoint(self.reserve_target, KEEP_FREE).await,
-            false => Ok(()),
-        };
+        let writable = self.shared.state.lock().writable;
+        let result =
+            if self.unrecorded || !writable { self.checkpoint(self.reserve_target, KEEP_FREE).await } else { Ok(()) };
         let state = self.shared.state.lock();
         for control in controls {
             match control {

@@ -16,7 +16,7 @@ use crate::shared::{Shared, State};
 use crate::slots::{Place, Reserved, SLOT_LEN, Slots, footprint};
 use bytes::Bytes;
 use host::{Disk, Host};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Server {
 
         let live = index.iter().map(|(_, held)| (held.place, footprint(held.header.len())));
         let slots = Slots::recover(slot_count, live, &partial).map_err(OpenError::damaged)?;
-        let state = State { index, slots, seals, maps, writable: true, deleted_count: 0 };
+        let state = State { index, slots, seals, maps, damaged: BTreeSet::new(), writable: true, deleted_count: 0 };
         let shared = Shared::new(head.identity, files, state);
         let committer = Committer::new(shared.clone(), head.sequence, which);
         host.tasks.spawn(Box::pin(committer.run()));
@@ -151,7 +151,7 @@ impl Shared {
             let read = result.map_err(|error| StorageError::Disk(error.to_string()))?;
             for (chunk, chunk_index) in read.chunks(CHUNK_LEN as usize).zip(chunks) {
                 if crc32c(chunk) != held.header.chunk_crc(chunk_index) {
-                    return Err(StorageError::Damaged(key.id()));
+                    return Err(self.damaged(key, held.place));
                 }
             }
             let skip = (range.start - bytes.start) as usize;
@@ -165,6 +165,15 @@ impl Shared {
         let state = self.state.lock();
         let held = state.index.get(key).ok_or(StorageError::NotFound(key.id()))?;
         Ok(held.place == place)
+    }
+
+    /// Remembers that the bytes at `place` are not what they were.
+    fn damaged(&self, key: Key, place: Place) -> StorageError {
+        let state = &mut *self.state.lock();
+        if state.index.get(&key).is_some_and(|held| held.place == place) && state.damaged.insert(key) {
+            tracing::warn!(store = %self.identity.store, fragment = %key.id(), attempt = key.attempt, "fragment is damaged");
+        }
+        StorageError::Damaged(key.id())
     }
 
     async fn verify(&self, id: FragmentId) -> Result<(), StorageError> {
@@ -193,7 +202,7 @@ impl Shared {
                 Ok(header) if Ok(&header) == known.as_ref() && chunk_crcs(&read[HEADER_LEN..]) == header.chunk_crcs => {
                     Ok(())
                 }
-                _ => Err(StorageError::Damaged(id)),
+                _ => Err(self.damaged(key, held.place)),
             };
         }
     }
@@ -217,14 +226,8 @@ impl Storage for Server {
         };
         {
             let state = self.shared.state.lock();
-            if state.is_sealed(&key.segment()) {
-                return now(Err(StorageError::Sealed(key.log)));
-            }
-            if !state.writable {
-                return now(Err(StorageError::Unavailable));
-            }
-            if state.index.get(&key).is_some() {
-                return now(Ok(()));
+            if let Some(answer) = state.answer_put(&key, &fragment.header) {
+                return now(answer);
             }
         }
         let shared = self.shared.clone();

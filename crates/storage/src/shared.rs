@@ -3,12 +3,13 @@
 use crate::api::{Maps, Seal, StorageError};
 use crate::checkpoint::Identity;
 use crate::files::Files;
-use crate::index::{Index, Key};
+use crate::index::{Held, Index, Key, discards};
+use crate::packed::PackedHeader;
 use crate::slots::{Slots, footprint};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use striped_log::fragment::Fragment;
+use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use types::{LogId, SegmentId};
 
@@ -44,6 +45,8 @@ pub struct State {
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.
     pub maps: Maps,
+    /// Fragments found damaged since the start: putting one of them again replaces what is there.
+    pub damaged: BTreeSet<Key>,
     /// False after a failed write or sync, and when closed.
     pub writable: bool,
     /// Fragments deleted since the last checkpoint.
@@ -56,8 +59,36 @@ impl State {
         self.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch)
     }
 
+    /// What putting a fragment comes to without writing it: `None` if it is to be written.
+    pub fn answer_put(&self, key: &Key, header: &FragmentHeader) -> Option<Result<(), StorageError>> {
+        if self.is_sealed(&key.segment()) {
+            return Some(Err(StorageError::Sealed(key.log)));
+        }
+        if !self.writable {
+            return Some(Err(StorageError::Unavailable));
+        }
+        let held = self.index.get(key)?;
+        if held.header != PackedHeader::new(header) {
+            return Some(Err(StorageError::BadRequest("this attempt is here with other contents")));
+        }
+        (!self.damaged.contains(key)).then_some(Ok(()))
+    }
+
+    /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is there and good stays.
+    pub fn insert(&mut self, key: Key, held: Held) {
+        let footprint = footprint(held.header.len());
+        let replaced = match self.index.get(&key) {
+            Some(_) if !self.damaged.remove(&key) => Some(held.place),
+            _ => self.index.insert(key, held).map(|old| old.place),
+        };
+        if let Some(place) = replaced {
+            self.slots.release(place, footprint);
+        }
+    }
+
     /// Forgets the fragments of a segment.
     pub fn delete(&mut self, segment: SegmentId) {
+        self.damaged.retain(|key| key.segment() != segment);
         for held in self.index.remove_segment(segment) {
             self.slots.release(held.place, footprint(held.header.len()));
             self.deleted_count += 1;
@@ -70,6 +101,7 @@ impl State {
             return false;
         }
         self.seals.insert(seal.log, seal);
+        self.damaged.retain(|key| !discards(&seal, &key.segment()));
         for held in self.index.remove_discarded(&seal) {
             self.slots.release(held.place, footprint(held.header.len()));
             self.deleted_count += 1;

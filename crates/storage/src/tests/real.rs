@@ -88,6 +88,10 @@ fn fragments_that_do_not_belong_here_are_refused() {
         odd.header.chunk_crcs.push(0);
         assert!(refused(server.put(odd).await));
 
-        assert_eq!(server.put(good).await, Ok(()));
+        assert_eq!(server.put(good.clone()).await, Ok(()));
+        assert_eq!(server.put(good.clone()).await, Ok(()));
+        let mut other_contents = good;
+        other_contents.header.delta_offset += 1;
+        assert!(refused(server.put(other_contents).await));
     });
 }

@@ -169,6 +169,29 @@ fn rot_in_one_fragment_is_noticed_and_costs_no_other() {
 }
 
 #[test]
+fn putting_a_damaged_fragment_again_repairs_it() {
+    let sim = Sim::new(3);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..1);
+    disk.rot("fragments", 70_000..80_000, 1);
+    let good = fragment(1, 0, 0, 100_000);
+    let id = good.header.id;
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        assert_eq!(server.verify(id).await, Err(StorageError::Damaged(id)));
+        server.put(good.clone()).await.unwrap();
+        assert_eq!(server.verify(id).await, Ok(()));
+        let status = server.status().await.unwrap();
+        assert_eq!((status.fragment_count, status.used_bytes), (1, 102_400));
+        server.close().await.unwrap();
+    });
+    sim.machine("store").crash();
+    disk.power_loss();
+    let server = open(&sim, &disk).unwrap();
+    assert_eq!(sim.block_on(server.read(id, 0, 0..100_000)), Ok(good.payload));
+}
+
+#[test]
 fn rot_in_what_no_checkpoint_lists_costs_that_fragment_only() {
     let (sim, footprint) = (Sim::new(3), 102_400);
     let disk = SimDisk::new(&sim, DISK_BYTES);
