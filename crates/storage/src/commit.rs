@@ -102,16 +102,18 @@ impl Committer {
     }
 
     async fn puts(&mut self, mut waiting: VecDeque<Put>) {
-        while let Some(first) = waiting.front() {
-            let needed = first.footprint;
+        while !waiting.is_empty() {
             let placed = self.place(&mut waiting);
             if !placed.is_empty() {
                 self.write_group(placed).await;
-            } else if let Err(error) = self.make_room(needed).await {
+                continue;
+            }
+            let Some(needed) = waiting.front().map(|put| put.footprint) else { return };
+            if let Err(error) = self.make_room(needed).await
+                && let Some(put) = waiting.pop_front()
+            {
                 // Only this one: a smaller one may still fit.
-                if let Some(put) = waiting.pop_front() {
-                    let _ = put.done.send(Err(error));
-                }
+                let _ = put.done.send(Err(error));
             }
         }
     }
