@@ -168,15 +168,48 @@ fn count_on(kind: TargetKind, site: &Site) -> Result<Vec<Cost>> {
 fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Result<Cost> {
     // In the root, so that no path leads through a folder whose name and attributes would be asked for too.
     let dir = target.dir().to_owned();
-    (operation.prepare)(&dir)?;
+    in_process(operation, Phase::Prepare, &dir)?;
     if operation.cold {
         target.make_cold()?;
     }
     let before = counter.settled()?;
-    (operation.act)(&dir)?;
+    in_process(operation, Phase::Act, &dir)?;
     let after = counter.settled()?;
-    empty(&dir)?;
+    in_process(operation, Phase::Empty, &dir)?;
     Ok(per_operation(&before, &after))
+}
+
+/// A part of counting an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Makes what must be there.
+    Prepare,
+    /// Does the operation.
+    Act,
+    /// Removes everything.
+    Empty,
+}
+
+/// Nothing here takes longer, or it hangs.
+const PHASE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs a phase in a process of its own, which can be killed if the file system hangs.
+fn in_process(operation: &Operation, phase: Phase, dir: &Path) -> Result<()> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    let phase = format!("{phase:?}").to_lowercase();
+    command.args(["work", "operation", "--title", operation.title, "--phase", &phase]).arg(dir);
+    command::run(&mut command, PHASE_DEADLINE, Interrupts::Obey).map(drop)
+}
+
+/// Runs a phase of the operation with that title in this process.
+pub fn run_phase(title: &str, phase: Phase, dir: &Path) -> Result<()> {
+    let operation = OPERATIONS.iter().find(|operation| operation.title == title);
+    let operation = operation.with_context(|| format!("no operation {title:?}"))?;
+    match phase {
+        Phase::Prepare => (operation.prepare)(dir),
+        Phase::Act => (operation.act)(dir),
+        Phase::Empty => empty(dir),
+    }
 }
 
 /// What was counted between two readings, without what the readings themselves cost.
@@ -372,6 +405,18 @@ mod tests {
             unique: 12, opcode: ??? (52), nodeid: 2, insize: 83, pid: 11455\n";
         let counts = requests_in_log(log);
         assert_eq!(counts, BTreeMap::from([("LOOKUP".to_owned(), 2.0), ("opcode 52".to_owned(), 1.0)]));
+    }
+
+    #[test]
+    fn every_operation_finds_what_it_needs_and_can_be_cleared_away() {
+        let dir = tempfile::tempdir().unwrap();
+        for operation in &OPERATIONS {
+            for phase in [Phase::Prepare, Phase::Act, Phase::Empty] {
+                run_phase(operation.title, phase, dir.path()).unwrap();
+            }
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{}", operation.title);
+        }
+        assert!(run_phase("nothing of that name", Phase::Act, dir.path()).is_err());
     }
 
     #[test]

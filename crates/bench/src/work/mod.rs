@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
+use crate::requests::{self, Phase};
+
 /// What a workload measured: names (which carry their unit) and numbers.
 pub type Outcome = BTreeMap<String, f64>;
 
@@ -128,6 +130,18 @@ pub enum Work {
         #[arg(long, default_value_t = 1_000_000)]
         entries: u32,
     },
+    /// A phase of an operation whose requests are counted
+    #[command(hide = true)]
+    Operation {
+        /// Root of the mount
+        dir: PathBuf,
+        /// The operation
+        #[arg(long)]
+        title: String,
+        /// The phase
+        #[arg(long)]
+        phase: Phase,
+    },
 }
 
 impl Work {
@@ -148,6 +162,7 @@ impl Work {
                 stream::fsync_latency(dir, *samples as usize, *beside_stream)
             }
             Work::Directory { dir, entries } => directory::run(dir, *entries),
+            Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }
 
