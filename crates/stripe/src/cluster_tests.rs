@@ -251,6 +251,19 @@ impl Servers {
         Servers { sim, nodes, parity }
     }
 
+    /// Replaces a store's disk by a new one.
+    fn replace_disk(&self, node: &Node) {
+        node.machine.lock().crash();
+        *node.server.lock() = None;
+        node.disk.wipe();
+        let machine = self.sim.machine(&format!("store-{}", node.id.raw()));
+        let identity = Identity { fs: FS, store: node.id, capacity_bytes: 200 << 20 };
+        let made = Server::create(machine.host(), node.disk.mount(&machine), identity);
+        *node.server.lock() =
+            Some(self.sim.block_on(machine.run(made)).expect("machine is up").expect("store is made"));
+        *node.machine.lock() = machine;
+    }
+
     fn restart(&self, node: &Node) {
         node.machine.lock().crash();
         *node.server.lock() = None;
@@ -329,7 +342,8 @@ impl Remote {
         let link = Link::new(&self.client, &self.node.machine.lock(), Duration::ZERO..Duration::from_millis(2));
         link.cut(*self.node.cut.lock());
         link.set_faults(*self.node.faults.lock());
-        match self.node.server.lock().clone() {
+        let server = self.node.server.lock().clone();
+        match server {
             Some(server) => link.call(move || request(&server)),
             None => Box::pin(pending()),
         }
@@ -421,6 +435,34 @@ fn sim_nothing_acknowledged_is_lost_over_real_stores() {
         acknowledged += run(&Servers::new(seed, n, m), seed, usize::from(m), 5);
     }
     assert!(acknowledged > 0);
+}
+
+#[test]
+fn sim_scrub_repairs_rot_and_a_new_disk_of_real_stores() {
+    let cluster = Servers::new(1, 5, 1);
+    let stripe = cluster.stripe(&cluster.sim.machine("client"));
+    let random = SimRandom::new(1);
+    let mut history =
+        History { cluster: &cluster, parity: 1, random, submitted: BTreeMap::new(), acknowledged: Arc::default() };
+    let tail = cluster.sim.block_on(stripe.open_log(LOG, 1)).expect("all stores are well");
+    let writer = LogWriter::new(stripe.clone(), tail);
+    for _ in 0..20 {
+        history.submit(&writer);
+    }
+    cluster.sim.block_on(writer.wait_committed(20)).expect("all stores are well");
+
+    assert!(!cluster.nodes[1].disk.rot("fragments", 0..1 << 20, 100).is_empty());
+    let report = cluster.sim.block_on(stripe.scrub(true, |_| ())).expect("all stores answer");
+    assert!(report.damaged > 0 && report.unrepaired.is_empty() && report.unreadable.is_empty(), "{report:?}");
+    cluster.replace_disk(&cluster.nodes[0]);
+    let report = cluster.sim.block_on(stripe.scrub(true, |_| ())).expect("all stores answer");
+    assert!(report.missing > 0 && report.unrepaired.is_empty() && report.unreadable.is_empty(), "{report:?}");
+    let clean = cluster.sim.block_on(stripe.scrub(true, |_| ())).expect("all stores answer");
+    assert_eq!((clean.segments, clean.missing, clean.damaged), (20, 0, 0));
+    cluster.cut(2);
+    for id in history.submitted.keys() {
+        history.check_segment(&stripe, *id);
+    }
 }
 
 #[test]

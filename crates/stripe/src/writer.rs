@@ -210,7 +210,8 @@ impl LogWriter {
             let mut changed = pin!(self.changed.notified());
             // Registered before looking, so that no change is missed.
             changed.as_mut().enable();
-            if let Some(value) = ready(&self.state.lock()) {
+            let value = ready(&self.state.lock());
+            if let Some(value) = value {
                 return value;
             }
             changed.await;
