@@ -62,6 +62,9 @@ impl Core {
     }
 
     pub(crate) fn try_access(&self, cred: &Cred, id: FileId, mask: u32) -> Attempt<()> {
+        if mask & !7 != 0 {
+            return Err(FsError::InvalidArgument.into());
+        }
         let s = &mut *self.state.lock();
         Ok(perm::check(cred, &subject(s.inode(id)?), mask)?)
     }

@@ -14,7 +14,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::SegmentId;
 
-const SHARD_COUNT: usize = 16;
+const SHARD_COUNT_MAX: u64 = 16;
+/// A shard has room for several of the largest reads, so that what was just fetched is there when it is looked for.
+const SHARD_BYTES_MIN: u64 = 32 << 20;
 /// What an entry costs besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
@@ -51,10 +53,11 @@ pub struct CacheCounts {
 impl DataCache {
     /// A cache of at most `capacity_bytes` of clean entries. Pinned ones are bounded by what the log has in flight.
     pub fn new(capacity_bytes: u64) -> Self {
-        let each = (capacity_bytes / SHARD_COUNT as u64).max(1);
+        let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
+        let each = (capacity_bytes / count).max(1);
         let shard = || Shard { clean: WeightedLru::new(each), index: BTreeMap::new(), pinned: BTreeMap::new() };
         DataCache {
-            shards: (0..SHARD_COUNT).map(|_| Mutex::new(shard())).collect(),
+            shards: (0..count).map(|_| Mutex::new(shard())).collect(),
             pinned_bytes: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -62,7 +65,7 @@ impl DataCache {
     }
 
     fn shard(&self, segment: SegmentId) -> &Mutex<Shard> {
-        &self.shards[(segment.seq as usize ^ segment.log.raw() as usize) % SHARD_COUNT]
+        &self.shards[(segment.seq as usize ^ segment.log.raw() as usize) % self.shards.len()]
     }
 
     /// Appends the bytes `range` of a segment to `out`, as slices of what is cached. On a miss returns the part that is

@@ -3,7 +3,7 @@
 use crate::Client;
 use crate::core::Core;
 use crate::namespace::Making;
-use crate::state::{Attempt, Miss, Stop};
+use crate::state::{Attempt, Miss, State, Stop};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -175,7 +175,11 @@ impl FileSystem for Client {
     }
 
     fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
-        self.fsync(id, handle, false)
+        let open = self.core.state.lock().directory_handle(id, handle).map(|_| ());
+        match open {
+            Ok(()) => self.core.commit(),
+            Err(e) => Answer::err(e),
+        }
     }
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
@@ -189,13 +193,11 @@ impl FileSystem for Client {
             self.drop_locks(id, LockSpace::Flock, owner);
         }
         let s = &mut *self.core.state.lock();
-        if s.handles.remove(&handle.0).is_none() {
-            return Answer::err(FsError::BadHandle);
+        let open = s.handle(id, handle).map(|_| ());
+        if let Err(e) = open {
+            return Answer::err(e);
         }
-        if let Some(inode) = s.inodes.get_mut(&id) {
-            inode.open_count -= 1;
-        }
-        s.remove_if_unused(id, self.core.host.clock.now());
+        self.close(s, id, handle);
         Answer::ok(())
     }
 
@@ -219,7 +221,13 @@ impl FileSystem for Client {
     }
 
     fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
-        self.release(id, handle, None)
+        let s = &mut *self.core.state.lock();
+        let open = s.directory_handle(id, handle).map(|_| ());
+        if let Err(e) = open {
+            return Answer::err(e);
+        }
+        self.close(s, id, handle);
+        Answer::ok(())
     }
 
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
@@ -272,18 +280,21 @@ impl FileSystem for Client {
         offset_out: u64,
         len: u64,
     ) -> Answer<u64> {
+        let rights = {
+            let s = &mut *self.core.state.lock();
+            let readable = s.handle(id_in, handle_in).map(|open| open.flags.read);
+            // As copy_file_range(2) has it: not to a handle that appends.
+            let writable = s.handle(id_out, handle_out).map(|open| open.flags.write && !open.flags.append);
+            readable.and_then(|r| Ok(r && writable?))
+        };
+        if !matches!(rights, Ok(true)) {
+            return Answer::err(FsError::BadHandle);
+        }
         let (Some(end_in), Some(end_out)) = (offset_in.checked_add(len), offset_out.checked_add(len)) else {
             return Answer::err(FsError::Overflow);
         };
         if id_in == id_out && offset_in < end_out && offset_out < end_in {
             return Answer::err(FsError::InvalidArgument);
-        }
-        let flags = self.core.state.lock().handle(id_out, handle_out).map(|open| open.flags);
-        match flags {
-            // As copy_file_range(2) has it.
-            Ok(flags) if flags.append || !flags.write => return Answer::err(FsError::BadHandle),
-            Ok(_) => {}
-            Err(e) => return Answer::err(e),
         }
         let fs = self.clone();
         Answer::later(async move {
@@ -314,8 +325,10 @@ impl FileSystem for Client {
 
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
         let s = &mut *self.core.state.lock();
-        match s.handle(id, handle) {
-            Ok(_) => Answer::ok(s.locks.test(id, &lock)),
+        let open = s.handle(id, handle).map(|_| ());
+        match open {
+            Ok(()) if lock.exclusive.is_none() || lock.start > lock.end => Answer::err(FsError::InvalidArgument),
+            Ok(()) => Answer::ok(s.locks.test(id, &lock)),
             Err(e) => Answer::err(e),
         }
     }
@@ -324,7 +337,16 @@ impl FileSystem for Client {
         let (sender, granted) = oneshot::channel();
         let outcome = {
             let s = &mut *self.core.state.lock();
-            let outcome = s.handle(id, handle).map(|_| ()).and_then(|()| s.locks.set(id, &lock, wait));
+            let allowed = s.handle(id, handle).map(|open| match (lock.space, lock.exclusive) {
+                (LockSpace::Posix, Some(true)) => open.flags.write,
+                (LockSpace::Posix, Some(false)) => open.flags.read,
+                _ => true,
+            });
+            let outcome = match allowed {
+                Ok(true) => s.locks.set(id, &lock, wait),
+                Ok(false) => Err(FsError::BadHandle),
+                Err(e) => Err(e),
+            };
             if let Ok(Some(waiter)) = outcome.as_ref().map(|o| o.waits) {
                 // Before anybody else can grant it.
                 self.waiters.lock().insert(waiter, sender);
@@ -376,6 +398,14 @@ impl Drop for WaitingLock {
 }
 
 impl Client {
+    fn close(&self, s: &mut State, id: FileId, handle: Handle) {
+        s.handles.remove(&handle.0);
+        if let Some(inode) = s.inodes.get_mut(&id) {
+            inode.open_count -= 1;
+        }
+        s.remove_if_unused(id, self.core.host.clock.now());
+    }
+
     fn drop_locks(&self, id: FileId, space: LockSpace, owner: u64) {
         let woken = self.core.state.lock().locks.release_owner(id, space, owner);
         self.wake(woken);

@@ -153,8 +153,10 @@ impl Core {
     pub(crate) fn make(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8], new: Making) -> Attempt<FileId> {
         self.ready_to_add(s, cred, parent, name)?;
         let target_len = new.target.map_or(0, <[u8]>::len);
-        if new.target.is_some_and(|t| t.is_empty()) {
-            return Err(FsError::NotFound.into());
+        match new.target {
+            Some([]) => return Err(FsError::NotFound.into()),
+            Some(target) if target.contains(&0) => return Err(FsError::InvalidArgument.into()),
+            _ => {}
         }
         if target_len > SYMLINK_LEN_MAX {
             return Err(FsError::NameTooLong.into());
@@ -221,7 +223,8 @@ impl Core {
             Kind::CharDevice | Kind::BlockDevice if cred.uid != 0 => return Err(FsError::NotPermitted.into()),
             _ => {}
         }
-        let new = Making { kind: node.kind, mode: node.mode, umask: node.umask, rdev: node.rdev, target: None };
+        let rdev = if matches!(node.kind, Kind::CharDevice | Kind::BlockDevice) { node.rdev } else { 0 };
+        let new = Making { kind: node.kind, mode: node.mode, umask: node.umask, rdev, target: None };
         self.try_make(cred, parent, name, new)
     }
 
@@ -444,7 +447,7 @@ impl Core {
         load: bool,
     ) -> Attempt<Vec<DirEntry>> {
         let s = &mut *self.state.lock();
-        s.handle(id, handle)?;
+        s.directory_handle(id, handle)?;
         self.access_time(s, id);
         let dir = s.directory(id)?;
         let mut out = Vec::new();

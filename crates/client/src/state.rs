@@ -70,6 +70,8 @@ pub struct Open {
     pub id: FileId,
     /// How.
     pub flags: OpenFlags,
+    /// Made by opendir.
+    pub is_directory: bool,
     /// What has been read through it, for read-ahead.
     pub window: policy::readahead::Window,
 }
@@ -174,8 +176,10 @@ impl State {
     pub fn open(&mut self, id: FileId, flags: OpenFlags) -> Handle {
         let number = self.next_handle;
         self.next_handle += 1;
-        self.handles.insert(number, Open { id, flags, window: Default::default() });
-        if let Some(inode) = self.inodes.get_mut(&id) {
+        let inode = self.inodes.get_mut(&id);
+        let is_directory = inode.as_ref().is_some_and(|inode| inode.record.kind == Kind::Directory);
+        self.handles.insert(number, Open { id, flags, is_directory, window: Default::default() });
+        if let Some(inode) = inode {
             inode.open_count += 1;
         }
         Handle(number)
@@ -183,7 +187,12 @@ impl State {
 
     /// The handle of a file.
     pub fn handle(&mut self, id: FileId, handle: Handle) -> Result<&mut Open, FsError> {
-        self.handles.get_mut(&handle.0).filter(|h| h.id == id).ok_or(FsError::BadHandle)
+        self.handles.get_mut(&handle.0).filter(|h| h.id == id && !h.is_directory).ok_or(FsError::BadHandle)
+    }
+
+    /// The handle of a directory.
+    pub fn directory_handle(&mut self, id: FileId, handle: Handle) -> Result<&mut Open, FsError> {
+        self.handles.get_mut(&handle.0).filter(|h| h.id == id && h.is_directory).ok_or(FsError::BadHandle)
     }
 
     /// Lists an inode as dirty and counts what the next cut will need for it.

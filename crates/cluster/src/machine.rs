@@ -137,6 +137,7 @@ pub struct Machine {
     pub maintenance: Arc<Maintenance>,
     /// What recovery did.
     pub recovery: Recovery,
+    host: Host,
     stores: Vec<Arc<StoreServer>>,
 }
 
@@ -366,9 +367,15 @@ impl Machine {
             block_size: config.block_size,
             unapplied: Default::default(),
         };
-        let maintenance = Maintenance::start(host, stripe.clone(), managers.clone(), client.clone(), cleaner).await?;
+        let maintenance =
+            Maintenance::start(host.clone(), stripe.clone(), managers.clone(), client.clone(), cleaner).await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
-        Ok(Machine { config, client, stripe, managers, maintenance, recovery, stores: servers })
+        Ok(Machine { config, client, stripe, managers, maintenance, recovery, host, stores: servers })
+    }
+
+    /// What it runs on.
+    pub fn host(&self) -> Host {
+        self.host.clone()
     }
 
     /// Commits everything, writes checkpoints, and closes the stores, so that the next start has nothing to recover. On
