@@ -2,6 +2,7 @@
 //!
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
 //! - [`server`]: the server over a [`host::Disk`].
+//! - [`wire`]: the interface as bytes; `tcp` (with the feature of that name): a server over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
 //! Pure: `slots` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
@@ -17,7 +18,10 @@ mod recovery;
 pub mod server;
 mod shared;
 mod slots;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod wire;

@@ -1,0 +1,449 @@
+//! The storage interface as bytes: requests, answers, and the greeting that comes before them. Pure.
+//!
+//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then frames follow, both ways: u32 length
+//! of what follows, u64 number that pairs an answer with its request, u8 kind, fields. A fragment's payload or the bytes
+//! that were read come last in their frame and are not copied. All integers are little-endian.
+//!
+//! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more memory than the frame has.
+
+use crate::api::{Maps, Seal, StorageError, StoreStatus};
+use bytes::Bytes;
+use std::ops::Range;
+use striped_log::fragment::{Fragment, FragmentHeader, HEADER_LEN};
+use types::codec::{DecodeError, Put, Reader};
+use types::{FragmentId, LogId, SegmentId, StoreId};
+
+/// The version that this program speaks.
+pub const VERSION: u16 = 1;
+/// Bytes of a greeting.
+pub const GREETING_LEN: usize = 10;
+/// Longest frame in bytes, without its length field.
+pub const FRAME_LEN_MAX: u32 = 64 << 20;
+/// Most headers that one `list` answer may have, unless one seq has more.
+pub const LIST_COUNT_MAX: u32 = 16 << 10;
+
+const MAGIC: &[u8; 8] = b"STARWIRE";
+
+/// The greeting.
+pub fn greeting() -> [u8; GREETING_LEN] {
+    let mut out = [0; GREETING_LEN];
+    out[..8].copy_from_slice(MAGIC);
+    out[8..].copy_from_slice(&VERSION.to_le_bytes());
+    out
+}
+
+/// Checks the other end's greeting.
+pub fn check_greeting(bytes: &[u8]) -> Result<(), DecodeError> {
+    let r = &mut Reader::new(bytes);
+    if r.take(MAGIC.len(), "greeting")? != MAGIC {
+        return Err(DecodeError::Invalid("greeting"));
+    }
+    match r.u16("protocol version")? {
+        VERSION => Ok(()),
+        found => Err(DecodeError::Version { what: "storage protocol", found, known: VERSION }),
+    }
+}
+
+/// A call of [`Storage`](crate::api::Storage); see there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields are the arguments of the methods")]
+pub enum Request {
+    Put(Fragment),
+    Read { id: FragmentId, attempt: u16, range: Range<u32> },
+    Describe(SegmentId),
+    List { log: LogId, from_seq: u64, count_max: u32 },
+    Segments,
+    Delete(Vec<SegmentId>),
+    Seal(Seal),
+    Seals,
+    PutMaps(Maps),
+    Maps,
+    Verify(FragmentId),
+    Status,
+}
+
+/// What a call came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Done; nothing to tell.
+    Done,
+    /// It was refused or failed.
+    Refused(StorageError),
+    /// Of `read`.
+    Bytes(Bytes),
+    /// Of `describe` and `list`.
+    Headers(Vec<FragmentHeader>),
+    /// Of `segments`.
+    Segments(Vec<(SegmentId, u64)>),
+    /// Of `seal`.
+    Seal(Seal),
+    /// Of `seals`.
+    Seals(Vec<Seal>),
+    /// Of `maps`.
+    Maps(Maps),
+    /// Of `status`.
+    Status(StoreStatus),
+}
+
+/// A frame in two pieces, the second possibly empty: what was encoded, length field included, and what was not copied.
+pub type Frame = [Bytes; 2];
+
+fn frame(number: u64, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Frame {
+    let mut out = Vec::with_capacity(64);
+    out.put_u32(0);
+    out.put_u64(number);
+    out.put_u8(kind);
+    fields(&mut out);
+    let len = (out.len() - 4 + tail.len()) as u32;
+    out[..4].copy_from_slice(&len.to_le_bytes());
+    [out.into(), tail]
+}
+
+fn put_id(out: &mut Vec<u8>, id: &FragmentId) {
+    id.segment.encode(out);
+    out.put_u8(id.index);
+}
+
+fn id(r: &mut Reader<'_>) -> Result<FragmentId, DecodeError> {
+    Ok(FragmentId { segment: SegmentId::decode(r)?, index: r.u8("fragment index")? })
+}
+
+fn put_seal(out: &mut Vec<u8>, seal: &Seal) {
+    out.put_u32(seal.log.raw());
+    out.put_u32(seal.epoch);
+    out.put_u64(seal.through);
+}
+
+fn seal(r: &mut Reader<'_>) -> Result<Seal, DecodeError> {
+    let log = LogId::new(r.u32("seal log")?);
+    Ok(Seal { log, epoch: r.u32("seal epoch")?, through: r.u64("seal through")? })
+}
+
+fn put_maps(out: &mut Vec<u8>, maps: &Maps) {
+    out.put_u64(maps.epoch);
+    out.put_blob(&maps.bytes);
+}
+
+fn maps(r: &mut Reader<'_>) -> Result<Maps, DecodeError> {
+    Ok(Maps { epoch: r.u64("maps epoch")?, bytes: Bytes::copy_from_slice(r.blob("maps")?) })
+}
+
+fn put_list<T>(out: &mut Vec<u8>, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+    out.put_u32(list.len() as u32);
+    list.iter().for_each(|item| put(out, item));
+}
+
+fn list<T>(
+    r: &mut Reader<'_>,
+    each: usize,
+    what: &'static str,
+    item: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    (0..r.count(each, what)?).map(|_| item(r)).collect()
+}
+
+/// What is left of the frame that `r` reads.
+fn tail(frame: &Bytes, r: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    let begin = frame.len() - r.remaining();
+    r.take(r.remaining(), "tail")?;
+    Ok(frame.slice(begin..))
+}
+
+fn whole<T>(value: T, r: &Reader<'_>) -> Result<T, DecodeError> {
+    if r.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
+}
+
+impl Request {
+    /// The frame of this request.
+    pub fn encode(&self, number: u64) -> Frame {
+        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
+        match self {
+            Request::Put(fragment) => frame(number, 1, fragment.payload.clone(), |out| {
+                out.extend_from_slice(&fragment.header.encode());
+            }),
+            Request::Read { id, attempt, range } => short(2, &|out| {
+                put_id(out, id);
+                out.put_u16(*attempt);
+                out.put_u32(range.start);
+                out.put_u32(range.end);
+            }),
+            Request::Describe(segment) => short(3, &|out| segment.encode(out)),
+            Request::List { log, from_seq, count_max } => short(4, &|out| {
+                out.put_u32(log.raw());
+                out.put_u64(*from_seq);
+                out.put_u32(*count_max);
+            }),
+            Request::Segments => short(5, &|_| ()),
+            Request::Delete(segments) => short(6, &|out| put_list(out, segments, |out, s| s.encode(out))),
+            Request::Seal(seal) => short(7, &|out| put_seal(out, seal)),
+            Request::Seals => short(8, &|_| ()),
+            Request::PutMaps(maps) => short(9, &|out| put_maps(out, maps)),
+            Request::Maps => short(10, &|_| ()),
+            Request::Verify(id) => short(11, &|out| put_id(out, id)),
+            Request::Status => short(12, &|_| ()),
+        }
+    }
+
+    /// Reads a frame without its length field. A fragment comes with its checksums compared.
+    pub fn decode(frame: &Bytes) -> Result<(u64, Request), DecodeError> {
+        let r = &mut Reader::new(frame);
+        let number = r.u64("request number")?;
+        let request = match r.u8("request kind")? {
+            1 => {
+                let header = FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)?;
+                let fragment = Fragment { header, payload: tail(frame, r)? };
+                fragment.check()?;
+                Request::Put(fragment)
+            }
+            2 => {
+                let (id, attempt) = (id(r)?, r.u16("attempt")?);
+                Request::Read { id, attempt, range: r.u32("range start")?..r.u32("range end")? }
+            }
+            3 => Request::Describe(SegmentId::decode(r)?),
+            4 => {
+                let log = LogId::new(r.u32("log")?);
+                Request::List { log, from_seq: r.u64("from seq")?, count_max: r.u32("count")? }
+            }
+            5 => Request::Segments,
+            6 => Request::Delete(list(r, SegmentId::ENCODED_LEN, "segments", SegmentId::decode)?),
+            7 => Request::Seal(seal(r)?),
+            8 => Request::Seals,
+            9 => Request::PutMaps(maps(r)?),
+            10 => Request::Maps,
+            11 => Request::Verify(id(r)?),
+            12 => Request::Status,
+            _ => return Err(DecodeError::Invalid("request kind")),
+        };
+        whole((number, request), r)
+    }
+}
+
+impl Answer {
+    /// The frame of the answer to request `number`.
+    pub fn encode(&self, number: u64) -> Frame {
+        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
+        match self {
+            Answer::Done => short(1, &|_| ()),
+            Answer::Refused(error) => short(2, &|out| put_error(out, error)),
+            Answer::Bytes(bytes) => frame(number, 3, bytes.clone(), |_| ()),
+            Answer::Headers(headers) => {
+                short(4, &|out| put_list(out, headers, |out, h| out.extend_from_slice(&h.encode())))
+            }
+            Answer::Segments(segments) => short(5, &|out| {
+                put_list(out, segments, |out, (segment, bytes)| {
+                    segment.encode(out);
+                    out.put_u64(*bytes);
+                });
+            }),
+            Answer::Seal(seal) => short(6, &|out| put_seal(out, seal)),
+            Answer::Seals(seals) => short(7, &|out| put_list(out, seals, put_seal)),
+            Answer::Maps(maps) => short(8, &|out| put_maps(out, maps)),
+            Answer::Status(status) => short(9, &|out| {
+                out.put_u16(status.id.raw());
+                out.put_u64(status.capacity_bytes);
+                out.put_u64(status.used_bytes);
+                out.put_u64(status.fragment_count);
+                out.put_u8(status.writable.into());
+            }),
+        }
+    }
+
+    /// Reads a frame without its length field.
+    pub fn decode(frame: &Bytes) -> Result<(u64, Answer), DecodeError> {
+        let r = &mut Reader::new(frame);
+        let number = r.u64("request number")?;
+        let answer = match r.u8("answer kind")? {
+            1 => Answer::Done,
+            2 => Answer::Refused(error(r)?),
+            3 => Answer::Bytes(tail(frame, r)?),
+            4 => Answer::Headers(list(r, HEADER_LEN, "headers", |r| {
+                FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)
+            })?),
+            5 => Answer::Segments(list(r, SegmentId::ENCODED_LEN + 8, "segments", |r| {
+                Ok((SegmentId::decode(r)?, r.u64("segment bytes")?))
+            })?),
+            6 => Answer::Seal(seal(r)?),
+            7 => Answer::Seals(list(r, 16, "seals", seal)?),
+            8 => Answer::Maps(maps(r)?),
+            9 => Answer::Status(StoreStatus {
+                id: StoreId::new(r.u16("store")?),
+                capacity_bytes: r.u64("capacity")?,
+                used_bytes: r.u64("used")?,
+                fragment_count: r.u64("fragment count")?,
+                writable: match r.u8("writable")? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(DecodeError::Invalid("writable")),
+                },
+            }),
+            _ => return Err(DecodeError::Invalid("answer kind")),
+        };
+        whole((number, answer), r)
+    }
+}
+
+fn put_error(out: &mut Vec<u8>, error: &StorageError) {
+    match error {
+        StorageError::NotFound(id) => {
+            out.put_u8(1);
+            put_id(out, id);
+        }
+        StorageError::Damaged(id) => {
+            out.put_u8(2);
+            put_id(out, id);
+        }
+        StorageError::Disk(text) => {
+            out.put_u8(3);
+            out.put_blob(text.as_bytes());
+        }
+        StorageError::Full => out.put_u8(4),
+        StorageError::Sealed(log) => {
+            out.put_u8(5);
+            out.put_u32(log.raw());
+        }
+        StorageError::Unavailable => out.put_u8(6),
+        // What exactly was wrong is in the store's own log.
+        StorageError::BadRequest(_) => out.put_u8(7),
+    }
+}
+
+fn error(r: &mut Reader<'_>) -> Result<StorageError, DecodeError> {
+    Ok(match r.u8("error kind")? {
+        1 => StorageError::NotFound(id(r)?),
+        2 => StorageError::Damaged(id(r)?),
+        3 => StorageError::Disk(String::from_utf8_lossy(r.blob("error text")?).into_owned()),
+        4 => StorageError::Full,
+        5 => StorageError::Sealed(LogId::new(r.u32("log")?)),
+        6 => StorageError::Unavailable,
+        7 => StorageError::BadRequest("refused by the store"),
+        _ => return Err(DecodeError::Invalid("error kind")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{fragment, segment};
+    use proptest::prelude::*;
+
+    fn requests() -> Vec<Request> {
+        let one = fragment(1, 2, 1, 70_000);
+        let id = one.header.id;
+        vec![
+            Request::Put(one),
+            Request::Put(fragment(1, 3, 0, 0)),
+            Request::Read { id, attempt: 3, range: 5..9 },
+            Request::Describe(id.segment),
+            Request::List { log: LogId::new(4), from_seq: 9, count_max: 100 },
+            Request::Segments,
+            Request::Delete(vec![id.segment, segment(9, 8, 7)]),
+            Request::Seal(Seal { log: LogId::new(3), epoch: 2, through: 1 }),
+            Request::Seals,
+            Request::PutMaps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
+            Request::Maps,
+            Request::Verify(id),
+            Request::Status,
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        let header = fragment(1, 2, 1, 70_000).header;
+        let seal = Seal { log: LogId::new(3), epoch: 2, through: 1 };
+        let errors = [
+            StorageError::NotFound(header.id),
+            StorageError::Damaged(header.id),
+            StorageError::Disk("broken".into()),
+            StorageError::Full,
+            StorageError::Sealed(LogId::new(2)),
+            StorageError::Unavailable,
+            StorageError::BadRequest("refused by the store"),
+        ];
+        let status =
+            StoreStatus { id: StoreId::new(3), capacity_bytes: 10, used_bytes: 5, fragment_count: 2, writable: true };
+        let mut answers: Vec<Answer> = errors.into_iter().map(Answer::Refused).collect();
+        answers.extend([
+            Answer::Done,
+            Answer::Bytes(Bytes::from_static(b"bytes")),
+            Answer::Headers(vec![header.clone(), header]),
+            Answer::Segments(vec![(segment(1, 2, 3), 4096)]),
+            Answer::Seal(seal),
+            Answer::Seals(vec![seal]),
+            Answer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
+            Answer::Status(status),
+        ]);
+        answers
+    }
+
+    /// The frame in one piece, without its length field, which is checked.
+    fn joined([head, tail]: Frame) -> Bytes {
+        let all = [head, tail].concat();
+        assert_eq!(u32::from_le_bytes([all[0], all[1], all[2], all[3]]) as usize, all.len() - 4);
+        Bytes::from(all).slice(4..)
+    }
+
+    #[test]
+    fn everything_reads_back() {
+        for (number, request) in requests().into_iter().enumerate() {
+            let number = number as u64;
+            assert_eq!(Request::decode(&joined(request.encode(number))), Ok((number, request)));
+        }
+        for (number, answer) in answers().into_iter().enumerate() {
+            let number = number as u64;
+            assert_eq!(Answer::decode(&joined(answer.encode(number))), Ok((number, answer)));
+        }
+    }
+
+    #[test]
+    fn frames_cut_short_or_too_long_are_refused() {
+        for request in requests().into_iter().skip(2) {
+            let bytes = joined(request.encode(1));
+            assert!((0..bytes.len()).all(|len| Request::decode(&bytes.slice(..len)).is_err()), "{request:?}");
+            let longer = Bytes::from([&bytes[..], &[0]].concat());
+            assert!(Request::decode(&longer).is_err(), "{request:?}");
+        }
+        let put = joined(requests()[0].encode(1));
+        assert!(Request::decode(&put.slice(..put.len() - 1)).is_err());
+    }
+
+    #[test]
+    fn a_payload_that_was_changed_on_the_way_is_refused() {
+        let mut bytes = joined(requests()[0].encode(1)).to_vec();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        assert_eq!(Request::decode(&bytes.into()), Err(DecodeError::Checksum("fragment payload")));
+    }
+
+    #[test]
+    fn other_greetings_are_refused() {
+        assert_eq!(check_greeting(&greeting()), Ok(()));
+        let mut newer = greeting();
+        newer[8] += 1;
+        assert!(matches!(check_greeting(&newer), Err(DecodeError::Version { .. })));
+        assert!(check_greeting(b"HTTP/1.1 4").is_err());
+        assert!(check_greeting(b"STAR").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn prop_mutated_frames_never_panic(
+            which in any::<prop::sample::Index>(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut frames: Vec<Bytes> = requests().iter().map(|request| joined(request.encode(1))).collect();
+            frames.extend(answers().iter().map(|answer| joined(answer.encode(1))));
+            let mut bytes = which.get(&frames).to_vec();
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let bytes = Bytes::from(bytes);
+            // What decodes must also encode, and be the same again.
+            if let Ok((number, request)) = Request::decode(&bytes) {
+                prop_assert_eq!(Request::decode(&joined(request.encode(number))), Ok((number, request)));
+            }
+            if let Ok((number, answer)) = Answer::decode(&bytes) {
+                prop_assert_eq!(Answer::decode(&joined(answer.encode(number))), Ok((number, answer)));
+            }
+        }
+    }
+}
