@@ -80,9 +80,9 @@ impl<C: Cluster> History<'_, C> {
             }
             Ok(Err(error)) => panic!("log does not open: {error}"),
         };
-        // No longer swept over.
+        // No longer swept over; it may have been killed just after the answer.
         client.crash_after(u64::MAX);
-        Some((stripe, tail))
+        client.is_up().then_some((stripe, tail))
     }
 
     /// Checks an opened log against what was acknowledged, and takes what counted besides for acknowledged from now on.
@@ -423,7 +423,7 @@ fn sim_nothing_acknowledged_is_lost_over_stores_in_memory() {
         let (n, m) = SHAPES[(seed % 6) as usize];
         acknowledged += run(&Rig::new(seed, n, m), seed, usize::from(m), 6);
     }
-    assert!(acknowledged > 0);
+    assert!(acknowledged > 0 || std::env::var("STARLING_SEED").is_ok(), "nothing was tested");
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn sim_nothing_acknowledged_is_lost_over_real_stores() {
         let (n, m) = SHAPES[(seed % 6) as usize];
         acknowledged += run(&Servers::new(seed, n, m), seed, usize::from(m), 5);
     }
-    assert!(acknowledged > 0);
+    assert!(acknowledged > 0 || std::env::var("STARLING_SEED").is_ok(), "nothing was tested");
 }
 
 #[test]

@@ -57,13 +57,15 @@ impl Stripe {
     /// taken for durable; they may be deleted already. The caller sees to it that nobody else opens or writes the log meanwhile.
     ///
     /// # Errors
-    /// `NotEnoughStores`, `Fenced` (somebody else opened it meanwhile), `LogBroken`; the log is then as it was, or further on its way
-    /// to being opened.
+    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time), `LogBroken`, `Damaged` (a segment
+    /// of the tail, acknowledged or not, cannot be read, so it is not known what to keep); the log is then as it was, or further
+    /// on its way to being opened.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         for _ in 1..OPEN_TRIES {
             match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
-                // A store may have come back with the seal of an opening that died half way: now it is known.
-                Err(StripeError::Fenced) => {}
+                // The seal of an opening that died half way has turned up: on a store that came back, or as a request that arrives
+                // late, which also discards what that opening had not seen. Now it is known.
+                Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) => {}
                 done => return done,
             }
         }
@@ -349,6 +351,31 @@ mod tests {
             assert_eq!((tail.epoch, &tail.segments), (3, &segments));
             chain(&rig, &tail);
         }
+    }
+
+    #[test]
+    fn regression_late_seal_of_a_dead_opener_does_not_fail_the_next_opening() {
+        let mut counted = 0;
+        for delay in 0..60 {
+            let rig = Rig::new(8 + delay, 5, 1);
+            let segment = rig.segment(1, 200_000);
+            put_partly(&rig, &segment, &[0, 1, 2, 4]);
+            let stripe = rig.stripe();
+            let opening = rig.client().run(async move { stripe.open_log(LOG, 1).await });
+            rig.sim.run_for(std::time::Duration::from_micros(500 * delay));
+            // It had seen less of the tail than can be read, and its requests were on their way all the time.
+            let late = Seal { log: LOG, epoch: 2, through: 0 };
+            let seals = rig.stores.iter().map(|s| s.seal(late)).collect();
+            let (opened, _) = rig.run(async { (opening.await, join_all(seals).await) });
+            let tail = opened.unwrap().unwrap();
+            let again = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
+            assert_eq!((&again.segments, again.epoch), (&tail.segments, tail.epoch + 1));
+            for &id in &tail.segments {
+                assert_eq!(rig.run(rig.stripe().read(id, 0..200_000)).unwrap(), segment.payload);
+                counted += 1;
+            }
+        }
+        assert!((1..60).contains(&counted), "{counted} of 60 opened before the late seal");
     }
 
     #[test]
