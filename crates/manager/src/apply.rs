@@ -191,13 +191,8 @@ impl State {
         let block_size = self.identity.block_size;
         let same = |run: &Extent| from.slice(run.first, run.end(), block_size).is_some_and(|f| f.addr == run.addr);
         let Some(node) = self.node(file) else { return Vec::new() };
-        let runs = node.range(from.first, from.end());
-        // Both are contiguous, so they agree in all blocks but maybe the last, whose length may differ, or in none.
-        runs.filter_map(|run| match same(&run) {
-            true => Some(run),
-            false => run.slice(run.first, run.end() - 1, block_size).filter(same),
-        })
-        .collect()
+        // Both are contiguous, and a block never changes its length where it is: they agree in all blocks or in none.
+        node.range(from.first, from.end()).filter(same).collect()
     }
 
     /// The runs of a candidate that are still where the cleaner found them.

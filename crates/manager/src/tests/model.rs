@@ -1,6 +1,6 @@
 //! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per block.
 
-use crate::api::{BlockAt, Manager, SegmentDeltas};
+use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
 use host::SplitMix64;
@@ -238,12 +238,41 @@ impl World {
         run.stripe.delete(free.collect()).await;
     }
 
+    /// All at the same time: deltas, checkpoints, evacuation and its deletions, and opens of files.
+    async fn bustle(&mut self, run: &mut Running) {
+        for _ in 0..1 + self.below(4) {
+            let deltas = run.client.commit(6 * 40 * BLOCK, |addr| self.client_deltas(addr)).await;
+            deltas.deltas.iter().for_each(|delta| self.model.apply(delta));
+            self.unsent.push(deltas);
+        }
+        let segments = std::mem::take(&mut self.unsent);
+        let server = run.server.clone();
+        let applying = run.machine.run(async move {
+            for segment in segments {
+                server.apply(vec![segment]).await.unwrap();
+            }
+        });
+        let (server, ids) = (run.server.clone(), self.ids.clone());
+        let opening = run.machine.run(async move {
+            for _ in 0..2 {
+                for &file in &ids {
+                    let opened = server.open(CLIENT, file, Mode::Read).await;
+                    assert!(matches!(opened, Ok(_) | Err(ManagerError::NotFound)), "{opened:?}");
+                }
+            }
+        });
+        self.reclaim(run).await;
+        drop(run.server.checkpoint().await.unwrap());
+        applying.await.unwrap();
+        opening.await.unwrap();
+    }
+
     /// Crashes the machine, at once or in the middle of something, and mounts again.
     async fn crash(&mut self, run: Running) -> Running {
         let Running { machine, server, mut client, .. } = run;
         let mut in_doubt = None;
         if self.below(3) > 0 {
-            machine.crash_after(self.below(60));
+            machine.crash_after(self.below(400));
             if self.below(2) == 0 {
                 in_doubt = Some(submit_in_doubt(self, &mut client));
             }
@@ -332,12 +361,13 @@ fn run(seed: u64, steps: u32) -> u64 {
     sim.block_on(async {
         let mut run = world.setup.start().await.unwrap();
         for _ in 0..steps {
-            match world.below(20) {
+            match world.below(21) {
                 0..=9 => world.change(&mut run).await,
                 10..=12 => world.clean(&mut run).await,
                 13..=15 => drop(run.server.checkpoint().await.unwrap()),
                 16 => world.reclaim(&run).await,
                 17 => world.compare(&run).await,
+                18 => world.bustle(&mut run).await,
                 _ => {
                     run = world.crash(run).await;
                     world.compare(&run).await;
@@ -351,7 +381,7 @@ fn run(seed: u64, steps: u32) -> u64 {
 
 #[test]
 fn model_random_deltas_checkpoints_crashes_and_cleaning() {
-    for seed in 0..60 {
+    for seed in 0..400 {
         println!("seed {seed}");
         run(seed, 60);
     }
