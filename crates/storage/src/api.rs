@@ -32,8 +32,8 @@ pub enum StorageError {
     BadRequest(&'static str),
 }
 
-/// A fence on a log: fragments of epochs before `epoch` are refused from now on, and those of them with a seq beyond
-/// `through` were discarded by recovery and are deleted.
+/// A fence on a log: segments of epochs before `epoch` with a seq beyond `through` are refused from now on, and those that
+/// are here were discarded by recovery and are deleted. Segments up to `through` count, and may be put again for repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// The log.

@@ -54,9 +54,10 @@ pub struct State {
 }
 
 impl State {
-    /// True when the writer of this segment was declared dead.
+    /// True when the segment is beyond what its writer had written when it was declared dead. Segments that count may be put
+    /// again at any time: that is how lost redundancy is restored.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch)
+        self.seals.get(&segment.log).is_some_and(|seal| discards(seal, segment))
     }
 
     /// What putting a fragment comes to without writing it: `None` if it is to be written.

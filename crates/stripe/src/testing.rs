@@ -121,7 +121,11 @@ impl Storage for MemStore {
                 return Err(StorageError::BadRequest("not a member"));
             }
             let segment = fragment.header.id.segment;
-            if contents.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch) {
+            if contents
+                .seals
+                .get(&segment.log)
+                .is_some_and(|seal| segment.epoch < seal.epoch && segment.seq > seal.through)
+            {
                 return Err(StorageError::Sealed(segment.log));
             }
             contents.put_count += 1;

@@ -94,7 +94,7 @@ impl Model {
     }
 
     fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch)
+        self.seals.get(&segment.log).is_some_and(|seal| discards(seal, segment))
     }
 
     /// An epoch that may write, now and then one that may not.

@@ -1,0 +1,105 @@
+//! What tests of the command share. Every process started is ended and every mount taken away, also when a test fails.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// The command under test.
+pub fn starling() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_starling"))
+}
+
+/// Runs a command that must succeed; its standard output.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().expect("start");
+    assert!(output.status.success(), "{command:?} ended with {}: {}", output.status, text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Both outputs of a command.
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A mounted file system below a temporary folder.
+pub struct Mounted {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Its data folder.
+    pub data: PathBuf,
+}
+
+impl Mounted {
+    /// Creates and mounts `NAME` on `NAME.mnt` with its data in `NAME.data`.
+    pub fn up(below: &Path, name: &str, flags: &[&str]) -> Mounted {
+        let fs = Mounted { mountpoint: below.join(format!("{name}.mnt")), data: below.join(format!("{name}.data")) };
+        fs::create_dir(&fs.mountpoint).expect("mount point");
+        fs.start(flags);
+        fs
+    }
+
+    fn start(&self, flags: &[&str]) {
+        let mut command = starling();
+        command.arg("up").arg(&self.mountpoint).arg("--data").arg(&self.data).arg("--background").args(flags);
+        run(&mut command);
+    }
+
+    /// Mounts it again.
+    pub fn up_again(&mut self) {
+        self.start(&[]);
+    }
+
+    fn process(&self) -> Option<i32> {
+        fs::read_to_string(self.data.join("lock")).ok()?.trim().parse().ok()
+    }
+
+    /// kill -9, and takes the dead mount away.
+    pub fn kill(&self) {
+        if let Some(pid) = self.process() {
+            // SAFETY: kill takes numbers only; the process is one that this test started.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while Path::new(&format!("/proc/{pid}/fd")).read_dir().is_ok_and(|mut fds| fds.next().is_some()) {
+                assert!(Instant::now() < deadline, "process {pid} does not end");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
+    }
+
+    /// `starling down`.
+    pub fn down(&self) {
+        run(starling().arg("down").arg(&self.mountpoint));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let name = self.mountpoint.display().to_string();
+        if mounts.lines().any(|line| line.split(' ').nth(1) == Some(&name)) {
+            self.kill();
+        }
+    }
+}
+
+/// All files below a folder with their contents.
+pub fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("list").map(|e| e.expect("entry")) {
+            let path = entry.path();
+            if entry.file_type().expect("type").is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.clone(), fs::read(&path).expect("read"));
+            }
+        }
+    }
+    found
+}
