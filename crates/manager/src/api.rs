@@ -101,7 +101,9 @@ pub struct BlockAt {
 /// How far a manager's durable state reaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointState {
-    /// For each client or cleaner log: all segments with seq up to this one are contained in the durable checkpoint.
+    /// For each client or cleaner log: all segments with seq up to this one are contained in the durable checkpoint. For the
+    /// manager's own log: the seq of its newest durable root. A segment beyond what is covered must not be deleted, whatever
+    /// its utilisation.
     pub covered: Vec<(LogId, u64)>,
 }
 

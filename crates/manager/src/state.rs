@@ -416,3 +416,58 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{BLOCK, inode};
+    use types::Extent;
+
+    fn addr(seq: u64) -> BlockAddr {
+        BlockAddr { segment: SegmentId { log: LogId::new(3), epoch: 1, seq }, offset: 0, len: 100 }
+    }
+
+    /// A manager whose checkpoint has one file, at `addr(1)`.
+    fn state(file: FileId) -> State {
+        let id = ManagerId::new(0);
+        let map = ManagerMap::single(id);
+        let identity = Identity { id, log: LogId::new(3), map, block_size: BLOCK, cached_inodes_max: 4 };
+        let mut state = State::new(identity, None);
+        let mut piece = Piece::default();
+        piece.set(file, Some(addr(1)));
+        state.imap.replace(piece_of(file), addr(9), Arc::new(piece));
+        state.file_count = 1;
+        state
+    }
+
+    #[test]
+    fn a_record_that_was_moved_while_it_was_read_is_not_taken() {
+        let file = FileId::new(5000);
+        let mut state = state(file);
+        let record = IndexNode::new(inode(file, 1, 1), BLOCK).encode(None);
+        assert_eq!(state.find(file), Err(Missing::Node { file, addr: addr(1) }));
+        state.install_node(file, addr(2), &record).unwrap();
+        assert!(state.find(file).is_err(), "a stale record was taken");
+        assert!(state.is_current(&Missing::Node { file, addr: addr(1) }));
+        assert!(!state.is_current(&Missing::Node { file, addr: addr(2) }));
+        state.install_node(file, addr(1), &record).unwrap();
+        assert_eq!(state.find(file), Ok(true));
+        let other = IndexNode::new(inode(FileId::new(5001), 1, 1), BLOCK).encode(None);
+        assert!(state.install_node(file, addr(1), &other).is_err(), "another file's record was taken");
+    }
+
+    #[test]
+    fn a_loaded_record_does_not_replace_what_changed_meanwhile() {
+        let file = FileId::new(5000);
+        let mut state = state(file);
+        let record = IndexNode::new(inode(file, 1, 1), BLOCK).encode(None);
+        state.install_node(file, addr(1), &record).unwrap();
+        let extent = Extent { first: 0, count: 1, addr: BlockAddr { len: BLOCK, ..addr(7) } };
+        state.apply(&[types::Delta::Blocks { file, extent }]).unwrap();
+        state.install_node(file, addr(1), &record).unwrap();
+        assert_eq!(state.node(file).map(|node| node.range(0, 9).count()), Some(1));
+        state.apply(&[types::Delta::Remove { file }]).unwrap();
+        state.install_node(file, addr(1), &record).unwrap();
+        assert_eq!(state.find(file), Ok(false), "a removed file came back");
+    }
+}

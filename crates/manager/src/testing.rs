@@ -38,6 +38,8 @@ pub struct MemStore {
     id: StoreId,
     contents: Arc<Mutex<Contents>>,
     refuses_puts: Arc<Mutex<bool>>,
+    /// Refuses the segment of the manager's log with this seq.
+    refuses_seq: Arc<Mutex<Option<u64>>>,
     clock: Arc<dyn host::Clock>,
     random: Arc<dyn host::Random>,
 }
@@ -60,12 +62,12 @@ impl MemStore {
 
 impl Storage for MemStore {
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
-        let refuses = self.refuses_puts.clone();
+        let (refuses, refuses_seq) = (self.refuses_puts.clone(), self.refuses_seq.clone());
         self.serve(move |contents| {
-            if *refuses.lock() {
+            let segment = fragment.header.id.segment;
+            if *refuses.lock() || (segment.log == MANAGER_LOG && *refuses_seq.lock() == Some(segment.seq)) {
                 return Err(StorageError::Full);
             }
-            let segment = fragment.header.id.segment;
             if contents.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch) {
                 return Err(StorageError::Sealed(segment.log));
             }
@@ -184,6 +186,7 @@ impl Setup {
             id: StoreId::new(id),
             contents: Arc::default(),
             refuses_puts: Arc::default(),
+            refuses_seq: Arc::default(),
             clock: host.clock.clone(),
             random: host.random.clone(),
         };
@@ -193,6 +196,10 @@ impl Setup {
 
     pub fn refuse_puts(&self, refuse: bool) {
         self.stores.iter().for_each(|s| *s.refuses_puts.lock() = refuse);
+    }
+
+    pub fn refuse_own_segment(&self, seq: Option<u64>) {
+        self.stores.iter().for_each(|s| *s.refuses_seq.lock() = seq);
     }
 
     pub fn reads(&self) -> u64 {

@@ -246,6 +246,28 @@ fn a_failed_checkpoint_leaves_all_dirty_and_a_later_one_succeeds() {
 }
 
 #[test]
+fn crash_with_a_gap_before_the_root_falls_back_to_the_checkpoint_before() {
+    let mut setup = Setup::new(20);
+    setup.segment_len_max = 8192;
+    setup.sim.block_on(async {
+        let mut run = setup.start().await.unwrap();
+        create(&mut run, 0..20).await;
+        run.server.checkpoint().await.unwrap();
+        create(&mut run, 20..90).await;
+        let root = run.server.core.state.lock().root.as_ref().map(|r| r.segment.seq).unwrap();
+        setup.refuse_own_segment(Some(root + 1));
+        assert_eq!(run.server.checkpoint().await, Err(ManagerError::Log));
+        assert!(run.server.core.state.lock().own_tail.len() > 2, "the checkpoint is one segment");
+        run.machine.host().clock.sleep(std::time::Duration::from_secs(2)).await;
+        run.machine.crash();
+        setup.refuse_own_segment(None);
+        let run = setup.start().await.unwrap();
+        assert_eq!(run.server.status().file_count, 90);
+        assert!(run.server.audit().await.unwrap().is_clean());
+    });
+}
+
+#[test]
 fn a_walk_through_many_files_reads_once_for_many() {
     let mut setup = Setup::new(12);
     setup.cached_inodes_max = 1000;
