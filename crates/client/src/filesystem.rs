@@ -290,14 +290,17 @@ impl FileSystem for Client {
         if !matches!(rights, Ok(true)) {
             return Answer::err(FsError::BadHandle);
         }
-        let (Some(end_in), Some(end_out)) = (offset_in.checked_add(len), offset_out.checked_add(len)) else {
+        if offset_in.checked_add(len).is_none() || offset_out.checked_add(len).is_none() {
             return Answer::err(FsError::Overflow);
-        };
-        if id_in == id_out && offset_in < end_out && offset_out < end_in {
-            return Answer::err(FsError::InvalidArgument);
         }
         let fs = self.clone();
         Answer::later(async move {
+            // What the copy itself adds to the file is not copied.
+            let size = fs.getattr(id_in).await?.attr.size;
+            let len = len.min(size.saturating_sub(offset_in));
+            if id_in == id_out && offset_in < offset_out + len && offset_out < offset_in + len {
+                return Err(FsError::InvalidArgument);
+            }
             let mut done = 0;
             while done < len {
                 let part = (len - done).min(fs.core.write_len_max as u64) as u32;

@@ -259,11 +259,14 @@ async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Ope
         let place = StoreId::new(place as u16);
         let server = match disk {
             None => Err("its folder is missing".to_string()),
-            Some(disk) if disk.list().await?.is_empty() => {
-                empty.push((place, disk.clone()));
-                Err("its folder is empty".to_string())
-            }
-            Some(disk) => StoreServer::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string()),
+            Some(disk) => match disk.list().await {
+                Ok(names) if names.is_empty() => {
+                    empty.push((place, disk.clone()));
+                    Err("its folder is empty".to_string())
+                }
+                Ok(_) => StoreServer::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string()),
+                Err(e) => Err(format!("its folder cannot be listed: {e}")),
+            },
         };
         opened.push(server.map_err(|reason| reasons.push(format!("{place}: {reason}"))).ok());
     }

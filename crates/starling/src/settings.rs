@@ -137,7 +137,7 @@ mod tests {
             ("partiy = 2", &[][..], "partiy"),
             ("", &["--cache-size", "1"], "cache-size"),
             ("", &["--block-size", "lots"], "block-size"),
-            ("parity = \"x\"", &[], "integer"),
+            ("parity = \"x\"", &[], "invalid type"),
         ] {
             let e = settings(config, flags).unwrap_err();
             assert!(e.to_string().contains(word), "{e}");
