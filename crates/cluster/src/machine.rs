@@ -28,6 +28,8 @@ const LEASE: Duration = Duration::from_secs(3600);
 /// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for bounding their number.
 const INODE_MEMORY_BYTES: u64 = 2048;
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a store's disk may take to open or close it before the others go on without it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a new file system is to be like.
@@ -251,6 +253,15 @@ struct Opened {
     servers: Vec<Arc<StoreServer>>,
 }
 
+/// Opens a store; `None` if there is nothing in its folder.
+async fn open_store(host: &Host, disk: &Arc<dyn Disk>) -> Result<Option<Arc<StoreServer>>, String> {
+    let names = disk.list().await.map_err(|e| format!("its folder cannot be listed: {e}"))?;
+    if names.is_empty() {
+        return Ok(None);
+    }
+    StoreServer::open(host.clone(), disk.clone()).await.map(Some).map_err(|e| e.to_string())
+}
+
 async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Opened, StartError> {
     let mut opened: Vec<Option<Arc<StoreServer>>> = Vec::new();
     let mut reasons = Vec::new();
@@ -259,13 +270,14 @@ async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Ope
         let place = StoreId::new(place as u16);
         let server = match disk {
             None => Err("its folder is missing".to_string()),
-            Some(disk) => match disk.list().await {
-                Ok(names) if names.is_empty() => {
+            Some(disk) => match host::timeout(&*host.clock, OPEN_TIMEOUT, open_store(host, disk)).await {
+                Ok(Ok(Some(server))) => Ok(server),
+                Ok(Ok(None)) => {
                     empty.push((place, disk.clone()));
                     Err("its folder is empty".to_string())
                 }
-                Ok(_) => StoreServer::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string()),
-                Err(e) => Err(format!("its folder cannot be listed: {e}")),
+                Ok(Err(reason)) => Err(reason),
+                Err(elapsed) => Err(format!("its disk does not answer: {elapsed}")),
             },
         };
         opened.push(server.map_err(|reason| reasons.push(format!("{place}: {reason}"))).ok());
@@ -391,10 +403,15 @@ impl Machine {
         for manager in &self.managers {
             manager.checkpoint().await?;
         }
+        let mut closed = Ok(());
         for store in &self.stores {
-            store.close().await.map_err(|e| StartError::Storage(store.identity().store, e))?;
+            let close = host::timeout(&*self.host.clock, OPEN_TIMEOUT, store.close());
+            if let Err(e) = close.await.unwrap_or(Err(StorageError::Unavailable)) {
+                // The others are closed nevertheless.
+                closed = closed.and(Err(StartError::Storage(store.identity().store, e)));
+            }
         }
-        Ok(())
+        closed
     }
 }
 

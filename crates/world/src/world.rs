@@ -1,0 +1,496 @@
+//! One run: a file system on simulated disks from its creation to its last check.
+
+use crate::faults::{DISK_BYTES, Episode};
+use crate::history::{History, cut_of, new_model};
+use crate::kernel::Kernel;
+use crate::operation::Generator;
+use crate::session::Session;
+use crate::worker::{Desk, Shared, Worker};
+use cluster::machine::{Create, Machine, Run};
+use host::sim::{Crashed, Sim, SimDisk};
+use host::{Disk, SplitMix64, join_all};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use vfs::fs::FileSystem;
+use vfs::tree::{TreeEntry, walk};
+
+/// What a run is to be like. What is `None` follows from the seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Operations in all.
+    pub operations: u64,
+    /// Crashes happen.
+    pub crashes: bool,
+    /// Stores have faults.
+    pub faults: bool,
+    /// Parity fragments.
+    pub parity: Option<u8>,
+    /// Prints what happens.
+    pub verbose: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Of everything that happened: equal for equal seeds, options and code.
+    pub digest: u64,
+    /// Operations begun.
+    pub operations: u64,
+    /// Of them: refused for want of space.
+    pub refused_space: u64,
+    /// Crashes, losses of power among them.
+    pub crashes: u64,
+    /// Losses of power.
+    pub power_losses: u64,
+    /// Times something was done to a store.
+    pub faults: u64,
+    /// Answers out of the modelled kernel's cache.
+    pub cache_hits: u64,
+    /// Segments that the cleaner emptied.
+    pub cleaned: u64,
+    /// Segments deleted.
+    pub deleted: u64,
+    /// Segments whose redundancy a scrub restored.
+    pub repaired: u64,
+}
+
+impl Outcome {
+    /// The sum of two outcomes, with the digests combined.
+    pub fn and(self, other: Outcome) -> Outcome {
+        Outcome {
+            digest: self.digest.rotate_left(1) ^ other.digest,
+            operations: self.operations + other.operations,
+            refused_space: self.refused_space + other.refused_space,
+            crashes: self.crashes + other.crashes,
+            power_losses: self.power_losses + other.power_losses,
+            faults: self.faults + other.faults,
+            cache_hits: self.cache_hits + other.cache_hits,
+            cleaned: self.cleaned + other.cleaned,
+            deleted: self.deleted + other.deleted,
+            repaired: self.repaired + other.repaired,
+        }
+    }
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// How to have it again.
+    pub command: String,
+    /// What was wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {}: {}\nreplay it with: {}", self.seed, self.what, self.command)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Why the machine does not go on.
+enum End {
+    Crashed,
+    Failed(String),
+}
+
+impl From<Crashed> for End {
+    fn from(Crashed: Crashed) -> Self {
+        End::Crashed
+    }
+}
+
+fn failed(what: impl std::fmt::Display) -> End {
+    End::Failed(what.to_string())
+}
+
+/// Runs one world.
+pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
+    let sim = Sim::new(seed);
+    let mut world = World::new(&sim, seed, options);
+    let result = sim.block_on(world.run());
+    let mut outcome = world.outcome;
+    outcome.digest = sim.digest();
+    let shared = world.shared.lock();
+    (outcome.operations, outcome.refused_space, outcome.faults) =
+        (shared.operations, shared.refused_space, shared.faults);
+    match shared.failure.clone().or(result.err()) {
+        None => Ok(outcome),
+        Some(what) => Err(Failure { seed, what, command: options.command(seed) }),
+    }
+}
+
+impl Options {
+    /// The command that runs this world again.
+    fn command(&self, seed: u64) -> String {
+        let mut command = format!("cargo run --release -p world -- --seed {seed} --operations {}", self.operations);
+        if !self.crashes {
+            command += " --no-crashes";
+        }
+        if !self.faults {
+            command += " --no-faults";
+        }
+        if let Some(parity) = self.parity {
+            command += &format!(" --parity {parity}");
+        }
+        command + " --verbose"
+    }
+}
+
+struct World {
+    sim: Sim,
+    random: SplitMix64,
+    options: Options,
+    create: Create,
+    disks: Vec<SimDisk>,
+    workers: Arc<Vec<Arc<Mutex<Worker>>>>,
+    shared: Arc<Mutex<Shared>>,
+    episode: Episode,
+    outcome: Outcome,
+    created: bool,
+}
+
+/// A started machine, and what it runs on.
+struct Running {
+    on: host::sim::Machine,
+    machine: Arc<Machine>,
+    kernel: Kernel,
+}
+
+const STORE_BYTES: u64 = 64 << 20;
+/// Virtual time that a start, a stop or a scrub may take.
+const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
+
+impl World {
+    fn new(sim: &Sim, seed: u64, options: Options) -> Self {
+        let random = SplitMix64::new(seed ^ 0x5eed);
+        let parity = options.parity.unwrap_or(1 + random.below(2) as u8);
+        let count = u64::from(parity) + 2 + random.below(4);
+        let create = Create {
+            parity,
+            block_size: if random.chance(1, 2) { 4096 } else { 65536 },
+            manager_count: 1 + random.below(2) as u16,
+            store_capacity_bytes: Some(STORE_BYTES + random.below(3) * (8 << 20)),
+        };
+        let workers = (0..1 + random.below(3)).map(|index| {
+            let history = History {
+                top: format!("w{index}").into(),
+                base: new_model(create.block_size),
+                done: Vec::new(),
+                durable: 0,
+            };
+            let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size);
+            Arc::new(Mutex::new(Worker { history, generator, number: 0 }))
+        });
+        World {
+            sim: sim.clone(),
+            options,
+            create,
+            disks: (0..count).map(|_| SimDisk::new(sim, DISK_BYTES)).collect(),
+            workers: Arc::new(workers.collect()),
+            shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
+            episode: Episode::default(),
+            outcome: Outcome::default(),
+            created: false,
+            random,
+        }
+    }
+
+    fn say(&self, text: impl FnOnce() -> String) {
+        if self.options.verbose {
+            println!("{:>12?} -- {}", self.sim.now(), text());
+        }
+    }
+
+    /// Most stores that may be bad at a time: parity must make up for them, and what is left must hold whole stripes.
+    fn bad_max(&self) -> u64 {
+        let parity = u64::from(self.create.parity);
+        parity.min(self.disks.len() as u64 - parity - 1)
+    }
+
+    async fn run(&mut self) -> Result<(), String> {
+        self.say(|| format!("{:?} on {} stores, {} workers", self.create, self.disks.len(), self.workers.len()));
+        while self.shared.lock().operations < self.options.operations && self.shared.lock().failure.is_none() {
+            match self.stretch().await {
+                Ok(()) | Err(End::Crashed) => {}
+                Err(End::Failed(what)) => return Err(what),
+            }
+            self.down();
+        }
+        if self.shared.lock().failure.is_some() {
+            return Ok(());
+        }
+        match self.last_checks().await {
+            Ok(()) => Ok(()),
+            Err(End::Failed(what)) => Err(what),
+            Err(End::Crashed) => Err("a machine crashed by itself".into()),
+        }
+    }
+
+    /// From one start to the next crash or stop.
+    async fn stretch(&mut self) -> Result<(), End> {
+        if self.options.faults && self.created {
+            if self.episode.bad.is_empty() && self.random.chance(1, 2) {
+                self.episode = Episode::new(&self.random, &self.disks, self.bad_max());
+                self.say(|| self.episode.bad.iter().map(|b| format!("store {} {:?};", b.store, b.fault)).collect());
+            } else if !self.episode.bad.is_empty() && self.random.chance(1, 2) {
+                self.heal().await?;
+                self.down();
+            }
+        }
+        self.episode.before_start(&self.random, &self.disks);
+        let on = self.sim.machine("one");
+        if self.options.crashes && self.random.chance(1, 8) {
+            on.crash_after(1 + self.random.below(2000));
+        }
+        let running = self.start(&on).await?;
+        self.settle_history(&running).await?;
+        self.work(&running).await?;
+        if self.shared.lock().failure.is_some() {
+            return Ok(());
+        }
+        let choice = self.random.below(4);
+        if self.options.crashes && choice > 0 {
+            self.say(|| "crash".into());
+            return Err(End::Crashed);
+        }
+        self.stop(&running).await
+    }
+
+    /// Lets all workers work until they are done or the machine crashes.
+    async fn work(&mut self, running: &Running) -> Result<(), End> {
+        let on = &running.on;
+        if self.options.crashes && self.random.chance(3, 4) {
+            let scale = 1 << (4 + self.random.below(11));
+            on.crash_after(1 + self.random.below(scale));
+        }
+        let share = 1 + self.random.below(self.options.operations.div_ceil(self.workers.len() as u64));
+        let clock = on.host().clock;
+        let tasks = self.workers.iter().enumerate().map(|(index, worker)| {
+            let desk = Desk { worker: worker.clone(), index, all: self.workers.clone(), shared: self.shared.clone() };
+            on.run(desk.work(Arc::new(running.kernel.clone()), clock.clone(), share))
+        });
+        let work = join_all(tasks.collect());
+        let trouble = self.trouble(running, clock.clone());
+        let ended = match host::first(work, trouble).await {
+            host::Either::Left(ended) => ended.into_iter().collect::<Result<Vec<()>, Crashed>>(),
+            host::Either::Right(()) => Ok(Vec::new()),
+        };
+        let done = running.machine.maintenance.done();
+        (self.outcome.cleaned, self.outcome.deleted) =
+            (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
+        self.outcome.cache_hits += running.kernel.hits();
+        ended?;
+        Ok(())
+    }
+
+    /// What happens to a file system that is at work, now and then. Never ends.
+    fn trouble(&self, running: &Running, clock: Arc<dyn host::Clock>) -> impl Future<Output = ()> + use<'_> {
+        let (on, machine) = (running.on.clone(), running.machine.clone());
+        async move {
+            loop {
+                let scale = 1 << self.random.below(14);
+                clock.sleep(Duration::from_micros(1 + self.random.below(1000 * scale))).await;
+                match self.random.below(4) {
+                    0 => {
+                        let machine = machine.clone();
+                        // Fails only if the machine crashes first, or if stores are bad, which others will notice.
+                        let _ = on.run(async move { machine.maintenance.tidy(true).await.map_err(drop) }).await;
+                    }
+                    1..3 if self.episode.strike(&self.random, &self.disks) => self.shared.lock().faults += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    async fn on_machine<T: Send + 'static>(
+        &self,
+        on: &host::sim::Machine,
+        what: &str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, End> {
+        let clock = self.sim.machine("watch").host().clock;
+        match host::timeout(&*clock, STEP_TIME_MAX, on.run(work)).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(failed(format!("{what} hangs"))),
+        }
+    }
+
+    async fn start(&mut self, on: &host::sim::Machine) -> Result<Running, End> {
+        if !self.created {
+            self.create_all(on).await?;
+        }
+        let missing = (0..self.disks.len()).filter(|store| self.episode.is_missing(*store)).collect::<Vec<_>>();
+        self.start_without(on, &missing).await
+    }
+
+    async fn create_all(&mut self, on: &host::sim::Machine) -> Result<(), End> {
+        for disk in &self.disks {
+            disk.wipe();
+        }
+        let disks: Vec<Arc<dyn Disk>> = self.disks.iter().map(|disk| disk.mount(on)).collect();
+        let (host, create) = (on.host(), self.create);
+        let work = async move { cluster::machine::create(&host, &disks, create).await.map_err(failed) };
+        self.on_machine(on, "create", work).await??;
+        let running = self.start_without(on, &[]).await?;
+        self.prepare_workers(&running).await?;
+        self.stop(&running).await?;
+        self.created = true;
+        Ok(())
+    }
+
+    async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
+        let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
+        let disks: Vec<Option<Arc<dyn Disk>>> = self.disks.iter().enumerate().map(mount).collect();
+        let run = Run { cache_bytes: 1 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let host = on.host();
+        let work = async move { Machine::start(host, &disks, run).await.map_err(|e| failed(format!("start: {e}"))) };
+        let machine = Arc::new(self.on_machine(on, "start", work).await??);
+        self.say(|| format!("started: {:?}", machine.recovery));
+        let kernel = Kernel::new(Arc::new(machine.client.clone()), on.host().clock);
+        Ok(Running { on: on.clone(), machine, kernel })
+    }
+
+    async fn stop(&self, running: &Running) -> Result<(), End> {
+        self.say(|| "stop".into());
+        let machine = running.machine.clone();
+        let work = async move { machine.stop().await };
+        let stopped = self.on_machine(&running.on, "stop", work).await?;
+        if let Err(e) = stopped {
+            if self.episode.bad.is_empty() {
+                return Err(failed(format!("stop: {e}")));
+            }
+            return Ok(());
+        }
+        for worker in self.workers.iter() {
+            let history = &mut worker.lock().history;
+            history.durable = history.done.len();
+        }
+        Ok(())
+    }
+
+    /// All machines stop at once; sometimes the power fails.
+    fn down(&mut self) {
+        self.sim.machine("one").crash();
+        self.outcome.crashes += 1;
+        if self.options.crashes && self.random.chance(1, 2) {
+            self.say(|| "power loss".into());
+            self.outcome.power_losses += 1;
+            self.disks.iter().for_each(SimDisk::power_loss);
+        }
+    }
+
+    async fn tree(&self, running: &Running) -> Result<Vec<TreeEntry>, End> {
+        let client: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
+        let work = async move { walk(&*client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
+        self.on_machine(&running.on, "reading the tree", work).await?
+    }
+
+    /// After a start: finds what the crash left, and goes on from there.
+    async fn settle_history(&mut self, running: &Running) -> Result<(), End> {
+        let tree = self.tree(running).await?;
+        let mut taken = Vec::new();
+        for worker in self.workers.iter() {
+            let block_size = self.create.block_size;
+            let empty =
+                |top: &[u8]| History { top: top.to_vec(), base: new_model(block_size), done: Vec::new(), durable: 0 };
+            let mut worker = worker.lock();
+            let empty = empty(&worker.history.top);
+            taken.push(std::mem::replace(&mut worker.history, empty));
+        }
+        let cut = cut_of(&taken.iter().collect::<Vec<_>>(), &tree).await.map_err(failed)?;
+        self.say(|| {
+            let parts = taken.iter().zip(&cut).map(|(h, c)| format!("{}<={c}<={}", h.durable, h.done.len()));
+            format!("recovered {}", parts.collect::<Vec<_>>().join(", "))
+        });
+        for (history, count) in taken.iter_mut().zip(cut) {
+            history.keep(count).await;
+        }
+        for (worker, history) in self.workers.iter().zip(taken) {
+            worker.lock().history = history;
+        }
+        Ok(())
+    }
+
+    /// Makes the workers' directories, durably.
+    async fn prepare_workers(&self, running: &Running) -> Result<(), End> {
+        let client: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
+        for worker in self.workers.iter() {
+            let (top, base) = {
+                let history = &mut worker.lock().history;
+                history.base = new_model(self.create.block_size);
+                (history.top.clone(), history.base.clone())
+            };
+            Session::new(Arc::new(base), top.clone()).prepare().await.map_err(failed)?;
+            let session = Session::new(client.clone(), top);
+            let work = async move { session.prepare().await };
+            self.on_machine(&running.on, "mkdir", work).await?.map_err(failed)?;
+        }
+        let work = async move { client.sync().await };
+        self.on_machine(&running.on, "sync", work).await?.map_err(failed)
+    }
+
+    /// Ends all faults and restores redundancy.
+    async fn heal(&mut self) -> Result<(), End> {
+        self.say(|| "heal".into());
+        self.episode.end(&self.disks);
+        let on = self.sim.machine("one");
+        let running = self.start_without(&on, &[]).await?;
+        self.settle_history(&running).await?;
+        self.scrub(&running).await?;
+        self.stop(&running).await
+    }
+
+    async fn scrub(&mut self, running: &Running) -> Result<(), End> {
+        for round in 0..3 {
+            let stripe = running.machine.stripe.clone();
+            let work = async move { stripe.scrub(true, |_| ()).await.map_err(|e| failed(format!("scrub: {e}"))) };
+            let report = self.on_machine(&running.on, "scrub", work).await??;
+            self.say(|| format!("{report:?}"));
+            self.outcome.repaired += report.repaired;
+            if !report.unrepaired.is_empty() {
+                return Err(failed(format!("scrub leaves segments without redundancy: {report:?}")));
+            }
+            if report.missing == 0 && report.damaged == 0 {
+                return Ok(());
+            }
+            if round == 2 {
+                return Err(failed(format!("scrub finds something each time: {report:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    async fn last_checks(&mut self) -> Result<(), End> {
+        self.heal().await?;
+        self.down();
+        let mut without: Vec<Vec<usize>> = vec![Vec::new()];
+        if self.random.chance(1, 4) {
+            without.extend((0..self.disks.len()).map(|store| vec![store]));
+        }
+        for missing in without {
+            self.say(|| format!("check without {missing:?}"));
+            let on = self.sim.machine("one");
+            let running = self.start_without(&on, &missing).await?;
+            self.settle_history(&running).await?;
+            let machine = running.machine.clone();
+            let work = async move {
+                machine.client.settle().await;
+                cluster::check::check(&machine, |_| ()).await.map_err(|e| failed(format!("check: {e}")))
+            };
+            let report = self.on_machine(&on, "check", work).await??;
+            if !report.problems.is_empty() {
+                return Err(failed(format!("check: {:?}", report.problems)));
+            }
+            self.stop(&running).await?;
+            on.crash();
+        }
+        Ok(())
+    }
+}
