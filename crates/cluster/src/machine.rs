@@ -27,6 +27,8 @@ use vfs::fs::FileSystem;
 const LEASE: Duration = Duration::from_secs(3600);
 /// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for bounding their number.
 const INODE_MEMORY_BYTES: u64 = 2048;
+/// Inodes that one operation may need at a time, amply.
+const INODE_COUNT_MIN: u64 = 64;
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a store's disk may take to open or close it before the others go on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -341,7 +343,7 @@ impl Machine {
         let began = host.clock.now();
         let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
-        let inode_count_max = (run.cache_bytes / 8 / INODE_MEMORY_BYTES).max(1024) as usize;
+        let inode_count_max = (run.cache_bytes / 8 / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
         let owners = (0..config.manager_count).map(ManagerId::new).collect();
         let map = ManagerMap { epoch: 1, owners };
         let mut managers = Vec::new();

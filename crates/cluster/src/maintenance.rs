@@ -159,6 +159,17 @@ impl Maintenance {
         Ok(())
     }
 
+    /// Cleans the segments that are most worth it and deletes what became empty, however much is free.
+    pub async fn clean(&self) -> Result<Cleaned, CleanError> {
+        let _one_at_a_time = self.round.lock().await;
+        self.client.settle().await;
+        self.checkpoint_and_delete().await?;
+        let cleaned = self.clean_some().await?;
+        self.checkpoint_and_delete().await?;
+        self.report_used().await;
+        Ok(cleaned)
+    }
+
     /// Share of the fullest store that is free, in percent.
     async fn free_percent(&self) -> u64 {
         let stores = self.stripe.status().await;

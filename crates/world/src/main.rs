@@ -35,6 +35,9 @@ struct Arguments {
     /// No faults of stores.
     #[arg(long)]
     no_faults: bool,
+    /// Writes until space runs out.
+    #[arg(long)]
+    fill: bool,
     /// Goes on after a failure.
     #[arg(long)]
     keep_going: bool,
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         crashes: !arguments.no_crashes,
         faults: !arguments.no_faults,
         parity: arguments.parity,
+        fill: arguments.fill,
         verbose: arguments.verbose,
     };
     if let Some(seed) = arguments.seed {

@@ -82,14 +82,16 @@ pub fn data(fill: u64, len: u64) -> Vec<u8> {
 pub struct Generator {
     random: SplitMix64,
     block_size: u64,
+    /// Writes much.
+    fill: bool,
     /// Rest of a series of new names in one directory, which makes it split.
     series: Option<(Path, u16, u16)>,
 }
 
 impl Generator {
-    /// A generator whose choices follow from `seed`.
-    pub fn new(seed: u64, block_size: u32) -> Self {
-        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), series: None }
+    /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs out.
+    pub fn new(seed: u64, block_size: u32, fill: bool) -> Self {
+        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), fill, series: None }
     }
 
     /// A number below `bound`, for the worker's own choices.
@@ -108,6 +110,10 @@ impl Generator {
         }
         let slot = self.below(SLOT_COUNT as u64) as usize;
         let path = self.path();
+        if self.fill && self.one_in(2) {
+            let offset = self.below(200) * (DATA_LEN_MAX / self.block_size) * self.block_size;
+            return Operation::Write { slot, offset, len: DATA_LEN_MAX, fill: self.below(u64::MAX) };
+        }
         match self.below(104) {
             0..8 => Operation::Create { path, slot, mode: 0o600 + self.below(64) as u32, append: self.one_in(4) },
             8..14 => Operation::Open { path, slot, flags: self.flags() },

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use types::FsError;
 use vfs::fs::FileSystem;
 use vfs::tree::{TreeEntry, walk};
 
@@ -27,6 +28,8 @@ pub struct Options {
     pub faults: bool,
     /// Parity fragments.
     pub parity: Option<u8>,
+    /// Workers write much, until there is no space.
+    pub fill: bool,
     /// Prints what happens.
     pub verbose: bool,
 }
@@ -135,10 +138,28 @@ impl Options {
         if !self.faults {
             command += " --no-faults";
         }
+        if self.fill {
+            command += " --fill";
+        }
         if let Some(parity) = self.parity {
             command += &format!(" --parity {parity}");
         }
         command + " --verbose"
+    }
+}
+
+/// Reads all there is, again and again, while others change it. What it sees depends on the moment, but it never meets an error
+/// that a file's removal does not explain.
+async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared: Arc<Mutex<Shared>>, pause: Duration) {
+    loop {
+        clock.sleep(pause.max(Duration::from_millis(1))).await;
+        match walk(&*fs).await {
+            Ok(_) | Err(FsError::NotFound | FsError::Stale | FsError::NoSuchXattr | FsError::NoSuchAddress) => {}
+            Err(e) => {
+                shared.lock().failure.get_or_insert(format!("reading along met {e}"));
+                return;
+            }
+        }
     }
 }
 
@@ -162,6 +183,8 @@ struct Running {
     kernel: Kernel,
 }
 
+/// Small, so that what is read often has to come from stores.
+const CACHE_BYTES: u64 = 4 << 20;
 const STORE_BYTES: u64 = 64 << 20;
 /// Virtual time that a start, a stop or a scrub may take.
 const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
@@ -184,7 +207,7 @@ impl World {
                 done: Vec::new(),
                 durable: 0,
             };
-            let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size);
+            let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size, options.fill);
             Arc::new(Mutex::new(Worker { history, generator, number: 0 }))
         });
         World {
@@ -276,11 +299,16 @@ impl World {
             on.run(desk.work(Arc::new(running.kernel.clone()), clock.clone(), share))
         });
         let work = join_all(tasks.collect());
+        let pause = Duration::from_millis(self.random.below(3000));
+        let fs: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
+        let reading =
+            self.random.chance(1, 3).then(|| on.run(read_along(fs, clock.clone(), self.shared.clone(), pause)));
         let trouble = self.trouble(running, clock.clone());
         let ended = match host::first(work, trouble).await {
             host::Either::Left(ended) => ended.into_iter().collect::<Result<Vec<()>, Crashed>>(),
             host::Either::Right(()) => Ok(Vec::new()),
         };
+        drop(reading);
         let done = running.machine.maintenance.done();
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
@@ -298,9 +326,16 @@ impl World {
                 clock.sleep(Duration::from_micros(1 + self.random.below(1000 * scale))).await;
                 match self.random.below(4) {
                     0 => {
-                        let machine = machine.clone();
+                        let (machine, clean) = (machine.clone(), self.random.chance(1, 2));
                         // Fails only if the machine crashes first, or if stores are bad, which others will notice.
-                        let _ = on.run(async move { machine.maintenance.tidy(true).await.map_err(drop) }).await;
+                        let _ = on
+                            .run(async move {
+                                match clean {
+                                    true => machine.maintenance.clean().await.map(drop),
+                                    false => machine.maintenance.tidy(true).await,
+                                }
+                            })
+                            .await;
                     }
                     1..3 if self.episode.strike(&self.random, &self.disks) => self.shared.lock().faults += 1,
                     _ => {}
@@ -348,7 +383,7 @@ impl World {
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
         let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
         let disks: Vec<Option<Arc<dyn Disk>>> = self.disks.iter().enumerate().map(mount).collect();
-        let run = Run { cache_bytes: 1 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let host = on.host();
         let work = async move { Machine::start(host, &disks, run).await.map_err(|e| failed(format!("start: {e}"))) };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);

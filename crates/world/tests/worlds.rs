@@ -3,7 +3,8 @@
 use std::ops::Range;
 use world::{Options, Outcome, run};
 
-const CRASHES: Options = Options { operations: 120, crashes: true, faults: false, parity: None, verbose: false };
+const CRASHES: Options =
+    Options { operations: 120, crashes: true, faults: false, parity: None, fill: false, verbose: false };
 const FAULTS: Options = Options { faults: true, ..CRASHES };
 
 fn run_all(seeds: Range<u64>, options: Options) -> Outcome {
