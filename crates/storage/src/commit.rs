@@ -21,6 +21,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use striped_log::fragment::{FragmentHeader, HEADER_LEN};
+use types::aligned::AlignedBuffer;
 
 /// Most bytes written and synced together, so that a put does not wait for ever more of those that came after it.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
@@ -35,7 +36,11 @@ const GROW_STEP: u32 = 64;
 /// Slots that puts leave free, so that fragments of sparse slots can be moved together.
 pub const KEEP_FREE: usize = 1;
 
-static ZEROES: [u8; crate::slots::ALIGN as usize] = [0; crate::slots::ALIGN as usize];
+static ZEROES: Zeroes = Zeroes([0; crate::slots::ALIGN as usize]);
+
+/// Aligned, so that disks can take it as it is.
+#[repr(align(4096))]
+struct Zeroes([u8; crate::slots::ALIGN as usize]);
 
 /// The commit loop's own state.
 pub struct Committer {
@@ -172,9 +177,11 @@ impl Committer {
             let Some((_, pieces)) = writes.last_mut() else { continue };
             // Whole pages, so that the kernel need not read what was there before.
             let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
-            pieces.push(Bytes::copy_from_slice(&header.encode_with_generation(self.sequence)));
+            let mut page = AlignedBuffer::zeroed(HEADER_LEN);
+            page.copy_from_slice(&header.encode_with_generation(self.sequence));
+            pieces.push(page.freeze());
             pieces.extend(
-                [payload, Bytes::from_static(&ZEROES[..padding])].into_iter().filter(|piece| !piece.is_empty()),
+                [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
             );
         }
         match self.shared.files.fragments.write_and_sync(writes).await {

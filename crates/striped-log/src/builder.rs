@@ -7,6 +7,7 @@
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
 use crate::segment::Segment;
 use bytes::Bytes;
+use types::aligned::AlignedBuffer;
 use types::{BlockAddr, SegmentId};
 
 /// Longest payload of any segment in bytes: the widest stripe.
@@ -98,15 +99,16 @@ impl SegmentDraft {
         self.delta_offset + self.deltas.len() as u32
     }
 
-    /// Copies the blocks and deltas into one payload.
+    /// Copies the blocks and deltas into one payload, page-aligned, so that its fragments can go to disks as they are.
     pub fn assemble(self) -> Segment {
-        let mut payload = Vec::with_capacity(self.payload_len() as usize);
-        for block in &self.blocks {
-            payload.extend_from_slice(block);
+        let mut payload = AlignedBuffer::zeroed(self.payload_len() as usize);
+        let mut at = 0;
+        for piece in self.blocks.iter().map(|b| &b[..]).chain([&self.deltas[..]]) {
+            payload[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
         }
-        payload.extend_from_slice(&self.deltas);
         let SegmentDraft { id, previous, delta_offset, .. } = self;
-        Segment { id, previous, payload: Bytes::from(payload), delta_offset }
+        Segment { id, previous, payload: payload.freeze(), delta_offset }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::parity;
 use bytes::Bytes;
 use std::ops::Range;
 use thiserror::Error;
+use types::aligned::AlignedBuffer;
 use types::{FragmentId, FsUuid, SegmentId};
 
 /// A segment that is complete in memory and on its way to the stores. The payload is: full blocks first (so that they are
@@ -67,9 +68,11 @@ impl Segment {
             crcs.fill(crate::fragment::chunk_crcs(&payloads[0]));
             payloads.resize(usize::from(width), payloads[0].clone());
         } else {
-            let mut parities = vec![vec![0; geometry.fragment_len as usize]; usize::from(geometry.m)];
-            encode(&payloads, &mut parities, Some(&mut crcs));
-            payloads.extend(parities.into_iter().map(Bytes::from));
+            let parity = |_| AlignedBuffer::zeroed(geometry.fragment_len as usize);
+            let mut parities: Vec<AlignedBuffer> = (0..geometry.m).map(parity).collect();
+            let mut views: Vec<&mut [u8]> = parities.iter_mut().map(|p| &mut p[..]).collect();
+            encode(&payloads, &mut views, Some(&mut crcs));
+            payloads.extend(parities.into_iter().map(AlignedBuffer::freeze));
         }
         let fragments = (0..width).zip(payloads.into_iter().zip(crcs)).map(|(index, (payload, chunk_crcs))| {
             let header = FragmentHeader {
@@ -129,8 +132,8 @@ fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
 
 /// Computes the parity fragments of `data`, chunk by chunk so that the data is read from memory once, and the checksums of all while
 /// they are in the CPU's cache.
-fn encode(data: &[Bytes], parities: &mut [Vec<u8>], mut crcs: Option<&mut Vec<Vec<u32>>>) {
-    let len = parities.first().map_or(0, Vec::len);
+fn encode(data: &[Bytes], parities: &mut [&mut [u8]], mut crcs: Option<&mut Vec<Vec<u32>>>) {
+    let len = parities.first().map_or(0, |p| p.len());
     let chunk_len = CHUNK_LEN as usize;
     let mut chunks: Vec<&[u8]> = Vec::with_capacity(data.len());
     for begin in (0..len).step_by(chunk_len) {
@@ -198,7 +201,8 @@ fn solve(
         if parity_wanted {
             let data: Vec<Bytes> = pieces[..k].iter().flatten().cloned().collect();
             let mut parities = vec![vec![0; len]; usize::from(geometry.m)];
-            encode(&data, &mut parities, None);
+            let mut views: Vec<&mut [u8]> = parities.iter_mut().map(|p| &mut p[..]).collect();
+            encode(&data, &mut views, None);
             for (piece, parity) in pieces[k..].iter_mut().zip(parities) {
                 piece.get_or_insert(Bytes::from(parity));
             }

@@ -4,6 +4,7 @@
 //! [`codec::DecodeError`] and never panic, whatever bytes they are given.
 
 pub mod addr;
+pub mod aligned;
 pub mod answer;
 pub mod attr;
 pub mod codec;

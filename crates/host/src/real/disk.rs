@@ -14,13 +14,19 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
+use types::aligned::PAGE_LEN;
 
+/// What buffers and lengths of writes past the page cache are multiples of, in bytes.
+const SECTOR_LEN: usize = 512;
+/// Smaller writes are faster through the page cache.
+const DIRECT_LEN_MIN: usize = 128 * 1024;
 /// Threads that read, per disk.
 const READ_THREADS: usize = 2;
 /// Operations that wait for a thread, per queue; further ones wait as tasks.
@@ -97,10 +103,15 @@ impl Disk for RealDisk {
         let (name, threads) = (name.to_owned(), self.threads.clone());
         let opened = self.changing(move |folder| {
             let path = folder.path_of(&name)?;
-            fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
+            let file = fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(&path)?;
+            // Not every file system can; then everything goes through the page cache.
+            let direct = fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
+            Ok((file, direct))
         });
         Box::pin(async move {
-            let opened = Opened { file: opened.await?, cached_reads: AtomicBool::new(true) };
+            let (file, direct) = opened.await?;
+            let direct_writes = AtomicBool::new(direct.is_some());
+            let opened = Opened { file, direct, direct_writes, cached_reads: AtomicBool::new(true) };
             Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
         })
     }
@@ -135,11 +146,37 @@ struct RealFile {
 
 struct Opened {
     file: fs::File,
+    /// The same file past the page cache.
+    direct: Option<fs::File>,
+    /// False once the file system has refused such a write.
+    direct_writes: AtomicBool,
     /// False once the file system has said that it cannot tell cached bytes from others.
     cached_reads: AtomicBool,
 }
 
 impl Opened {
+    /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write and all of it lies on
+    /// sector boundaries, else through the page cache. The kernel keeps both views of a file the same.
+    fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
+        let fits = |p: &Bytes| p.as_ptr() as usize % SECTOR_LEN == 0 && p.len().is_multiple_of(SECTOR_LEN);
+        let len: usize = pieces.iter().map(Bytes::len).sum();
+        if let Some(direct) = &self.direct
+            && len >= DIRECT_LEN_MIN
+            && self.direct_writes.load(Ordering::Relaxed)
+            && offset.is_multiple_of(PAGE_LEN as u64)
+            && len.is_multiple_of(PAGE_LEN)
+            && pieces.iter().all(fits)
+        {
+            match syscall::write_all(direct, offset, pieces) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.direct_writes.store(false, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        syscall::write_all(&self.file, offset, pieces)
+    }
+
     /// What of the range is in memory, as far as one can tell without waiting.
     fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) {
         if !self.cached_reads.load(Ordering::Relaxed) {
@@ -164,9 +201,9 @@ impl Opened {
 }
 
 impl RealFile {
-    fn changing(&self, work: impl FnOnce(&fs::File) -> io::Result<()> + Send + 'static) -> BoxFuture<io::Result<()>> {
+    fn changing(&self, work: impl FnOnce(&Opened) -> io::Result<()> + Send + 'static) -> BoxFuture<io::Result<()>> {
         let opened = self.opened.clone();
-        run(self.threads.clone(), Lane::Write, move || work(&opened.file))
+        run(self.threads.clone(), Lane::Write, move || work(&opened))
     }
 }
 
@@ -184,20 +221,20 @@ impl File for RealFile {
     }
 
     fn write_at(&self, offset: u64, pieces: Vec<Bytes>) -> BoxFuture<io::Result<()>> {
-        self.changing(move |file| syscall::write_all(file, offset, &pieces))
+        self.changing(move |opened| opened.write(offset, &pieces))
     }
 
     fn write_and_sync(&self, writes: Vec<(u64, Vec<Bytes>)>) -> BoxFuture<io::Result<()>> {
-        self.changing(move |file| {
+        self.changing(move |opened| {
             for (offset, pieces) in &writes {
-                syscall::write_all(file, *offset, pieces)?;
+                opened.write(*offset, pieces)?;
             }
-            file.sync_data()
+            opened.file.sync_data()
         })
     }
 
     fn sync_data(&self) -> BoxFuture<io::Result<()>> {
-        self.changing(fs::File::sync_data)
+        self.changing(|opened| opened.file.sync_data())
     }
 
     fn len(&self) -> BoxFuture<io::Result<u64>> {
@@ -206,11 +243,11 @@ impl File for RealFile {
     }
 
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
-        self.changing(move |file| file.set_len(len))
+        self.changing(move |opened| opened.file.set_len(len))
     }
 
     fn allocate(&self, len: u64) -> BoxFuture<io::Result<()>> {
-        self.changing(move |file| syscall::allocate(file, len))
+        self.changing(move |opened| syscall::allocate(&opened.file, len))
     }
 }
 
