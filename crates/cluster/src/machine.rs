@@ -47,6 +47,19 @@ pub struct Create {
     pub store_capacity_bytes: Option<u64>,
 }
 
+impl Create {
+    /// What is wrong with these numbers for so many stores, before anything is touched.
+    pub fn check(&self, store_count: u16) -> Result<(), StartError> {
+        let capacity = self.store_capacity_bytes.unwrap_or(u64::MAX);
+        self.config(FsUuid([0; 16]), store_count, capacity).check().map_err(StartError::Impossible)
+    }
+
+    fn config(&self, fs: FsUuid, store_count: u16, store_capacity_bytes: u64) -> FsConfig {
+        let Create { parity, block_size, manager_count, .. } = *self;
+        FsConfig { fs, store_count, parity, block_size, manager_count, store_capacity_bytes }
+    }
+}
+
 /// How a machine runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
@@ -157,14 +170,7 @@ pub async fn create(host: &Host, disks: &[Arc<dyn Disk>], create: Create) -> Res
             capacity = capacity.min(space.free_bytes / 10 * 9 / disks.len().max(1) as u64);
         }
     }
-    let config = FsConfig {
-        fs: FsUuid(fs),
-        store_count: u16::try_from(disks.len()).unwrap_or(u16::MAX),
-        parity: create.parity,
-        block_size: create.block_size,
-        manager_count: create.manager_count,
-        store_capacity_bytes: capacity,
-    };
+    let config = create.config(FsUuid(fs), u16::try_from(disks.len()).unwrap_or(u16::MAX), capacity);
     config.check().map_err(StartError::Impossible)?;
     for (store, disk) in config.stores().zip(disks) {
         if !disk.list().await?.is_empty() {

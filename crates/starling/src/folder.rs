@@ -34,6 +34,11 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// True if no file system has been created in this folder.
+    pub fn is_new(path: &Path) -> bool {
+        !path.join(STORES).exists()
+    }
+
     /// Locks the folder; `create` makes it if it is not there. Refused if another process has it, or if it holds other
     /// things than a file system's.
     pub fn open(path: &Path, create: bool) -> anyhow::Result<Folder> {

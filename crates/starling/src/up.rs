@@ -2,7 +2,7 @@
 
 use crate::control::{self, Served, Server};
 use crate::folder::Folder;
-use crate::settings::Settings;
+use crate::settings::{Geometry, Settings};
 use crate::{size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, Machine, Run, StartError};
@@ -31,20 +31,26 @@ fn explain(e: StartError) -> anyhow::Error {
     }
 }
 
+/// What a new file system is to be like.
+fn new_file_system(geometry: &Geometry) -> Create {
+    Create {
+        parity: geometry.parity.unwrap_or(1),
+        block_size: geometry.block_size.unwrap_or(BLOCK_SIZE_DEFAULT),
+        manager_count: MANAGER_COUNT,
+        store_capacity_bytes: geometry.store_size,
+    }
+}
+
 /// Starts the roles over a data folder, creating the file system if there is none.
 async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<Machine> {
     let geometry = &settings.geometry;
-    let folders: Vec<PathBuf> = match folder.stores()? {
+    let known = folder.stores()?;
+    let folders: Vec<PathBuf> = match known {
         Some(folders) => folders,
         None => {
             let folders = folder.make_stores(geometry)?;
             let disks: Vec<_> = folder.disks(&folders)?.into_iter().flatten().collect();
-            let create = Create {
-                parity: geometry.parity.unwrap_or(1),
-                block_size: geometry.block_size.unwrap_or(BLOCK_SIZE_DEFAULT),
-                manager_count: MANAGER_COUNT,
-                store_capacity_bytes: geometry.store_size,
-            };
+            let create = new_file_system(geometry);
             let config = machine::create(host, &disks, create).await.map_err(explain)?;
             folder.record_stores(folders.clone())?;
             let (fs, stores, parity) = (config.fs, config.store_count, config.parity);
@@ -85,6 +91,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
+    if Folder::is_new(&settings.data) {
+        new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(explain)?;
+    }
     let folder = Folder::open(&settings.data, true)?;
     let machine = start(&host, &folder, &settings).await?;
     if machine.recovery.segment_count > 0 {

@@ -158,7 +158,7 @@ impl Opened {
     /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write and all of it lies on
     /// sector boundaries, else through the page cache. The kernel keeps both views of a file the same.
     fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
-        let fits = |p: &Bytes| p.as_ptr() as usize % SECTOR_LEN == 0 && p.len().is_multiple_of(SECTOR_LEN);
+        let fits = |p: &Bytes| (p.as_ptr() as usize).is_multiple_of(SECTOR_LEN) && p.len().is_multiple_of(SECTOR_LEN);
         let len: usize = pieces.iter().map(Bytes::len).sum();
         if let Some(direct) = &self.direct
             && len >= DIRECT_LEN_MIN

@@ -1,0 +1,137 @@
+//! The command as people use and misuse it: what a mount does between `up` and `down`, and that whatever cannot be done is
+//! refused in one line with exit code 2 and changes nothing.
+
+mod common;
+
+use common::{Mounted, run, starling, text};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a command that must be refused; the one line that it says.
+fn refused(command: &mut Command) -> String {
+    let output = command.output().expect("start");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
+    let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("starling: ")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    lines[0].to_string()
+}
+
+fn up(mountpoint: &Path, data: &Path) -> Command {
+    let mut command = starling();
+    command.arg("up").arg(mountpoint).arg("--data").arg(data).args(["--store-size", "128MiB"]);
+    command
+}
+
+#[test]
+fn a_file_system_lives_through_up_sync_down_and_up() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB", "--stores", "3", "--block-size", "16KiB"]);
+    fs::write(fs.mountpoint.join("a"), "hello").expect("write");
+    run(starling().arg("sync").arg(&fs.mountpoint));
+    let json = run(starling().args(["status", "--json"]).arg(fs.mountpoint.join("a")));
+    let status: serde_json::Value = serde_json::from_str(&json).expect("status");
+    assert_eq!(status["stores"].as_array().map(Vec::len), Some(3));
+    assert_eq!((&status["block_size"], &status["uncommitted_bytes"]), (&16384.into(), &0.into()));
+    assert!(run(starling().arg("status").arg(&fs.mountpoint)).contains("store 2"));
+
+    let other = dir.path().join("other");
+    fs::create_dir(&other).expect("folder");
+    let said = refused(&mut up(&other, &fs.data));
+    assert!(said.contains("in use by process"), "{said}");
+
+    fs.down();
+    assert!(!fs.mountpoint.join("a").exists(), "still mounted");
+    let said = refused(starling().arg("up").arg(&fs.mountpoint).arg("--data").arg(&fs.data).args(["--parity", "2"]));
+    assert!(said.contains("--parity was fixed at 1"), "{said}");
+    fs.up_again();
+    assert_eq!(fs::read_to_string(fs.mountpoint.join("a")).expect("read"), "hello");
+    fs.down();
+}
+
+#[test]
+fn a_signal_commits_and_unmounts() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB"]);
+    fs::write(fs.mountpoint.join("a"), "not synced").expect("write");
+    let pid: i32 = fs::read_to_string(fs.data.join("lock")).expect("lock").trim().parse().expect("process id");
+    // SAFETY: kill takes numbers only; the process is one that this test started.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    let log = fs.data.join("control.sock");
+    for _ in 0..500 {
+        if !log.exists() && !fs.mountpoint.join("a").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(!fs.mountpoint.join("a").exists(), "still mounted 10 s after SIGTERM");
+    fs.kill();
+    fs.up_again();
+    assert_eq!(fs::read_to_string(fs.mountpoint.join("a")).expect("read"), "not synced");
+    fs.down();
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (mountpoint, data) = (dir.path().join("mnt"), dir.path().join("data"));
+    let said = refused(&mut up(&mountpoint, &data));
+    assert!(said.contains("mkdir -p"), "{said}");
+    assert!(!data.exists(), "a data folder was made");
+
+    fs::create_dir(&mountpoint).expect("mount point");
+    for (flags, word) in [
+        (&["--parity", "3"][..], "--parity"),
+        (&["--block-size", "5000"], "--block-size"),
+        (&["--block-size", "many"], "not a size"),
+        (&["--stores", "1"], "stores"),
+        (&["--cache-size", "1KiB"], "--cache-size"),
+        (&["--config", "/nonexistent.toml"], "configuration file"),
+    ] {
+        let said = refused(up(&mountpoint, &data).args(flags));
+        assert!(said.contains(word), "{flags:?}: {said}");
+    }
+
+    let foreign = dir.path().join("foreign");
+    fs::create_dir(&foreign).expect("folder");
+    fs::write(foreign.join("thesis.txt"), "precious").expect("write");
+    let said = refused(&mut up(&mountpoint, &foreign));
+    assert!(said.contains("thesis.txt"), "{said}");
+    assert_eq!(fs::read_dir(&foreign).expect("list").count(), 1, "something was added to a foreign folder");
+
+    let said = refused(starling().arg("status").arg(dir.path()));
+    assert!(said.contains("not on a mounted starling"), "{said}");
+    let said = refused(starling().arg("fsck").arg("--data").arg(dir.path().join("nowhere")));
+    assert!(said.contains("does not exist"), "{said}");
+}
+
+#[test]
+fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB", "--stores", "3"]);
+    fs::write(fs.mountpoint.join("a"), "x").expect("write");
+    fs.down();
+    let again = || {
+        let mut command = starling();
+        command.arg("up").arg(&fs.mountpoint).arg("--data").arg(&fs.data);
+        command
+    };
+    for store in ["store-0", "store-1"] {
+        fs::rename(fs.data.join(store), dir.path().join(store)).expect("take away");
+    }
+    let said = refused(&mut again());
+    assert!(said.contains("only 1 of 3 stores") && said.contains("folder is missing"), "{said}");
+    for store in ["store-0", "store-1"] {
+        fs::rename(dir.path().join(store), fs.data.join(store)).expect("bring back");
+    }
+    let stores = fs::read_to_string(fs.data.join("stores.json")).expect("stores.json");
+    fs::write(fs.data.join("stores.json"), stores.replace("\"version\": 1", "\"version\": 9")).expect("write");
+    let said = refused(&mut again());
+    assert!(said.contains("newer starling"), "{said}");
+    fs::write(fs.data.join("stores.json"), "garbage").expect("write");
+    assert!(refused(&mut again()).contains("damaged"));
+    fs::write(fs.data.join("stores.json"), stores).expect("write");
+    let checked = run(starling().arg("fsck").arg("--data").arg(&fs.data));
+    assert!(checked.contains("no problems"), "{checked}");
+}
