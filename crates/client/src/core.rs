@@ -366,7 +366,6 @@ impl Core {
         if let Some(inode) = state.inodes.get_mut(&id)
             && inode.last_cut == last_cut
             && inode.pending.unmaps.is_empty()
-            && inode.pending.trims.is_empty()
         {
             inode.map = manager::extents::ExtentMap::new(self.config.block_size);
             for extent in located.extents {

@@ -200,15 +200,18 @@ impl Core {
     /// Sets the size of a file, as truncate does. Also its times and set-id bits.
     pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64) -> Attempt<()> {
         self.mapped(s, id)?;
-        self.admit(s, 0, true)?;
         let bs = u64::from(self.config.block_size);
+        self.admit(s, bs, true)?;
         let now = self.wall();
+        let (last, rest) = (size / bs, (size % bs) as u32);
+        let inode = s.inode(id)?;
+        let needed = inode.needed_for_trim(last, rest).filter(|_| rest > 0 && size < inode.record.size);
+        let kept = needed.map(|addr| self.collect(id, vec![Piece::Log(addr)])).transpose()?;
         let Some(inode) = s.inodes.get_mut(&id) else { return Err(Stop::Miss(Miss::Inodes(vec![id]))) };
         let mut dropped = 0;
         if size < inode.record.size {
-            let rest = (size % bs) as u32;
             if rest > 0 {
-                dropped += inode.trim(size / bs, rest);
+                dropped += inode.trim(last, rest, kept.as_deref());
             }
             dropped += inode.unmap(size.div_ceil(bs), u64::MAX);
         }
@@ -219,7 +222,7 @@ impl Core {
         (inode.record.mtime, inode.record.ctime) = (now, now);
         inode.pending.record = true;
         s.dirty_bytes = s.dirty_bytes.saturating_sub(dropped);
-        s.mark(id, DROP_DELTA_BYTES, self.host.clock.now());
+        s.mark(id, DROP_DELTA_BYTES + kept.map_or(0, |bytes| bytes.len() as u64), self.host.clock.now());
         Ok(())
     }
 
@@ -333,5 +336,5 @@ impl Core {
     }
 }
 
-/// What a cut needs for a range that became a hole, and for a block that was cut in place.
+/// What a cut needs for a range that became a hole.
 const DROP_DELTA_BYTES: u64 = 96;

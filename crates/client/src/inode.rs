@@ -22,8 +22,6 @@ pub struct Pending {
     pub target: bool,
     /// Ranges that became holes; they come before all blocks of the same cut.
     pub unmaps: Vec<(u64, u64)>,
-    /// Blocks whose stored length was cut in place.
-    pub trims: BTreeSet<u64>,
     /// Extended attributes set or removed.
     pub xattrs: BTreeSet<Vec<u8>>,
 }
@@ -157,23 +155,33 @@ impl Inode {
         dropped
     }
 
-    /// Drops the bytes of block `b` from `len` on. Returns how many dirty bytes were dropped.
-    pub fn trim(&mut self, b: u64, len: u32) -> u64 {
-        if len == 0 {
-            return self.unmap(b, b + 1);
+    /// The address of the first `len` bytes of block `b`, if cutting it there needs them: it has more, and only in the log.
+    pub fn needed_for_trim(&self, b: u64, len: u32) -> Option<BlockAddr> {
+        if self.dirty.contains_key(&b) {
+            return None;
         }
-        if let Some(bytes) = self.dirty.get_mut(&b) {
-            let dropped = bytes.len().saturating_sub(len as usize) as u64;
-            bytes.truncate(len as usize);
-            self.record.stored_bytes -= dropped;
-            return dropped;
-        }
-        if let Some(addr) = self.map.block(b).filter(|a| a.len > len) {
-            self.map.set(Extent { first: b, count: 1, addr: BlockAddr { len, ..addr } });
-            self.record.stored_bytes -= u64::from(addr.len - len);
-            self.pending.trims.insert(b);
-        }
-        0
+        self.map.block(b).filter(|a| a.len > len).map(|a| BlockAddr { len, ..a })
+    }
+
+    /// Drops the bytes of block `b` from `len` on, which is not 0. `old` are the block's first `len` bytes where
+    /// [`needed_for_trim`](Self::needed_for_trim) asked for them: the block is written again, since an address once left must
+    /// never be named again (a cleaner may have emptied its segment). Returns how many dirty bytes were dropped.
+    pub fn trim(&mut self, b: u64, len: u32, old: Option<&[u8]>) -> u64 {
+        let before = self.block_len(b);
+        let dropped = match (self.dirty.get_mut(&b), old) {
+            (Some(bytes), _) => {
+                let dropped = bytes.len().saturating_sub(len as usize) as u64;
+                bytes.truncate(len as usize);
+                dropped
+            }
+            (None, Some(old)) => {
+                self.dirty.insert(b, old.to_vec());
+                0
+            }
+            (None, None) => 0,
+        };
+        self.record.stored_bytes = self.record.stored_bytes - before + self.block_len(b);
+        dropped
     }
 
     /// The stretch `[offset, offset + len)`, which must lie within the file's size, piece by piece. Runs that are
@@ -218,7 +226,6 @@ impl Inode {
             && !self.pending.record
             && !self.pending.target
             && self.pending.unmaps.is_empty()
-            && self.pending.trims.is_empty()
             && self.pending.xattrs.is_empty()
             && self.directory.as_ref().is_none_or(Directory::is_clean)
     }
@@ -241,11 +248,6 @@ impl Inode {
         }
         for (first, end) in pending.unmaps {
             deltas.push(Delta::Unmap { file, first, end });
-        }
-        for b in pending.trims {
-            if let Some(addr) = self.map.block(b) {
-                deltas.push(Delta::Blocks { file, extent: Extent { first: b, count: 1, addr } });
-            }
         }
         let mut run: Option<Extent> = None;
         for &(first, addr) in placed {

@@ -213,6 +213,7 @@ impl Maintenance {
             existing.keys().filter(|s| live.get(s).copied().unwrap_or(0) == 0 && deletable(s)).copied().collect();
         let count = empty.len() as u64;
         if count > 0 {
+            tracing::debug!(?empty, "segments deleted: nothing in them lives");
             self.stripe.delete(empty.clone()).await;
         }
         let mut done = self.done.lock();
