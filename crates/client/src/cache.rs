@@ -26,7 +26,13 @@ struct Shard {
     clean: WeightedLru<Key, Bytes>,
     /// Where the clean entries are: offset to length, for "which entry contains this offset".
     index: BTreeMap<Key, u32>,
-    pinned: BTreeMap<Key, Bytes>,
+    pinned: BTreeMap<Key, Pinned>,
+}
+
+/// A block of a segment that is not durable yet.
+struct Pinned {
+    bytes: Bytes,
+    keep: bool,
 }
 
 /// See the module's header.
@@ -107,11 +113,12 @@ impl DataCache {
         shard.insert(segment, offset, bytes);
     }
 
-    /// Adds a block of a segment that is not durable yet.
-    pub fn pin(&self, segment: SegmentId, offset: u32, bytes: Bytes) {
+    /// Adds a block of a segment that is not durable yet; once it is, `keep` says whether it is worth room in the cache (a
+    /// directory's block is not: the directory is in memory in a better form).
+    pub fn pin(&self, segment: SegmentId, offset: u32, bytes: Bytes, keep: bool) {
         if !bytes.is_empty() {
             self.pinned_bytes.fetch_add(bytes.len() as u64, Relaxed);
-            self.shard(segment).lock().pinned.insert((segment, offset), bytes);
+            self.shard(segment).lock().pinned.insert((segment, offset), Pinned { bytes, keep });
         }
     }
 
@@ -121,9 +128,11 @@ impl DataCache {
         let mut rest = shard.pinned.split_off(&(segment, 0));
         let mut tail = rest.split_off(&(SegmentId { seq: segment.seq + 1, ..segment }, 0));
         shard.pinned.append(&mut tail);
-        for ((_, offset), bytes) in rest {
+        for ((_, offset), Pinned { bytes, keep }) in rest {
             self.pinned_bytes.fetch_sub(bytes.len() as u64, Relaxed);
-            shard.insert(segment, offset, bytes);
+            if keep {
+                shard.insert(segment, offset, bytes);
+            }
         }
     }
 
@@ -142,7 +151,7 @@ impl Shard {
     /// The entry that contains offset `at`: its start and its bytes.
     fn containing(&mut self, segment: SegmentId, at: u32) -> Option<(u32, Bytes)> {
         let up_to = ..=(segment, at);
-        if let Some((&(s, start), bytes)) = self.pinned.range(up_to).next_back()
+        if let Some((&(s, start), Pinned { bytes, .. })) = self.pinned.range(up_to).next_back()
             && s == segment
             && at < start + bytes.len() as u32
         {
@@ -211,19 +220,21 @@ mod tests {
     #[test]
     fn pinned_blocks_are_found_until_and_after_they_are_unpinned() {
         let cache = DataCache::new(1 << 20);
-        cache.pin(seg(1), 0, Bytes::from_static(b"abc"));
-        cache.pin(seg(17), 0, Bytes::from_static(b"xyz"));
-        assert_eq!(text(&cache, 1, 1..3).unwrap(), b"bc");
+        cache.pin(seg(1), 0, Bytes::from_static(b"abc"), true);
+        cache.pin(seg(1), 3, Bytes::from_static(b"def"), false);
+        cache.pin(seg(17), 0, Bytes::from_static(b"xyz"), true);
+        assert_eq!(text(&cache, 1, 1..5).unwrap(), b"bcde");
         cache.unpin(seg(1));
         assert_eq!(cache.counts().pinned_bytes, 3);
         assert_eq!(text(&cache, 1, 0..3).unwrap(), b"abc");
+        assert_eq!(text(&cache, 1, 2..4), Err(3..4));
         assert_eq!(text(&cache, 17, 0..3).unwrap(), b"xyz");
     }
 
     #[test]
     fn clean_entries_are_bounded_and_pinned_ones_never_dropped() {
         let cache = DataCache::new(64 << 10);
-        cache.pin(seg(16), 0, Bytes::from_static(b"keep"));
+        cache.pin(seg(16), 0, Bytes::from_static(b"keep"), true);
         for i in 0..1000 {
             cache.insert(seg(16 * (i + 2)), 0, Bytes::from(vec![0; 1000]));
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogWriter, Stripe, StripeError};
-use striped_log::fragment::CHUNK_LEN;
+use striped_log::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX};
 use striped_log::segment::SegmentBuilder;
 use tokio::sync::{Notify, watch};
 use types::token::Mode;
@@ -26,7 +26,11 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
 /// Most payload on its way to the stores before writers wait.
-const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
+/// Fragments are multiples of this long.
+const FRAGMENT_UNIT: u64 = 64 << 10;
+/// What a store sets aside at a time.
+const SLOT_BYTES: u64 = FRAGMENT_LEN_MAX as u64 + CHUNK_LEN as u64;
 /// Unsynced changes are cut when the oldest is this old.
 const CUT_AGE: Duration = Duration::from_secs(4);
 /// How often the age is looked at: together at most 5 s (design, section 3.4).
@@ -409,7 +413,10 @@ impl Core {
     /// Called by every mutation before it changes anything: room in the segment for `need_bytes` more, on the way to the
     /// stores, and, unless the operation frees space, on them.
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
-        if !frees && state.used_bytes + state.dirty_bytes + need_bytes > self.config.limit_bytes {
+        let dirty = state.dirty_bytes + need_bytes;
+        let fits = state.used_bytes + dirty <= self.config.limit_bytes
+            && state.placed_bytes + self.share_of(dirty) <= state.placed_bytes_max;
+        if !frees && !fits {
             return Err(Stop::Miss(Miss::Space));
         }
         if state.dirty_bytes + need_bytes + INODE_DELTA_BYTES > self.segment_len_max && state.is_dirty() {
@@ -419,6 +426,20 @@ impl Core {
             self.cut(state);
         }
         Ok(())
+    }
+
+    /// Bytes that a segment with this payload takes on a store, at most: a fragment of more than half a slot takes a whole one.
+    pub(crate) fn share_of(&self, payload_bytes: u64) -> u64 {
+        let (k, _) = self.stripe.redundancy();
+        let fragment = match payload_bytes {
+            0..=FRAGMENT_UNIT => payload_bytes,
+            n => n.div_ceil(k.into()).next_multiple_of(FRAGMENT_UNIT),
+        };
+        if fragment > SLOT_BYTES / 2 {
+            fragment.next_multiple_of(SLOT_BYTES)
+        } else {
+            fragment + 2 * u64::from(CHUNK_LEN)
+        }
     }
 
     /// Puts everything dirty into a segment and sends it off. See the module's header.
@@ -447,7 +468,7 @@ impl Core {
                 payload += bytes.len() as u64;
                 if (bytes.len() as u32).is_multiple_of(CHUNK_LEN) {
                     let addr = builder.push_full_block(bytes.clone());
-                    self.cache.pin(segment, addr.offset, bytes);
+                    self.cache.pin(segment, addr.offset, bytes, true);
                     placed[i].push((b, addr));
                 } else {
                     short.push((i, b, bytes));
@@ -457,7 +478,8 @@ impl Core {
         for (i, b, bytes) in short {
             let addr = builder.push_block(bytes.clone());
             payload += u64::from(addr.len);
-            self.cache.pin(segment, addr.offset, bytes);
+            let keep = state.inodes.get(&files[i]).is_none_or(|inode| inode.directory.is_none());
+            self.cache.pin(segment, addr.offset, bytes, keep);
             placed[i].push((b, addr));
         }
         let mut deltas = Vec::new();
@@ -476,6 +498,7 @@ impl Core {
         deltas.iter().for_each(|d| d.encode(&mut encoded));
         payload += encoded.len() as u64;
         state.used_bytes += payload;
+        state.placed_bytes += self.share_of(payload);
         state.unapplied_bytes.insert(segment.seq, payload);
         state.unapplied.insert(segment.seq, SegmentDeltas { segment, deltas: Arc::new(deltas) });
         state.dirty_bytes = 0;

@@ -117,6 +117,10 @@ pub struct State {
     pub used_bytes: u64,
     /// Of cuts that the managers have not applied yet: their payload.
     pub unapplied_bytes: BTreeMap<u64, u64>,
+    /// What cuts since the start took on each store, parity and rounding included; see [`crate::core::Core::share_of`].
+    pub placed_bytes: u64,
+    /// What `placed_bytes` may grow to: until then no store is full, whatever is dead on it.
+    pub placed_bytes_max: u64,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
 }
@@ -140,6 +144,8 @@ impl State {
             applied: last_cut,
             used_bytes: 0,
             unapplied_bytes: BTreeMap::new(),
+            placed_bytes: 0,
+            placed_bytes_max: u64::MAX,
             unapplied: BTreeMap::new(),
         }
     }

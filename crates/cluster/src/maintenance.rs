@@ -27,6 +27,8 @@ const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is.
 const FREE_PERCENT_LOW: u64 = 25;
 const FREE_PERCENT_HIGH: u64 = 35;
+/// How long a round waits for the managers to apply what was cut before.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Most segments cleaned between two looks at what is free.
 const VICTIMS_MAX: usize = 32;
 
@@ -84,8 +86,8 @@ impl Maintenance {
             stop: Notify::new(),
             stopped: Notify::new(),
         });
-        let live = maintenance.usage().await?;
-        maintenance.client.set_used(Some(live.values().sum()));
+        maintenance.usage().await?;
+        maintenance.report_used().await;
         maintenance.host.tasks.spawn(Box::pin(maintenance.clone().run()));
         Ok(maintenance)
     }
@@ -114,7 +116,9 @@ impl Maintenance {
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
             let due =
                 cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
-            if !wanted && !due {
+            // Looked at only after changes: stores that live data fills cannot be helped.
+            let short = !due && cut > last_cut && self.free_percent().await < FREE_PERCENT_LOW;
+            if !wanted && !due && !short {
                 continue;
             }
             if let Err(e) = self.tidy(wanted).await {
@@ -131,6 +135,13 @@ impl Maintenance {
     }
 
     async fn report_used(&self) {
+        let placed = self.client.placed_bytes();
+        let status = self.stripe.status().await;
+        let free =
+            status.iter().filter_map(|s| s.status.as_ref()).map(|s| s.capacity_bytes.saturating_sub(s.used_bytes));
+        if let Some(free) = free.min() {
+            self.client.set_free(placed, free);
+        }
         let live = self.usage().await;
         if let Err(e) = &live {
             tracing::error!("count live bytes: {e}");
@@ -141,7 +152,8 @@ impl Maintenance {
     /// One round: checkpoint, delete what is empty, clean if space is short.
     pub async fn tidy(&self, wanted: bool) -> Result<(), CleanError> {
         let _one_at_a_time = self.round.lock().await;
-        self.client.settle().await;
+        // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
+        let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let mut target = if wanted { FREE_PERCENT_HIGH } else { FREE_PERCENT_LOW };
         while self.free_percent().await < target {
@@ -162,7 +174,7 @@ impl Maintenance {
     /// Cleans the segments that are most worth it and deletes what became empty, however much is free.
     pub async fn clean(&self) -> Result<Cleaned, CleanError> {
         let _one_at_a_time = self.round.lock().await;
-        self.client.settle().await;
+        let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let cleaned = self.clean_some().await?;
         self.checkpoint_and_delete().await?;
