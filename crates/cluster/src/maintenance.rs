@@ -29,6 +29,8 @@ const FREE_PERCENT_LOW: u64 = 25;
 const FREE_PERCENT_HIGH: u64 = 35;
 /// How long a round waits for the managers to apply what was cut before.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
+/// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
+const KEEP_FREE_BYTES: u64 = 4 << 20;
 /// Most segments cleaned between two looks at what is free.
 const VICTIMS_MAX: usize = 32;
 
@@ -140,6 +142,7 @@ impl Maintenance {
         let free =
             status.iter().filter_map(|s| s.status.as_ref()).map(|s| s.capacity_bytes.saturating_sub(s.used_bytes));
         if let Some(free) = free.min() {
+            tracing::debug!(placed, free, "free on the fullest store");
             self.client.set_free(placed, free);
         }
         let live = self.usage().await;
@@ -180,6 +183,13 @@ impl Maintenance {
         self.checkpoint_and_delete().await?;
         self.report_used().await;
         Ok(cleaned)
+    }
+
+    /// Bytes free on the fullest store; `None` if none answers.
+    async fn free_bytes(&self) -> Option<u64> {
+        let stores = self.stripe.status().await;
+        let status = stores.iter().filter_map(|s| s.status.as_ref());
+        status.map(|s| s.capacity_bytes.saturating_sub(s.used_bytes)).min()
     }
 
     /// Share of the fullest store that is free, in percent.
@@ -255,6 +265,14 @@ impl Maintenance {
         let want = u64::from(self.stripe.payload_len_max()) * VICTIMS_MAX as u64 / 2;
         let mut victims = choose(candidates.into_iter(), want);
         victims.truncate(VICTIMS_MAX);
+        // The copies are there before the victims are gone.
+        let mut room = self.free_bytes().await.unwrap_or(0).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
+        victims.retain(|victim| {
+            let live_bytes = live.get(victim).copied().unwrap_or(0);
+            let fits = live_bytes <= room;
+            room = room.saturating_sub(live_bytes);
+            fits
+        });
         let (data, index): (Vec<_>, Vec<_>) =
             victims.into_iter().partition(|s| s.log == CLIENT_LOG || s.log == CLEANER_LOG);
         for manager in &self.managers {

@@ -6,6 +6,7 @@ use crate::kernel::Kernel;
 use crate::operation::Generator;
 use crate::session::Session;
 use crate::worker::{Desk, Shared, Worker};
+use client::Client;
 use cluster::machine::{Create, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
@@ -13,8 +14,8 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use types::FsError;
-use vfs::fs::FileSystem;
+use types::{BoxFuture, FileId, FsError, Kind};
+use vfs::fs::{Cred, FileSystem, OpenFlags};
 use vfs::tree::{TreeEntry, walk};
 
 /// What a run is to be like. What is `None` follows from the seed.
@@ -161,6 +162,29 @@ async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared
             }
         }
     }
+}
+
+/// Removes a name and all below it.
+fn remove_all(fs: &Client, parent: FileId, name: Vec<u8>) -> BoxFuture<Result<(), FsError>> {
+    let fs = fs.clone();
+    Box::pin(async move {
+        let attr = fs.lookup(&Cred::ROOT, parent, &name).await?.attr;
+        if attr.kind != Kind::Directory {
+            return fs.unlink(&Cred::ROOT, parent, &name).await;
+        }
+        let handle = fs.opendir(&Cred::ROOT, attr.id).await?;
+        let mut cookie = 0;
+        loop {
+            let entries = fs.readdir(attr.id, handle, cookie, 100, false).await?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            for entry in entries.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+                remove_all(&fs, attr.id, entry.name).await?;
+            }
+        }
+        fs.releasedir(attr.id, handle).await?;
+        fs.rmdir(&Cred::ROOT, parent, &name).await
+    })
 }
 
 struct World {
@@ -523,8 +547,47 @@ impl World {
             if !report.problems.is_empty() {
                 return Err(failed(format!("check: {:?}", report.problems)));
             }
+            if self.options.fill && missing.is_empty() {
+                self.empty(&running).await?;
+            }
             self.stop(&running).await?;
             on.crash();
+        }
+        Ok(())
+    }
+
+    /// Removes everything, after which there is space again.
+    async fn empty(&mut self, running: &Running) -> Result<(), End> {
+        let tops = self.workers.iter().map(|worker| worker.lock().history.top.clone()).collect::<Vec<_>>();
+        let (client, random) = (running.machine.client.clone(), SplitMix64::new(self.random.below(u64::MAX)));
+        let work = async move {
+            for top in &tops {
+                remove_all(&client, FileId::ROOT, top.clone()).await?;
+            }
+            client.sync().await?;
+            for top in tops {
+                let session = Session::new(Arc::new(client.clone()), top.clone());
+                session.prepare().await?;
+                let parent = client.lookup(&Cred::ROOT, FileId::ROOT, &top).await?.attr.id;
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let (entry, handle) = client.create(&Cred::ROOT, parent, b"again", 0o644, 0, flags).await?;
+                for offset in 0..20 {
+                    let data = crate::operation::data(random.below(u64::MAX), 200_000);
+                    client.write(&Cred::ROOT, entry.attr.id, handle, offset * 200_000, &data).await?;
+                }
+                client.fsync(entry.attr.id, handle, false).await?;
+                client.release(entry.attr.id, handle, None).await?;
+                remove_all(&client, parent, b"again".to_vec()).await?;
+            }
+            Ok(())
+        };
+        let result: Result<(), FsError> = self.on_machine(&running.on, "emptying", work).await?;
+        result.map_err(|e| failed(format!("no space after everything was removed: {e}")))?;
+        for worker in self.workers.iter() {
+            let history = &mut worker.lock().history;
+            history.base = new_model(self.create.block_size);
+            Session::new(Arc::new(history.base.clone()), history.top.clone()).prepare().await.map_err(failed)?;
+            history.done.clear();
         }
         Ok(())
     }

@@ -45,3 +45,22 @@ fn sim_faults_in_long_runs() {
     let outcome = run_all(3000..3060, Options { operations: 800, ..FAULTS });
     assert!(outcome.deleted > 100, "{outcome:?}");
 }
+
+#[test]
+fn sim_stores_fill_and_are_emptied_again() {
+    let outcome = run_all(4000..4012, Options { operations: 1200, fill: true, ..CRASHES });
+    assert!(outcome.cleaned > 100, "{outcome:?}");
+}
+
+/// A file was cut in the middle of a block while the cleaner moved that block: the cut named the block's old address, which the
+/// cleaner's segment had replaced, and the old segment was deleted.
+#[test]
+fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
+    run_all(30003..30004, Options { operations: 1500, fill: true, ..CRASHES });
+}
+
+/// The stores were full of dead segments when the machine crashed, and the log's tail could not be put again.
+#[test]
+fn regression_machine_starts_though_the_stores_are_full_of_dead_segments() {
+    run_all(30005..30006, Options { operations: 1500, fill: true, ..CRASHES });
+}
