@@ -71,6 +71,27 @@ impl Cached {
         }
     }
 
+    /// Both names were looked up before.
+    fn renamed(&mut self, from: (FileId, Vec<u8>), to: (FileId, Vec<u8>), exchange: bool) {
+        self.forget(from.0);
+        self.forget(to.0);
+        if from == to {
+            return;
+        }
+        match (self.names.remove(&from), self.names.remove(&to)) {
+            // Two names of one file: nothing happened.
+            (Some(one), Some(other)) if one.0 == other.0 => self.names.extend([(from, one), (to, other)]),
+            (Some(one), Some(other)) if exchange => self.names.extend([(from, other), (to, one)]),
+            (one, other) => {
+                if let Some(other) = other {
+                    self.names.insert(to.clone(), other);
+                    self.unlinked(to.0, &to.1);
+                }
+                self.names.extend(one.map(|one| (to, one)));
+            }
+        }
+    }
+
     fn forget(&mut self, id: FileId) {
         self.attributes.remove(&id);
     }
@@ -255,13 +276,21 @@ impl FileSystem for Kernel {
     }
 
     fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
-        let named = name.to_vec();
-        self.pass(self.fs.unlink(cred, parent, name), move |c, _, ()| c.unlinked(parent, &named))
+        let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        Answer::later(async move {
+            kernel.lookup(&cred, parent, &name).await?;
+            let named = name.clone();
+            kernel.pass(kernel.fs.unlink(&cred, parent, &name), move |c, _, ()| c.unlinked(parent, &named)).await
+        })
     }
 
     fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
-        let named = name.to_vec();
-        self.pass(self.fs.rmdir(cred, parent, name), move |c, _, ()| c.unlinked(parent, &named))
+        let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        Answer::later(async move {
+            kernel.lookup(&cred, parent, &name).await?;
+            let named = name.clone();
+            kernel.pass(kernel.fs.rmdir(&cred, parent, &name), move |c, _, ()| c.unlinked(parent, &named)).await
+        })
     }
 
     fn rename(
@@ -274,32 +303,14 @@ impl FileSystem for Kernel {
         flags: RenameFlags,
     ) -> Answer<()> {
         let (from, to) = ((parent, name.to_vec()), (new_parent, new_name.to_vec()));
-        self.pass(self.fs.rename(cred, parent, name, new_parent, new_name, flags), move |c, _, ()| {
-            for id in [parent, new_parent] {
-                c.attributes.remove(&id);
-            }
-            if from == to {
-                return;
-            }
-            let (one, other) = (c.names.remove(&from), c.names.remove(&to));
-            match (one, other) {
-                // Two names of one file: nothing happened.
-                (Some(one), Some(other)) if one.0 == other.0 => {
-                    c.names.extend([(from, one), (to, other)]);
-                }
-                (Some(one), Some(other)) if flags.exchange => c.names.extend([(from, other), (to, one)]),
-                (Some(one), Some(other)) => {
-                    c.names.insert(to.clone(), other);
-                    c.unlinked(to.0, &to.1);
-                    c.names.insert(to, one);
-                }
-                // The kernel always knows both; here, what became of the one that is known follows from neither.
-                (one, other) => {
-                    for (id, _) in [one, other].into_iter().flatten() {
-                        id.map(|id| c.forget(id));
-                    }
-                }
-            }
+        let (kernel, cred) = (self.clone(), cred.clone());
+        Answer::later(async move {
+            // The kernel knows both before it asks; whether they must exist is for the file system to say.
+            let _ = kernel.lookup(&cred, from.0, &from.1).await;
+            let _ = kernel.lookup(&cred, to.0, &to.1).await;
+            kernel.fs.rename(&cred, from.0, &from.1, to.0, &to.1, flags).await?;
+            kernel.cached.lock().renamed(from, to, flags.exchange);
+            Ok(())
         })
     }
 
