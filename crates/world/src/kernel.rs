@@ -223,7 +223,8 @@ impl FileSystem for Kernel {
     }
 
     fn getattr(&self, id: FileId) -> Answer<Entry> {
-        if let Some(entry) = self.cached.lock().attribute(self.clock.now(), id) {
+        let known = self.cached.lock().attribute(self.clock.now(), id);
+        if let Some(entry) = known {
             return Answer::ok(entry);
         }
         self.pass(self.fs.getattr(id), |c, now, entry| c.keep(now, entry))

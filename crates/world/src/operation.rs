@@ -100,7 +100,7 @@ impl Generator {
     }
 
     /// The next operation.
-    pub fn next(&mut self) -> Operation {
+    pub fn choose(&mut self) -> Operation {
         if let Some((dir, at, end)) = self.series.take() {
             if at + 1 < end {
                 self.series = Some((dir.clone(), at + 1, end));

@@ -104,7 +104,7 @@ impl Desk {
 
     fn begin(&self) -> (u64, Operation) {
         let mut worker = self.worker.lock();
-        let operation = worker.generator.next();
+        let operation = worker.generator.choose();
         let number = worker.number;
         worker.number += 1;
         let mut shared = self.shared.lock();

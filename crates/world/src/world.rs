@@ -584,9 +584,11 @@ impl World {
         let result: Result<(), FsError> = self.on_machine(&running.on, "emptying", work).await?;
         result.map_err(|e| failed(format!("no space after everything was removed: {e}")))?;
         for worker in self.workers.iter() {
+            let base = new_model(self.create.block_size);
+            let top = worker.lock().history.top.clone();
+            Session::new(Arc::new(base.clone()), top).prepare().await.map_err(failed)?;
             let history = &mut worker.lock().history;
-            history.base = new_model(self.create.block_size);
-            Session::new(Arc::new(history.base.clone()), history.top.clone()).prepare().await.map_err(failed)?;
+            history.base = base;
             history.done.clear();
         }
         Ok(())
