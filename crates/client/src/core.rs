@@ -26,7 +26,7 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
 /// Most payload on its way to the stores before writers wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
 /// Fragments are multiples of this long.
 const FRAGMENT_UNIT: u64 = 64 << 10;
 /// What a store sets aside at a time.
