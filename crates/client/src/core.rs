@@ -40,6 +40,9 @@ const FETCH_LEN: u32 = 4 * CHUNK_LEN;
 /// Most segments' deltas sent to a manager at once.
 const APPLY_BATCH_MAX: usize = 256;
 
+/// Removed files that the eviction hand may still list, besides as many as there are others.
+const HAND_SLACK: usize = 1024;
+
 /// How a client is set up.
 #[derive(Clone)]
 pub struct Config {
@@ -258,6 +261,10 @@ impl Core {
 
     /// Evicts inodes that the log and the managers know all about, until there is room for one more.
     pub(crate) fn make_room(&self, state: &mut State) {
+        if state.hand.len() > 2 * state.inodes.len() + HAND_SLACK {
+            let inodes = &state.inodes;
+            state.hand.retain(|id| inodes.contains_key(id));
+        }
         let mut looked = 0;
         while state.inodes.len() >= self.config.inode_count_max && looked < 64 {
             looked += 1;
