@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogWriter, Stripe, StripeError};
-use striped_log::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX};
+use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::SegmentBuilder;
 use tokio::sync::{Notify, watch};
 use types::token::Mode;
@@ -26,11 +26,7 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
 /// Most payload on its way to the stores before writers wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Fragments are multiples of this long.
-const FRAGMENT_UNIT: u64 = 64 << 10;
-/// What a store sets aside at a time.
-const SLOT_BYTES: u64 = FRAGMENT_LEN_MAX as u64 + CHUNK_LEN as u64;
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 /// Unsynced changes are cut when the oldest is this old.
 const CUT_AGE: Duration = Duration::from_secs(4);
 /// How often the age is looked at: together at most 5 s (design, section 3.4).
@@ -422,7 +418,7 @@ impl Core {
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
         let dirty = state.dirty_bytes + need_bytes;
         let fits = state.used_bytes + dirty <= self.config.limit_bytes
-            && state.placed_bytes + self.share_of(dirty) <= state.placed_bytes_max;
+            && state.placed_bytes + self.stripe.share_of(dirty) <= state.placed_bytes_max;
         if !frees && !fits {
             return Err(Stop::Miss(Miss::Space));
         }
@@ -433,20 +429,6 @@ impl Core {
             self.cut(state);
         }
         Ok(())
-    }
-
-    /// Bytes that a segment with this payload takes on a store, at most: a fragment of more than half a slot takes a whole one.
-    pub(crate) fn share_of(&self, payload_bytes: u64) -> u64 {
-        let (k, _) = self.stripe.redundancy();
-        let fragment = match payload_bytes {
-            0..=FRAGMENT_UNIT => payload_bytes,
-            n => n.div_ceil(k.into()).next_multiple_of(FRAGMENT_UNIT),
-        };
-        if fragment > SLOT_BYTES / 2 {
-            fragment.next_multiple_of(SLOT_BYTES)
-        } else {
-            fragment + 2 * u64::from(CHUNK_LEN)
-        }
     }
 
     /// Puts everything dirty into a segment and sends it off. See the module's header.
@@ -472,8 +454,8 @@ impl Core {
             }
             for (b, bytes) in std::mem::take(&mut inode.dirty) {
                 let bytes = Bytes::from(bytes);
-                payload += bytes.len() as u64;
                 if (bytes.len() as u32).is_multiple_of(CHUNK_LEN) {
+                    payload += bytes.len() as u64;
                     let addr = builder.push_full_block(bytes.clone());
                     self.cache.pin(segment, addr.offset, bytes, true);
                     placed[i].push((b, addr));
@@ -505,7 +487,7 @@ impl Core {
         deltas.iter().for_each(|d| d.encode(&mut encoded));
         payload += encoded.len() as u64;
         state.used_bytes += payload;
-        state.placed_bytes += self.share_of(payload);
+        state.placed_bytes += self.stripe.share_of(payload);
         state.unapplied_bytes.insert(segment.seq, payload);
         state.unapplied.insert(segment.seq, SegmentDeltas { segment, deltas: Arc::new(deltas) });
         state.dirty_bytes = 0;

@@ -118,17 +118,22 @@ impl Client {
     pub fn placed_bytes(&self) -> u64 {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
-        let in_flight: u64 = state.unapplied_bytes.range(committed + 1..).map(|(_, n)| self.core.share_of(*n)).sum();
+        let in_flight: u64 =
+            state.unapplied_bytes.range(committed + 1..).map(|(_, n)| self.core.stripe.share_of(*n)).sum();
         state.placed_bytes.saturating_sub(in_flight)
     }
 
     /// The fullest store had `free_bytes` free when [`placed_bytes`](Self::placed_bytes) was `placed_bytes`. Writers leave so much of
     /// it that what is in flight can be put again, and that managers and the cleaner can go on.
     pub fn set_free(&self, placed_bytes: u64, free_bytes: u64) {
-        let (k, _) = self.core.stripe.redundancy();
-        let reserve = core::IN_FLIGHT_BYTES_MAX / u64::from(k) + RESERVE_BYTES;
+        let reserve = self.reserve_bytes();
         let mut state = self.core.state.lock();
         state.placed_bytes_max = placed_bytes + free_bytes.saturating_sub(reserve);
+    }
+
+    /// Bytes of each store that writers leave free.
+    pub fn reserve_bytes(&self) -> u64 {
+        self.core.stripe.share_of(core::IN_FLIGHT_BYTES_MAX) + RESERVE_BYTES
     }
 
     /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are changed.

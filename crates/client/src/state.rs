@@ -117,7 +117,7 @@ pub struct State {
     pub used_bytes: u64,
     /// Of cuts that the managers have not applied yet: their payload.
     pub unapplied_bytes: BTreeMap<u64, u64>,
-    /// What cuts since the start took on each store, parity and rounding included; see [`crate::core::Core::share_of`].
+    /// What cuts since the start took on each store, parity and rounding included; see [`stripe::Stripe::share_of`].
     pub placed_bytes: u64,
     /// What `placed_bytes` may grow to: until then no store is full, whatever is dead on it.
     pub placed_bytes_max: u64,

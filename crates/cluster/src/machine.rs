@@ -423,16 +423,14 @@ impl Machine {
     }
 }
 
-/// Live payload bytes that writers may fill: what the stores hold in full slots, less parity, less what the cleaner, the managers
+/// Live payload bytes that writers may fill: what the stores hold in full segments, less parity, less what the cleaner, the managers
 /// and unlink need to go on. A log cannot be filled to the brim: the fuller, the more each cleaned byte costs.
 fn admitted_bytes(config: &FsConfig, stripe: &Stripe) -> u64 {
     let (k, m) = stripe.redundancy();
     let raw = config.store_capacity_bytes * u64::from(config.store_count);
+    let fragment_len = stripe.payload_len_max() / u32::from(k);
     let payload = raw / u64::from(k + m) * u64::from(k);
-    let per_slot = u64::from(stripe.payload_len_max()) / u64::from(k);
-    let slot = u64::from(striped_log::fragment::FRAGMENT_LEN_MAX) + 4096;
-    let fragments_per_slot = (slot / (per_slot + 4096)).max(1);
-    let packed = payload / slot * (per_slot * fragments_per_slot);
+    let packed = payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len);
     packed.saturating_sub(RESERVE_BYTES) / 100 * FILL_PERCENT
 }
 

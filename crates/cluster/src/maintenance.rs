@@ -24,7 +24,8 @@ const TICK: Duration = Duration::from_secs(1);
 const CUTS_PER_CHECKPOINT_MAX: u64 = 64;
 /// Time after which changes are checkpointed in any case.
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
-/// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is.
+/// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and
+/// less where live data leaves less than that, see [`FreeGoal`].
 const FREE_PERCENT_LOW: u64 = 25;
 const FREE_PERCENT_HIGH: u64 = 35;
 /// How long a round waits for the managers to apply what was cut before.
@@ -51,6 +52,26 @@ pub struct Done {
     pub live_bytes: u64,
     /// Segments there are.
     pub segment_count: u64,
+}
+
+/// How many bytes should be free on each store. What live data leaves, less what writers may not use, is shared between free
+/// space and dead bytes that are not worth cleaning yet: the more must be free, the fuller are the segments that are cleaned for it.
+struct FreeGoal {
+    /// Cleaning begins below.
+    low: u64,
+    /// Cleaning goes on until so much is free.
+    high: u64,
+}
+
+impl FreeGoal {
+    /// For a store of `capacity` bytes, of which `live` are live, with parity, and `reserve` not for writers.
+    fn new(capacity: u64, live: u64, reserve: u64) -> FreeGoal {
+        let spare = capacity.saturating_sub(live + reserve);
+        FreeGoal {
+            low: (reserve + spare / 4).min(capacity / 100 * FREE_PERCENT_LOW),
+            high: (reserve + spare / 2).min(capacity / 100 * FREE_PERCENT_HIGH),
+        }
+    }
 }
 
 /// See the module's header.
@@ -119,7 +140,7 @@ impl Maintenance {
             let due =
                 cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             // Looked at only after changes: stores that live data fills cannot be helped.
-            let short = !due && cut > last_cut && self.free_percent().await < FREE_PERCENT_LOW;
+            let short = !due && cut > last_cut && self.is_short().await;
             if !wanted && !due && !short {
                 continue;
             }
@@ -158,9 +179,10 @@ impl Maintenance {
         // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
-        let mut target = if wanted { FREE_PERCENT_HIGH } else { FREE_PERCENT_LOW };
-        while self.free_percent().await < target {
-            target = FREE_PERCENT_HIGH;
+        let Some(goal) = self.free_goal().await else { return Ok(()) };
+        let mut target = if wanted { goal.high } else { goal.low };
+        while self.free_bytes().await.is_some_and(|free| free < target) {
+            target = goal.high;
             let before = self.done().segment_count;
             if self.clean_some().await? == Cleaned::default() {
                 break;
@@ -192,14 +214,21 @@ impl Maintenance {
         status.map(|s| s.capacity_bytes.saturating_sub(s.used_bytes)).min()
     }
 
-    /// Share of the fullest store that is free, in percent.
-    async fn free_percent(&self) -> u64 {
+    /// True when there is too little free, and cleaning could change that.
+    async fn is_short(&self) -> bool {
+        match (self.free_bytes().await, self.free_goal().await) {
+            (Some(free), Some(goal)) => free < goal.low,
+            _ => false,
+        }
+    }
+
+    /// See [`FreeGoal`]; `None` if no store answers.
+    async fn free_goal(&self) -> Option<FreeGoal> {
         let stores = self.stripe.status().await;
-        let free = stores
-            .iter()
-            .filter_map(|s| s.status.as_ref())
-            .map(|s| 100 - (s.used_bytes.min(s.capacity_bytes) * 100).checked_div(s.capacity_bytes).unwrap_or(0));
-        free.min().unwrap_or(100)
+        let capacity = stores.iter().filter_map(|s| s.status.as_ref()).map(|s| s.capacity_bytes).min()?;
+        let (k, m) = self.stripe.redundancy();
+        let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / stores.len().max(1) as u64;
+        Some(FreeGoal::new(capacity, live, self.client.reserve_bytes()))
     }
 
     /// Live bytes by segment, over all managers.

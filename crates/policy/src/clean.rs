@@ -22,6 +22,9 @@ pub struct SegmentUse {
     pub age: Duration,
 }
 
+/// A segment that gains less than this share of its bytes is not cleaned: what moving it frees is mostly headers and rounding.
+const GAIN_SHARE_MIN: u64 = 16;
+
 /// How segments are ranked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rule {
@@ -64,14 +67,16 @@ impl Rule {
     }
 }
 
-/// The segments to clean, best first, by cost-benefit: as many as it takes to gain `want_free_bytes`, or all that gain anything.
+/// The segments to clean, best first, by cost-benefit: as many as it takes to gain `want_free_bytes`, or all that gain
+/// something worth moving them.
 pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
     choose_by(Rule::CostBenefit, segments, want_free_bytes)
 }
 
 /// As [`choose`], by the given rule.
 pub fn choose_by(rule: Rule, segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
-    let mut candidates: Vec<SegmentUse> = segments.filter(|s| s.gain_bytes() > 0).collect();
+    let mut candidates: Vec<SegmentUse> =
+        segments.filter(|s| s.gain_bytes() > s.total_bytes / GAIN_SHARE_MIN).collect();
     candidates.sort_by(|a, b| rule.compare(a, b));
     let mut gained: u64 = 0;
     let mut chosen = Vec::new();
@@ -120,9 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn full_and_overfull_segments_are_never_chosen() {
-        let segments = [segment(1, 100, 1000), segment(2, 120, 1000)];
-        assert_eq!(choose(segments.into_iter(), u64::MAX), []);
+    fn segments_that_are_almost_full_or_overfull_are_never_chosen() {
+        let segments = [segment(1, 100, 1000), segment(2, 120, 1000), segment(3, 94, 1000), segment(4, 93, 0)];
+        assert_eq!(seqs(choose(segments.into_iter(), u64::MAX)), [4]);
     }
 
     #[test]
@@ -143,7 +148,7 @@ mod tests {
             prop_assert_eq!(&chosen, &choose_by(rule, segments.iter().rev().copied(), want));
 
             let gain = |ids: &[SegmentId]| ids.iter().map(|id| segments[id.seq as usize].gain_bytes()).sum::<u64>();
-            let possible: u64 = segments.iter().map(|s| s.gain_bytes()).sum();
+            let possible: u64 = segments.iter().map(|s| s.gain_bytes()).filter(|gain| *gain > 100 / 16).sum();
             prop_assert!(gain(&chosen) >= want.min(possible));
             if let Some((_, needed)) = chosen.split_last() {
                 prop_assert!(gain(needed) < want);

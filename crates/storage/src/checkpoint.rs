@@ -13,17 +13,17 @@
 //! ```text
 //! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | body_len u64
 //!       | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
-//! body: slot_count u32
+//! body: page_count u32
 //!       | count u32 x seal (log u32 | epoch u32 | through u64)
 //!       | maps epoch u64 | maps blob (len u32, bytes)
-//!       | count u32 x reserved (slot u32 | start u32)
-//!       | count u32 x fragment (segment 16 | index u8 | attempt u16 | slot u32 | offset u32 | packed header (len u32, bytes))
+//!       | count u32 x reserved (start u32 | length u32)
+//!       | count u32 x fragment (segment 16 | index u8 | attempt u16 | page u32 | packed header (len u32, bytes))
 //! ```
 
 use crate::api::{Maps, Seal};
 use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
-use crate::slots::{ALIGN, Place, Reserved, SLOT_LEN, footprint};
+use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use striped_log::fragment::{FragmentHeader, crc32c};
@@ -36,8 +36,8 @@ pub const HEAD_LEN: usize = 512;
 pub const HEAD_OFFSETS: [u64; 2] = [0, 4096];
 /// Where the body is in the file.
 pub const BODY_OFFSET: u64 = 8192;
-/// The format that this program writes, and the newest that it reads.
-pub const VERSION: u16 = 1;
+/// The format that this program writes and reads. Version 1, with slots in place of pages, was never released.
+pub const VERSION: u16 = 2;
 
 const MAGIC: &[u8; 8] = b"STARSTOR";
 /// Bytes of a head before its padding.
@@ -60,9 +60,9 @@ impl Identity {
         header.geometry.members.get(usize::from(header.id.index)) == Some(&self.store)
     }
 
-    /// Slots that the `fragments` file may have.
-    pub(crate) fn slot_count_max(&self) -> u32 {
-        u32::try_from(self.capacity_bytes / u64::from(SLOT_LEN)).unwrap_or(u32::MAX)
+    /// Pages that the `fragments` file may have.
+    pub(crate) fn page_count_max(&self) -> u32 {
+        u32::try_from(self.capacity_bytes / u64::from(PAGE)).unwrap_or(u32::MAX)
     }
 }
 
@@ -118,7 +118,7 @@ impl Head {
         if r.u32("head checksum")? != sum {
             return Err(DecodeError::Checksum("checkpoint head"));
         }
-        if version == 0 || version > VERSION {
+        if version != VERSION {
             return Err(DecodeError::Version { what: "store", found: version, known: VERSION });
         }
         Ok(Head { identity: Identity { fs, store, capacity_bytes }, sequence, body_len, body_crc })
@@ -128,30 +128,30 @@ impl Head {
 /// What a checkpoint records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Body {
-    /// Slots of the `fragments` file; all places are within.
-    pub slot_count: u32,
+    /// Pages of the `fragments` file; all places are within.
+    pub page_count: u32,
     /// The fences in force.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.
     pub maps: Maps,
-    /// What may be written until the next checkpoint, in the order of use.
-    pub reservation: Vec<Reserved>,
+    /// What may be written until the next checkpoint.
+    pub reservation: Vec<Extent>,
     /// All fragments.
     pub index: Index,
 }
 
 /// Encodes a body from its parts, which the caller keeps.
 pub fn encode_body(
-    slot_count: u32,
+    page_count: u32,
     seals: &BTreeMap<LogId, Seal>,
     maps: &Maps,
-    reservation: &[Reserved],
+    reservation: &[Extent],
     index: &Index,
 ) -> Vec<u8> {
     const FRAGMENT_LEN_USUAL: usize = 128;
     let mut out =
         Vec::with_capacity(1024 + maps.bytes.len() + 8 * reservation.len() + FRAGMENT_LEN_USUAL * index.len());
-    out.put_u32(slot_count);
+    out.put_u32(page_count);
     out.put_u32(seals.len() as u32);
     for seal in seals.values() {
         out.put_u32(seal.log.raw());
@@ -162,26 +162,29 @@ pub fn encode_body(
     out.put_blob(&maps.bytes);
     out.put_u32(reservation.len() as u32);
     for part in reservation {
-        out.put_u32(part.slot);
         out.put_u32(part.start);
+        out.put_u32(part.len);
     }
     out.put_u32(index.len() as u32);
     for (key, held) in index.iter() {
         key.segment().encode(&mut out);
         out.put_u8(key.index);
         out.put_u16(key.attempt);
-        out.put_u32(held.place.slot);
-        out.put_u32(held.place.offset);
+        out.put_u32(held.place.start);
         out.put_blob(held.header.as_bytes());
     }
     out
 }
 
 impl Body {
+    fn holds(&self, extent: Extent) -> bool {
+        extent.start.checked_add(extent.len).is_some_and(|end| end <= self.page_count)
+    }
+
     /// Reads what [`encode_body`] wrote; the caller has compared the checksum. `fs` is the head's.
     pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<Body, DecodeError> {
         let r = &mut Reader::new(bytes);
-        let mut body = Body { slot_count: r.u32("slot count")?, ..Body::default() };
+        let mut body = Body { page_count: r.u32("page count")?, ..Body::default() };
         for _ in 0..r.count(16, "seals")? {
             let log = LogId::new(r.u32("seal log")?);
             let seal = Seal { log, epoch: r.u32("seal epoch")?, through: r.u64("seal through")? };
@@ -190,23 +193,20 @@ impl Body {
         body.maps.epoch = r.u64("maps epoch")?;
         body.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
         for _ in 0..r.count(8, "reservation")? {
-            let part = Reserved { slot: r.u32("reserved slot")?, start: r.u32("reserved start")? };
-            if part.slot >= body.slot_count || !part.start.is_multiple_of(ALIGN) || part.start > SLOT_LEN {
+            let part = Extent { start: r.u32("reserved start")?, len: r.u32("reserved length")? };
+            if !body.holds(part) {
                 return Err(DecodeError::Invalid("reservation"));
             }
             body.reservation.push(part);
         }
-        for _ in 0..r.count(31, "fragments")? {
+        for _ in 0..r.count(27, "fragments")? {
             let segment = SegmentId::decode(r)?;
             let id = FragmentId { segment, index: r.u8("fragment index")? };
             let attempt = r.u16("attempt")?;
-            let place = Place { slot: r.u32("slot")?, offset: r.u32("offset")? };
+            let start = r.u32("page")?;
             let header = PackedHeader::decode(r.blob("packed header")?, fs, id, attempt)?;
-            let end = place.offset.checked_add(footprint(header.len()));
-            if place.slot >= body.slot_count
-                || !place.offset.is_multiple_of(ALIGN)
-                || end.is_none_or(|end| end > SLOT_LEN)
-            {
+            let place = Extent { start, len: pages(header.len()) };
+            if !body.holds(place) {
                 return Err(DecodeError::Invalid("place of a fragment"));
             }
             if body.index.insert(Key::new(id, attempt), Held { place, header }).is_some() {
@@ -232,9 +232,9 @@ mod tests {
 
     fn body() -> Body {
         let mut body = Body {
-            slot_count: 9,
+            page_count: 2000,
             maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
-            reservation: vec![Reserved { slot: 3, start: 8192 }, Reserved { slot: 8, start: 0 }],
+            reservation: vec![Extent { start: 1100, len: 1 }, Extent { start: 1200, len: 800 }],
             ..Body::default()
         };
         for log in [2, 5] {
@@ -243,14 +243,15 @@ mod tests {
         }
         for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
             let header = fragment(1, i as u64, 1, len).header;
-            let held = Held { place: Place { slot: i as u32, offset: 0 }, header: PackedHeader::new(&header) };
+            let place = Extent { start: 300 * i as u32, len: pages(len) };
+            let held = Held { place, header: PackedHeader::new(&header) };
             body.index.insert(Key::new(header.id, 0), held);
         }
         body
     }
 
     fn encoded(body: &Body) -> Vec<u8> {
-        encode_body(body.slot_count, &body.seals, &body.maps, &body.reservation, &body.index)
+        encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index)
     }
 
     #[test]
@@ -300,7 +301,7 @@ mod tests {
                 bytes[at] = value;
             }
             if let Ok(body) = Body::decode(&bytes, FS) {
-                prop_assert!(body.index.iter().all(|(_, held)| held.place.slot < body.slot_count));
+                prop_assert!(body.index.iter().all(|(_, held)| held.place.end() <= body.page_count));
             }
         }
     }

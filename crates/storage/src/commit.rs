@@ -2,7 +2,7 @@
 //!
 //! It takes all puts that wait, gives each a place, writes them with one write-and-sync, and only then adds them to the index
 //! and answers. When no place is left it writes a checkpoint with a fresh reservation, growing the `fragments` file first;
-//! when there is none to reserve, it moves the fragments of sparse slots together; when that gains nothing, the store is
+//! when no free extent is long enough, it moves fragments together to make one; when there is not enough free, the store is
 //! full. Since one task does all this, nothing is being written while a checkpoint is taken.
 //!
 //! A write or sync that fails leaves unknown what is on the disk: all that it carried gets the error, and the store takes
@@ -14,8 +14,8 @@ use crate::files::WriteError;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
 use crate::recovery::walk;
-use crate::shared::{Batch, Control, Put, Shared};
-use crate::slots::{Place, SLOT_LEN, footprint};
+use crate::shared::{Batch, Control, Put, Shared, State};
+use crate::space::{Compaction, Draft, Extent, PAGE, PAGES_MAX, footprint};
 use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -25,22 +25,23 @@ use types::aligned::AlignedBuffer;
 
 /// Most bytes written and synced together, so that a put does not wait for ever more of those that came after it.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
-/// Slots reserved by a checkpoint, at least.
-const RESERVE_MIN: usize = 64;
+/// Pages reserved by a checkpoint, at least, as far as there are so many.
+const RESERVE_MIN: u32 = 64 * PAGES_MAX;
 /// A checkpoint reserves this many times its own length, so that writing checkpoints costs an eighth of writing fragments at most.
-const RESERVE_PER_CHECKPOINT: usize = 8;
-/// Slots reserved by a checkpoint, at most: what a restart has to read.
-const RESERVE_MAX: usize = 4096;
-/// The file grows by this many slots at a time.
-const GROW_STEP: u32 = 64;
-/// Slots that puts leave free, so that fragments of sparse slots can be moved together.
-pub const KEEP_FREE: usize = 1;
+const RESERVE_PER_CHECKPOINT: u32 = 8;
+/// Pages reserved by a checkpoint, at most: what a restart may have to read.
+const RESERVE_MAX: u32 = 4096 * PAGES_MAX;
+/// The file grows by this many pages at a time.
+const GROW_STEP: u32 = RESERVE_MIN;
+/// Pages that puts leave free and together, so that fragments can be moved: any one of them, after others that together are
+/// shorter than the longest.
+pub const KEEP_PAGES: u32 = 2 * PAGES_MAX;
 
-static ZEROES: Zeroes = Zeroes([0; crate::slots::ALIGN as usize]);
+static ZEROES: Zeroes = Zeroes([0; PAGE as usize]);
 
 /// Aligned, so that disks can take it as it is.
 #[repr(align(4096))]
-struct Zeroes([u8; crate::slots::ALIGN as usize]);
+struct Zeroes([u8; PAGE as usize]);
 
 /// The commit loop's own state.
 pub struct Committer {
@@ -49,17 +50,17 @@ pub struct Committer {
     sequence: u64,
     /// The checkpoint file to write next: the one that does not hold the newest.
     which: usize,
-    /// Slots to reserve at the next checkpoint.
-    reserve_target: usize,
+    /// Pages to reserve at the next checkpoint.
+    reserve_target: u32,
     /// Seals or maps changed since the last checkpoint.
     unrecorded: bool,
-    /// Slots with fragments that cannot be moved, since they have rotted.
+    /// First pages of fragments that cannot be moved, since they have rotted.
     unmovable: BTreeSet<u32>,
 }
 
 /// One fragment as it goes to the disk.
 struct Write {
-    place: Place,
+    place: Extent,
     header: FragmentHeader,
     payload: Bytes,
 }
@@ -95,10 +96,10 @@ impl Committer {
         }
         if batch.checkpoint && batch.closing.is_none() && self.shared.state.lock().wants_checkpoint() {
             // A failure was logged, and shows in the status.
-            let _ = self.checkpoint(self.reserve_target, KEEP_FREE).await;
+            let _ = self.checkpoint(self.reserve_target, KEEP_PAGES).await;
         }
         let Some(closers) = batch.closing else { return false };
-        let result = self.checkpoint(self.reserve_target, KEEP_FREE).await;
+        let result = self.checkpoint(self.reserve_target, KEEP_PAGES).await;
         self.shared.state.lock().writable = false;
         for closer in closers {
             let _ = closer.send(result.clone());
@@ -114,7 +115,7 @@ impl Committer {
                 continue;
             }
             let Some(needed) = waiting.front().map(|put| put.footprint) else { return };
-            if let Err(error) = self.make_room(needed).await
+            if let Err(error) = self.make_room(needed / PAGE).await
                 && let Some(put) = waiting.pop_front()
             {
                 // Only this one: a smaller one may still fit.
@@ -124,7 +125,7 @@ impl Committer {
     }
 
     /// Gives places to puts from the front, until one finds none. Those that are refused are answered here.
-    fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, Place)> {
+    fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, Extent)> {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
         while let Some(put) = waiting.pop_front() {
@@ -132,7 +133,7 @@ impl Committer {
                 let _ = put.done.send(answer);
                 continue;
             }
-            match state.slots.allocate(put.footprint) {
+            match state.space.allocate(put.footprint / PAGE) {
                 Some(place) => placed.push((put, place)),
                 None => {
                     waiting.push_front(put);
@@ -143,7 +144,7 @@ impl Committer {
         placed
     }
 
-    async fn write_group(&mut self, group: Vec<(Put, Place)>) {
+    async fn write_group(&mut self, group: Vec<(Put, Extent)>) {
         let mut puts = Vec::with_capacity(group.len());
         let mut writes = Vec::with_capacity(group.len());
         for (put, place) in group {
@@ -157,7 +158,7 @@ impl Committer {
         for (key, held, done) in puts {
             match &result {
                 Ok(()) => state.insert(key, held),
-                Err(_) => state.slots.release(held.place, footprint(held.header.len())),
+                Err(_) => state.space.release(held.place),
             }
             let _ = done.send(result.clone());
         }
@@ -173,7 +174,7 @@ impl Committer {
             if offset != end {
                 writes.push((offset, Vec::new()));
             }
-            end = offset + u64::from(footprint(header.len));
+            end = offset + place.byte_len();
             let Some((_, pieces)) = writes.last_mut() else { continue };
             // Whole pages, so that the kernel need not read what was there before.
             let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
@@ -218,7 +219,7 @@ impl Committer {
         }
         let writable = self.shared.state.lock().writable;
         let result =
-            if self.unrecorded || !writable { self.checkpoint(self.reserve_target, KEEP_FREE).await } else { Ok(()) };
+            if self.unrecorded || !writable { self.checkpoint(self.reserve_target, KEEP_PAGES).await } else { Ok(()) };
         let state = self.shared.state.lock();
         for control in controls {
             match control {
@@ -231,20 +232,29 @@ impl Committer {
         }
     }
 
-    /// Writes a checkpoint and puts its reservation into force: all that may be written now, and more slots until `target`
-    /// are untouched, leaving `keep`. `Full`: there is no room for the checkpoint; nothing has changed.
-    async fn checkpoint(&mut self, target: usize, keep: usize) -> Result<(), StorageError> {
-        if !self.shared.state.lock().writable {
-            return Err(StorageError::Unavailable);
+    /// Writes a checkpoint and puts its reservation into force: `target` pages for any fragment, and short extents, leaving
+    /// `keep`. `Full`: there is no room for the checkpoint; nothing has changed.
+    async fn checkpoint(&mut self, target: u32, keep: u32) -> Result<(), StorageError> {
+        let missing = (target + keep).saturating_sub(self.shared.state.lock().space.roomy_pages());
+        if missing > 0 {
+            self.grow(missing).await?;
         }
-        self.grow(target + keep).await?;
+        self.record(|state| state.space.draft(target, keep)).await
+    }
+
+    /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
+    async fn record(&mut self, draft: impl FnOnce(&State) -> Draft + Send) -> Result<(), StorageError> {
         let (draft, body, deleted_count) = {
             let state = self.shared.state.lock();
-            let draft = state.slots.draft(target, keep);
-            let body = encode_body(state.slots.count(), &state.seals, &state.maps, &draft.reservation, &state.index);
+            if !state.writable {
+                return Err(StorageError::Unavailable);
+            }
+            let draft = draft(&state);
+            let page_count = state.space.page_count();
+            let body = encode_body(page_count, &state.seals, &state.maps, &draft.reservation, &state.index);
             (draft, body, state.deleted_count)
         };
-        let body_len = body.len();
+        let body_pages = u32::try_from(body.len() / PAGE as usize).unwrap_or(RESERVE_MAX);
         let (files, identity) = (&self.shared.files, self.shared.identity);
         match files.write(self.which, identity, self.sequence + 1, body).await {
             Ok(()) => {}
@@ -254,126 +264,159 @@ impl Committer {
         self.sequence += 1;
         self.which = 1 - self.which;
         self.unrecorded = false;
-        self.reserve_target = (RESERVE_PER_CHECKPOINT * body_len / SLOT_LEN as usize).clamp(RESERVE_MIN, RESERVE_MAX);
+        self.reserve_target = body_pages.saturating_mul(RESERVE_PER_CHECKPOINT).clamp(RESERVE_MIN, RESERVE_MAX);
         let state = &mut *self.shared.state.lock();
-        state.slots.adopt(draft);
+        state.space.adopt(draft);
         state.deleted_count -= deleted_count;
         Ok(())
     }
 
-    /// Extends the file so that `wanted` slots could be reserved, as far as capacity and disk allow.
-    async fn grow(&mut self, wanted: usize) -> Result<(), StorageError> {
-        let count_max = self.shared.identity.slot_count_max();
-        let (count, have) = {
-            let slots = &self.shared.state.lock().slots;
-            (slots.count(), slots.available() + slots.reserved_count())
-        };
-        if have >= wanted || count >= count_max {
-            return Ok(());
-        }
-        let missing = u32::try_from(wanted - have).unwrap_or(u32::MAX);
-        let mut step = missing.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max - count);
+    /// Extends the file by `wanted` pages, rounded up to whole steps, as far as capacity and disk allow. False when they do not.
+    async fn grow(&mut self, wanted: u32) -> Result<bool, StorageError> {
+        let count_max = self.shared.identity.page_count_max();
+        let count = self.shared.state.lock().space.page_count();
+        let mut step = wanted.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max - count);
         while step > 0 {
             let file = &self.shared.files.fragments;
-            match file.allocate(u64::from(count + step) * u64::from(SLOT_LEN)).await {
+            match file.allocate(Extent { start: 0, len: count + step }.byte_len()).await {
                 Ok(()) => {
                     // The checkpoint that follows relies on the file's length.
                     if let Err(error) = file.sync_data().await {
                         return Err(self.fail("growing the fragments file", &error));
                     }
-                    self.shared.state.lock().slots.grow(count + step);
-                    return Ok(());
+                    let state = &mut *self.shared.state.lock();
+                    state.space.grow(count + step);
+                    state.page_count_max = None;
+                    return Ok(true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => step /= 2,
                 Err(error) => return Err(self.fail("growing the fragments file", &error)),
             }
         }
-        Ok(())
+        self.shared.state.lock().page_count_max = Some(count);
+        Ok(false)
     }
 
-    /// Makes sure that the next allocation of `needed` bytes finds a place.
+    /// Makes sure that the next allocation of `needed` pages finds a place.
     async fn make_room(&mut self, needed: u32) -> Result<(), StorageError> {
-        self.grow(self.reserve_target + KEEP_FREE).await?;
         loop {
-            if self.shared.state.lock().slots.draft(self.reserve_target, KEEP_FREE).fits(needed) {
-                return self.checkpoint(self.reserve_target, KEEP_FREE).await;
+            if self.shared.state.lock().space.draft(self.reserve_target, KEEP_PAGES).fits(needed) {
+                return self.checkpoint(self.reserve_target, KEEP_PAGES).await;
             }
-            if !self.compact().await? {
+            if !self.grow(self.reserve_target).await? && !self.compact(needed + KEEP_PAGES).await? {
                 return Err(StorageError::Full);
             }
         }
     }
 
-    /// Moves the fragments of the sparsest slots together. A move is a put of the same fragment: a crash finds it at either place
-    /// or both. False when nothing is to be gained.
-    async fn compact(&mut self) -> Result<bool, StorageError> {
-        let victims = self.shared.state.lock().slots.sparsest(&self.unmovable);
-        if victims.is_empty() {
-            return Ok(false);
-        }
-        let mut moves = Vec::new();
-        for slot in victims {
-            match self.live_in(slot).await {
-                Some(live) => moves.extend(live),
-                None => {
-                    self.unmovable.insert(slot);
-                    return Ok(true);
+    /// Moves fragments together until `goal` pages are free together. A move is a put of the same fragment: a crash finds it
+    /// at either place or both. False when there is not so much to be gained.
+    async fn compact(&mut self, goal: u32) -> Result<bool, StorageError> {
+        let Some((plan, mut waiting)) = self.plan(goal) else { return Ok(false) };
+        let mut front = plan.window.start;
+        while let Some(&(next, _)) = waiting.front() {
+            // To the front of the window, once its gaps and what has left it make room for the next fragment; the first
+            // ones, which make that room, to the landing.
+            let gap = Extent { start: front, len: next.start - front };
+            let (to, enough) = if gap.len >= next.len { (gap, gap.len) } else { (plan.landing, PAGES_MAX) };
+            let (mut group, mut len) = (Vec::new(), 0);
+            while let Some(&(place, key)) = waiting.front() {
+                // What makes room at the front lies before a landing within the window.
+                let beyond = to != gap && next.start < to.start && to.start < place.start;
+                if beyond || len >= enough || len + place.len > to.len {
+                    break;
+                }
+                waiting.pop_front();
+                match self.read_whole(place, key).await {
+                    Stored::Whole(header, payload) => {
+                        group.push((place, key, header, payload));
+                        len += place.len;
+                    }
+                    Stored::Gone => {}
+                    Stored::Rotten => {
+                        self.unmovable.insert(place.start);
+                        return Ok(true);
+                    }
                 }
             }
+            self.record(|state| state.space.draft_only(to)).await?;
+            let moved = self.move_to_reserved(group).await?;
+            if to == gap {
+                front += len;
+            } else {
+                // What landed within the window moves on in its turn.
+                waiting.extend(moved.into_iter().filter(|(place, _)| plan.window.holds(place)));
+                waiting.make_contiguous().sort_unstable();
+            }
         }
-        self.checkpoint(1, 0).await?;
-        let mut writes = Vec::with_capacity(moves.len());
-        let mut moved = Vec::with_capacity(moves.len());
-        let mut refused = false;
+        Ok(true)
+    }
+
+    /// What to move, with the fragments of the window in the order of the file.
+    fn plan(&self, goal: u32) -> Option<(Compaction, VecDeque<(Extent, Key)>)> {
+        let state = self.shared.state.lock();
+        let live = state.live();
+        let places: Vec<Extent> = live.iter().map(|(place, _)| *place).collect();
+        let plan = state.space.compaction(&places, &self.unmovable, goal)?;
+        let waiting = live.into_iter().filter(|(place, _)| plan.window.holds(place)).collect();
+        Some((plan, waiting))
+    }
+
+    async fn read_whole(&self, place: Extent, key: Key) -> Stored {
+        let is_there = || self.shared.state.lock().index.get(&key).is_some_and(|held| held.place == place);
+        if !is_there() {
+            return Stored::Gone;
+        }
+        let read = self.shared.files.fragments.read_at(place.file_offset(), place.byte_len() as usize).await;
+        let Ok((Ok((found, _)), bytes)) = read.map(|bytes| (walk(&bytes, |_, _| true), bytes)) else {
+            return Stored::Rotten;
+        };
+        match found.into_iter().next() {
+            _ if !is_there() => Stored::Gone,
+            Some(found) if found.intact && Key::new(found.header.id, found.header.attempt) == key => {
+                Stored::Whole(found.header.clone(), bytes.slice(found.payload_range()))
+            }
+            _ => Stored::Rotten,
+        }
+    }
+
+    /// Writes fragments to what is reserved, one after the other, and gives up their old places. Returns where they are now.
+    async fn move_to_reserved(
+        &mut self,
+        fragments: Vec<(Extent, Key, FragmentHeader, Bytes)>,
+    ) -> Result<Vec<(Extent, Key)>, StorageError> {
+        let (mut writes, mut moves) = (Vec::with_capacity(fragments.len()), Vec::with_capacity(fragments.len()));
         {
             let state = &mut *self.shared.state.lock();
-            for (key, from, header, payload) in moves {
-                let Some(place) = state.slots.allocate(footprint(header.len)) else {
-                    refused = true;
-                    break;
-                };
-                moved.push((key, from, Held { place, header: PackedHeader::new(&header) }));
+            for (from, key, header, payload) in fragments {
+                let Some(place) = state.space.allocate(from.len) else { break };
+                moves.push((key, from, Held { place, header: PackedHeader::new(&header) }));
                 writes.push(Write { place, header, payload });
             }
         }
         let result = self.write(writes).await;
-        {
-            let state = &mut *self.shared.state.lock();
-            for (key, from, held) in moved {
-                let footprint = footprint(held.header.len());
-                let still_there = state.index.get(&key).is_some_and(|old| old.place == from);
-                let to = held.place;
-                if result.is_ok() && still_there {
-                    state.index.insert(key, held);
-                    state.slots.release(from, footprint);
-                } else {
-                    state.slots.release(to, footprint);
-                }
+        let state = &mut *self.shared.state.lock();
+        let mut moved = Vec::with_capacity(moves.len());
+        for (key, from, held) in moves {
+            let to = held.place;
+            if result.is_ok() && state.index.get(&key).is_some_and(|old| old.place == from) {
+                state.index.insert(key, held);
+                state.space.release(from);
+                moved.push((to, key));
+            } else {
+                state.space.release(to);
             }
         }
-        result?;
-        self.checkpoint(self.reserve_target, KEEP_FREE).await?;
-        Ok(!refused)
+        result.map(|()| moved)
     }
+}
 
-    /// The live fragments of a slot with their bytes; `None` if one of them cannot be read whole.
-    async fn live_in(&self, slot: u32) -> Option<Vec<(Key, Place, FragmentHeader, Bytes)>> {
-        let start = Place { slot, offset: 0 };
-        let bytes = self.shared.files.fragments.read_at(start.file_offset(), SLOT_LEN as usize).await.ok()?;
-        let (found, _) = walk(&bytes, |_, _| true).ok()?;
-        let state = self.shared.state.lock();
-        let mut live = Vec::new();
-        for found in found {
-            let (key, place) = (Key::new(found.header.id, found.header.attempt), Place { slot, offset: found.offset });
-            if state.index.get(&key).is_some_and(|held| held.place == place) {
-                if !found.intact {
-                    return None;
-                }
-                // A copy, since a slice would keep the whole slot in memory.
-                let payload = Bytes::copy_from_slice(&bytes[found.payload_range()]);
-                live.push((key, place, found.header, payload));
-            }
-        }
-        (live.len() == state.slots.live_count(slot)).then_some(live)
-    }
+/// A fragment that is to be moved.
+enum Stored {
+    /// As it was written.
+    Whole(FragmentHeader, Bytes),
+    /// Deleted meanwhile.
+    Gone,
+    /// It cannot be read, or not as it was written.
+    Rotten,
 }

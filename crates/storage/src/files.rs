@@ -6,7 +6,7 @@
 
 use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head, Identity};
 use crate::recovery::{Found, walk};
-use crate::slots::{Place, Reserved, SLOT_LEN};
+use crate::space::{Extent, PAGE};
 use bytes::Bytes;
 use host::{Disk, File};
 use std::io;
@@ -19,6 +19,8 @@ const FRAGMENTS: &str = "fragments";
 const CHECKPOINTS: [&str; 2] = ["checkpoint-a", "checkpoint-b"];
 /// Space for checkpoints is set aside in steps of this many bytes, so that most find it there.
 const CHECKPOINT_STEP: u64 = 1 << 20;
+/// Recovery reads so many bytes at a time; no fragment takes more.
+const SCAN_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a folder could not be opened, or made into a store.
 #[derive(Debug, Error)]
@@ -26,12 +28,14 @@ pub enum OpenError {
     /// The folder holds no store (or one whose creation was cut short: create it again).
     #[error("not a store: no checkpoint found")]
     NotAStore,
-    /// A newer program wrote it.
-    #[error("the store's format is version {found}, this program knows up to {known}: use a newer starling")]
+    /// Another version of the program wrote it.
+    #[error(
+        "the store's format is version {found}, this program's is {known}: use the version of starling that wrote it"
+    )]
     Version {
         /// The version found.
         found: u16,
-        /// The newest version this program reads.
+        /// The version this program reads.
         known: u16,
     },
     /// What the store needs to know of its fragments is lost; its fragments must be rebuilt from the other stores.
@@ -76,7 +80,7 @@ pub enum WriteError {
 /// The open files of a store.
 #[derive(Clone)]
 pub struct Files {
-    /// All slots.
+    /// All fragments.
     pub fragments: Arc<dyn File>,
     checkpoints: [Arc<dyn File>; 2],
 }
@@ -122,7 +126,7 @@ impl Files {
             }
         }
         let Some((which, head)) = newest else {
-            // The first checkpoint precedes the first slot.
+            // The first checkpoint precedes the first fragment.
             return Err(match self.fragments.len().await? {
                 0 => OpenError::NotAStore,
                 _ => OpenError::damaged("no valid checkpoint"),
@@ -144,27 +148,36 @@ impl Files {
         self.checkpoints[newest.which].write_and_sync(both_heads(&newest.head)).await
     }
 
-    /// What was written to a reserved part of a slot under the checkpoint `head`, and how far it goes. Writes it again, to be
-    /// made durable by the caller's sync. `len` is the length of the `fragments` file.
-    pub async fn scan(&self, part: Reserved, head: &Head, len: u64) -> Result<(Vec<Found>, u32), OpenError> {
+    /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it again, to be made durable by the
+    /// caller's sync. `len` is the length of the `fragments` file.
+    pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<Vec<(Extent, Found)>, OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
             generation == head.sequence && header.fs == head.identity.fs && head.identity.is_member(header)
         };
-        let offset = Place { slot: part.slot, offset: part.start }.file_offset();
-        let room = len.saturating_sub(offset).min(u64::from(SLOT_LEN - part.start)) as usize;
-        if room < HEADER_LEN {
-            return Ok((Vec::new(), 0));
+        let mut all = Vec::new();
+        let mut rest = part;
+        loop {
+            let offset = rest.file_offset();
+            let room = len.saturating_sub(offset).min(rest.byte_len()).min(SCAN_BYTES_MAX);
+            if room < HEADER_LEN as u64 {
+                return Ok(all);
+            }
+            // Most of a reservation was never written: one header tells.
+            match FragmentHeader::decode_with_generation(&self.fragments.read_at(offset, HEADER_LEN).await?) {
+                Ok((header, generation)) if belongs(&header, generation) => {}
+                Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
+                _ => return Ok(all),
+            }
+            let bytes = self.fragments.read_at(offset, room as usize).await?;
+            let (found, end) = walk(&bytes, belongs)?;
+            if end == 0 {
+                return Ok(all);
+            }
+            self.fragments.write_at(offset, vec![bytes.slice(..end as usize)]).await?;
+            all.extend(found.into_iter().map(|found| (found.place(rest.start), found)));
+            let pages = end / PAGE;
+            rest = Extent { start: rest.start + pages, len: rest.len - pages };
         }
-        // Most of a reservation was never written: one header tells.
-        match FragmentHeader::decode_with_generation(&self.fragments.read_at(offset, HEADER_LEN).await?) {
-            Ok((header, generation)) if belongs(&header, generation) => {}
-            Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
-            _ => return Ok((Vec::new(), 0)),
-        }
-        let bytes = self.fragments.read_at(offset, room).await?;
-        let (found, end) = walk(&bytes, belongs)?;
-        self.fragments.write_at(offset, vec![bytes.slice(..end as usize)]).await?;
-        Ok((found, end))
     }
 
     /// Writes a checkpoint over file `which`, which does not hold the newest one; Ok means durable.

@@ -6,7 +6,7 @@
 
 use crate::api::Seal;
 use crate::packed::PackedHeader;
-use crate::slots::Place;
+use crate::space::Extent;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use striped_log::fragment::FragmentHeader;
@@ -47,8 +47,8 @@ impl Key {
 /// One fragment that is on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Where its header begins.
-    pub place: Place,
+    /// Its pages; the header begins the first.
+    pub place: Extent,
     /// What it says of itself.
     pub header: PackedHeader,
 }
@@ -147,7 +147,7 @@ impl Index {
     pub fn segments(&self) -> Vec<(SegmentId, u64)> {
         let mut segments: Vec<(SegmentId, u64)> = Vec::new();
         for (key, held) in &self.held {
-            let bytes = u64::from(crate::slots::footprint(held.header.len()));
+            let bytes = held.place.byte_len();
             match segments.last_mut() {
                 Some((segment, sum)) if *segment == key.segment() => *sum += bytes,
                 _ => segments.push((key.segment(), bytes)),
@@ -175,7 +175,7 @@ mod tests {
         let mut index = Index::default();
         for (i, (segment, n, attempt)) in fragments.iter().enumerate() {
             let header = fragment_of(*segment, *n, *attempt, 100).header;
-            let held = Held { place: Place { slot: i as u32, offset: 0 }, header: PackedHeader::new(&header) };
+            let held = Held { place: Extent { start: i as u32, len: 1 }, header: PackedHeader::new(&header) };
             assert!(index.insert(Key::new(header.id, *attempt), held).is_none());
         }
         index

@@ -5,7 +5,7 @@
 //! - [`wire`]: the interface as bytes; `tcp` (with the feature of that name): a server over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
-//! Pure: `slots` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
+//! Pure: `space` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
 //! a crash left).
 
 pub mod api;
@@ -17,7 +17,7 @@ mod packed;
 mod recovery;
 pub mod server;
 mod shared;
-mod slots;
+mod space;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 #[cfg(test)]
@@ -25,3 +25,5 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wire;
+
+pub use space::footprint;

@@ -1,17 +1,17 @@
-//! What a crash left: the walk over a slot that finds its fragments again. Pure; [`crate::files`] reads the bytes.
+//! What a crash left: the walk over an extent that finds its fragments again. Pure; [`crate::files`] reads the bytes.
 //!
-//! Only slots that the newest checkpoint reserved can hold fragments that it does not list. Their walk goes from header
+//! Only extents that the newest checkpoint reserved can hold fragments that it does not list. Their walk goes from header
 //! to header, the length of each giving the place of the next, and ends at the first header that is not whole or that was
 //! not written under that checkpoint. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
 //! it is left out, and the walk goes on after it, since acknowledged ones may follow.
 //!
 //! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for headers inside payloads.
 
-use crate::slots::{ALIGN, footprint};
+use crate::space::{Extent, PAGE, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
 use types::codec::DecodeError;
 
-/// One fragment found in a slot.
+/// One fragment found in an extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Its header.
@@ -29,17 +29,17 @@ impl Found {
         begin..begin + self.header.len as usize
     }
 
-    /// Bytes the fragment takes.
-    pub fn footprint(&self) -> u32 {
-        footprint(self.header.len)
+    /// The pages it takes, where page `begin` is where the walk began.
+    pub fn place(&self, begin: u32) -> Extent {
+        Extent { start: begin + self.offset / PAGE, len: pages(self.header.len) }
     }
 }
 
-/// The fragments in `bytes`, a slot from some fragment's header to the slot's end, and where the walk ended. `belongs` is asked of
+/// The fragments in `bytes`, an extent from where it may be written, and where the walk ended. `belongs` is asked of
 /// each header and its generation; the first that does not belong ends the walk. Fails only on a header that a newer program wrote.
 pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Result<(Vec<Found>, u32), DecodeError> {
     let (mut found, mut offset) = (Vec::new(), 0);
-    while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= ALIGN as usize) {
+    while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {
         let (header, generation) = match FragmentHeader::decode_with_generation(rest) {
             Ok(decoded) => decoded,
             Err(error @ DecodeError::Version { .. }) => return Err(error),
@@ -51,7 +51,7 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Res
         let payload = &rest[HEADER_LEN..HEADER_LEN + header.len as usize];
         let intact = chunk_crcs(payload) == header.chunk_crcs;
         let here = Found { header, offset, intact };
-        offset += here.footprint();
+        offset += footprint(here.header.len);
         found.push(here);
     }
     Ok((found, offset))
@@ -60,19 +60,20 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slots::SLOT_LEN;
     use crate::testing::fragment;
 
-    /// A slot with fragments of these lengths, written under these generations.
-    fn slot(fragments: &[(u32, u64)]) -> Vec<u8> {
+    const EXTENT_LEN: u32 = footprint(1 << 20);
+
+    /// An extent with fragments of these lengths, written under these generations.
+    fn extent(fragments: &[(u32, u64)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (i, (len, generation)) in fragments.iter().enumerate() {
             let fragment = fragment(1, i as u64, 0, *len);
             bytes.extend_from_slice(&fragment.header.encode_with_generation(*generation));
             bytes.extend_from_slice(&fragment.payload);
-            bytes.resize(bytes.len().next_multiple_of(ALIGN as usize), 0);
+            bytes.resize(bytes.len().next_multiple_of(PAGE as usize), 0);
         }
-        bytes.resize(SLOT_LEN as usize, 0);
+        bytes.resize(EXTENT_LEN as usize, 0);
         bytes
     }
 
@@ -83,29 +84,29 @@ mod tests {
 
     #[test]
     fn all_fragments_of_the_generation_are_found() {
-        let bytes = slot(&[(100, 5), (70_000, 5), (0, 5)]);
+        let bytes = extent(&[(100, 5), (70_000, 5), (0, 5)]);
         assert_eq!(walked(&bytes), (vec![(0, true), (1, true), (2, true)], 4096 + 73728 + 4096));
-        assert_eq!(walked(&slot(&[(1 << 20, 5)])), (vec![(0, true)], SLOT_LEN));
-        assert_eq!(walked(&vec![0; SLOT_LEN as usize]), (vec![], 0));
+        assert_eq!(walked(&extent(&[(1 << 20, 5)])), (vec![(0, true)], EXTENT_LEN));
+        assert_eq!(walked(&vec![0; EXTENT_LEN as usize]), (vec![], 0));
         assert_eq!(walked(&[]), (vec![], 0));
     }
 
     #[test]
-    fn an_earlier_use_of_the_slot_ends_the_walk() {
-        assert_eq!(walked(&slot(&[(100, 5), (100, 4), (100, 5)])), (vec![(0, true)], 4096));
+    fn an_earlier_use_of_the_pages_ends_the_walk() {
+        assert_eq!(walked(&extent(&[(100, 5), (100, 4), (100, 5)])), (vec![(0, true)], 4096));
     }
 
     #[test]
     fn a_torn_header_ends_the_walk_and_a_torn_payload_is_told() {
-        let mut bytes = slot(&[(100, 5), (100, 5), (100, 5), (100, 5)]);
+        let mut bytes = extent(&[(100, 5), (100, 5), (100, 5), (100, 5)]);
         bytes[4096 + HEADER_LEN + 50] ^= 1;
         bytes[3 * 4096 + 50] ^= 1;
         assert_eq!(walked(&bytes), (vec![(0, true), (1, false), (2, true)], 3 * 4096));
     }
 
     #[test]
-    fn a_fragment_that_would_reach_beyond_the_slot_is_not_taken() {
-        let bytes = slot(&[(100, 5), (70_000, 5)]);
+    fn a_fragment_that_would_reach_beyond_the_extent_is_not_taken() {
+        let bytes = extent(&[(100, 5), (70_000, 5)]);
         assert_eq!(walked(&bytes[..8192]), (vec![(0, true)], 4096));
     }
 }

@@ -7,13 +7,13 @@
 
 use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
 use crate::checkpoint::{Body, encode_body};
-use crate::commit::{Committer, KEEP_FREE};
+use crate::commit::{Committer, KEEP_PAGES};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key, discards};
 use crate::packed::PackedHeader;
 use crate::recovery::Found;
 use crate::shared::{Shared, State};
-use crate::slots::{Place, Reserved, SLOT_LEN, Slots, footprint};
+use crate::space::{Extent, PAGE, Space};
 use bytes::Bytes;
 use host::{Disk, Host};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,32 +60,34 @@ impl Server {
         files.settle(&newest).await?;
         let Newest { head, body, which } = newest;
 
-        let Body { slot_count, seals, maps, reservation, mut index } = body;
-        // A fragment at the file's end may have made it longer than what was set aside of its last slot.
+        let Body { page_count, seals, maps, reservation, mut index } = body;
         let len = files.fragments.len().await?;
-        let slot_count = slot_count.min(u32::try_from(len.div_ceil(u64::from(SLOT_LEN))).unwrap_or(u32::MAX));
-        let mut partial = Vec::with_capacity(reservation.len());
+        let page_count = page_count.min(u32::try_from(len.div_ceil(u64::from(PAGE))).unwrap_or(u32::MAX));
         for part in reservation {
-            let (found, end) = files.scan(part, &head, len).await?;
-            for Found { header, offset, intact } in found {
+            let found = files.scan(part, &head, len).await?;
+            for (place, Found { header, intact, .. }) in found {
                 let segment = &header.id.segment;
                 let discarded = seals.get(&segment.log).is_some_and(|seal| discards(seal, segment));
                 let key = Key::new(header.id, header.attempt);
-                if !intact || discarded || index.get(&key).is_some() {
-                    continue;
+                if intact && !discarded && index.get(&key).is_none() {
+                    index.insert(key, Held { place, header: PackedHeader::new(&header) });
                 }
-                let place = Place { slot: part.slot, offset: part.start + offset };
-                index.insert(key, Held { place, header: PackedHeader::new(&header) });
-            }
-            if end > 0 || part.start > 0 {
-                partial.push(Reserved { slot: part.slot, start: part.start + end });
             }
         }
         files.fragments.sync_data().await?;
 
-        let live = index.iter().map(|(_, held)| (held.place, footprint(held.header.len())));
-        let slots = Slots::recover(slot_count, live, &partial).map_err(OpenError::damaged)?;
-        let state = State { index, slots, seals, maps, damaged: BTreeSet::new(), writable: true, deleted_count: 0 };
+        let live = index.iter().map(|(_, held)| held.place).collect();
+        let space = Space::recover(page_count, live).map_err(OpenError::damaged)?;
+        let state = State {
+            index,
+            space,
+            page_count_max: None,
+            seals,
+            maps,
+            damaged: BTreeSet::new(),
+            writable: true,
+            deleted_count: 0,
+        };
         let shared = Shared::new(head.identity, files, state);
         let committer = Committer::new(shared.clone(), head.sequence, which);
         host.tasks.spawn(Box::pin(committer.run()));
@@ -159,16 +161,16 @@ impl Shared {
         }
     }
 
-    /// After a read: whether what was read was this fragment all the time. A slot is reused only after its fragments have
+    /// After a read: whether what was read was this fragment all the time. A page is reused only after its fragment has
     /// left the index, so a fragment that is still at its place has not been overwritten.
-    fn still_at(&self, key: &Key, place: Place) -> Result<bool, StorageError> {
+    fn still_at(&self, key: &Key, place: Extent) -> Result<bool, StorageError> {
         let state = self.state.lock();
         let held = state.index.get(key).ok_or(StorageError::NotFound(key.id()))?;
         Ok(held.place == place)
     }
 
     /// Remembers that the bytes at `place` are not what they were.
-    fn damaged(&self, key: Key, place: Place) -> StorageError {
+    fn damaged(&self, key: Key, place: Extent) -> StorageError {
         let state = &mut *self.state.lock();
         if state.index.get(&key).is_some_and(|held| held.place == place) && state.damaged.insert(key) {
             tracing::warn!(store = %self.identity.store, fragment = %key.id(), attempt = key.attempt, "fragment is damaged");
@@ -296,12 +298,12 @@ impl Storage for Server {
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
         let identity = self.shared.identity;
-        let usable_slots = u64::from(identity.slot_count_max()).saturating_sub(KEEP_FREE as u64);
         let state = self.shared.state.lock();
+        let page_count = identity.page_count_max().min(state.page_count_max.unwrap_or(u32::MAX));
         now(Ok(StoreStatus {
             id: identity.store,
-            capacity_bytes: usable_slots * u64::from(SLOT_LEN),
-            used_bytes: state.slots.used_bytes(),
+            capacity_bytes: u64::from(page_count.saturating_sub(KEEP_PAGES)) * u64::from(PAGE),
+            used_bytes: state.space.used_bytes(),
             fragment_count: state.index.len() as u64,
             writable: state.writable,
         }))

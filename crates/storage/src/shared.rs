@@ -5,7 +5,7 @@ use crate::checkpoint::Identity;
 use crate::files::Files;
 use crate::index::{Held, Index, Key, discards};
 use crate::packed::PackedHeader;
-use crate::slots::{Slots, footprint};
+use crate::space::{Extent, PAGE, Space, footprint};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use types::{LogId, SegmentId};
 /// Bytes of puts that wait or are being written; further puts wait for room before they queue up.
 const QUEUE_BYTES_MAX: u32 = 64 << 20;
 /// The queue's room is counted in units of this many bytes.
-const QUEUE_UNIT: u32 = crate::slots::ALIGN;
+const QUEUE_UNIT: u32 = PAGE;
 /// Seals and maps that wait; further ones are refused as [`StorageError::Unavailable`].
 const CONTROLS_MAX: usize = 1024;
 /// Fragments deleted since the last checkpoint before one is written for them, at least.
@@ -40,7 +40,9 @@ pub struct State {
     /// All durable fragments.
     pub index: Index,
     /// Where fragments go.
-    pub slots: Slots,
+    pub space: Space,
+    /// Pages that the disk has room for, if a full disk has stopped the `fragments` file from growing.
+    pub page_count_max: Option<u32>,
     /// The fences.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.
@@ -77,13 +79,12 @@ impl State {
 
     /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is there and good stays.
     pub fn insert(&mut self, key: Key, held: Held) {
-        let footprint = footprint(held.header.len());
         let replaced = match self.index.get(&key) {
             Some(_) if !self.damaged.remove(&key) => Some(held.place),
             _ => self.index.insert(key, held).map(|old| old.place),
         };
         if let Some(place) = replaced {
-            self.slots.release(place, footprint);
+            self.space.release(place);
         }
     }
 
@@ -91,7 +92,7 @@ impl State {
     pub fn delete(&mut self, segment: SegmentId) {
         self.damaged.retain(|key| key.segment() != segment);
         for held in self.index.remove_segment(segment) {
-            self.slots.release(held.place, footprint(held.header.len()));
+            self.space.release(held.place);
             self.deleted_count += 1;
         }
     }
@@ -104,10 +105,17 @@ impl State {
         self.seals.insert(seal.log, seal);
         self.damaged.retain(|key| !discards(&seal, &key.segment()));
         for held in self.index.remove_discarded(&seal) {
-            self.slots.release(held.place, footprint(held.header.len()));
+            self.space.release(held.place);
             self.deleted_count += 1;
         }
         true
+    }
+
+    /// The places of all fragments, in the order of the file.
+    pub fn live(&self) -> Vec<(Extent, Key)> {
+        let mut live: Vec<(Extent, Key)> = self.index.iter().map(|(key, held)| (held.place, *key)).collect();
+        live.sort_unstable();
+        live
     }
 
     /// True when so much was deleted since the last checkpoint that it should be recorded. In proportion to what a checkpoint

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
-use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, PARITY_FRAGMENTS_MAX};
+use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
 /// How a [`Stripe`] behaves.
@@ -89,6 +89,17 @@ impl Stripe {
     pub fn payload_len_max(&self) -> u32 {
         let (k_max, m) = self.redundancy();
         u32::from(k_max.saturating_sub(m).max(1)) * FRAGMENT_LEN_MAX
+    }
+
+    /// Bytes that segments with so much payload together take on one store, at most: as striped when `m` stores are lost.
+    pub fn share_of(&self, payload_bytes: u64) -> u64 {
+        let (k_max, m) = self.redundancy();
+        let share = |payload_len| {
+            let (_, fragment_len) = Geometry::plan(payload_len, k_max.saturating_sub(m).max(1), m);
+            u64::from(storage::footprint(fragment_len))
+        };
+        let segment_len = u64::from(self.payload_len_max());
+        payload_bytes / segment_len * share(self.payload_len_max()) + share((payload_bytes % segment_len) as u32)
     }
 
     /// How many stores must answer before anything is concluded from what they say of a log, and must have taken a seal or a

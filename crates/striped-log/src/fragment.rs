@@ -94,7 +94,7 @@ impl FragmentHeader {
         self.encode_with_generation(0)
     }
 
-    /// The encoding as a store writes it: `generation` says which use of a slot the fragment belongs to, and means nothing
+    /// The encoding as a store writes it: `generation` says which use of its pages the fragment belongs to, and means nothing
     /// elsewhere. The header must pass [`check`](Self::check); otherwise what is encoded will not decode.
     pub fn encode_with_generation(&self, generation: u64) -> [u8; HEADER_LEN] {
         debug_assert_eq!(self.check(), Ok(()), "only well-formed headers are encoded");

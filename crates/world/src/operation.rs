@@ -110,8 +110,8 @@ impl Generator {
         }
         let slot = self.below(SLOT_COUNT as u64) as usize;
         let path = self.path();
-        if self.fill && self.one_in(2) {
-            let offset = self.below(200) * (DATA_LEN_MAX / self.block_size) * self.block_size;
+        if self.fill && !self.one_in(4) {
+            let offset = self.below(400) * (DATA_LEN_MAX / self.block_size) * self.block_size;
             return Operation::Write { slot, offset, len: DATA_LEN_MAX, fill: self.below(u64::MAX) };
         }
         match self.below(104) {

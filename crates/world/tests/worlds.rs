@@ -48,8 +48,8 @@ fn sim_faults_in_long_runs() {
 
 #[test]
 fn sim_stores_fill_and_are_emptied_again() {
-    let outcome = run_all(4000..4012, Options { operations: 1200, fill: true, ..CRASHES });
-    assert!(outcome.cleaned > 100, "{outcome:?}");
+    let outcome = run_all(4000..4006, Options { operations: 2000, fill: true, ..CRASHES });
+    assert!(outcome.cleaned > 100 && outcome.refused_space > 20, "{outcome:?}");
 }
 
 /// A file was cut in the middle of a block while the cleaner moved that block: the cut named the block's old address, which the

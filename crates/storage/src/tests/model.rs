@@ -6,7 +6,7 @@
 use crate::api::{Maps, Seal, Storage, StorageError};
 use crate::index::discards;
 use crate::server::{Identity, Server};
-use crate::slots::{SLOT_LEN, footprint};
+use crate::space::footprint;
 use crate::testing::{FS, STORE, fragment_of, payload};
 use bytes::Bytes;
 use host::{SplitMix64, join_all};
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{FragmentId, LogId, SegmentId};
 
-/// Slots of the stores under test: so few that filling up, reuse and compaction happen all the time.
-const SLOTS: u64 = 12;
+/// What the stores under test may take: so little that filling up, reuse and compaction happen all the time.
+const CAPACITY_BYTES: u64 = 12 << 20;
 const LOGS: u32 = 3;
 const CHUNK: u64 = 64 * 1024;
 
 pub fn identity() -> Identity {
-    Identity { fs: FS, store: STORE, capacity_bytes: SLOTS * u64::from(SLOT_LEN) + 100 }
+    Identity { fs: FS, store: STORE, capacity_bytes: CAPACITY_BYTES + 100 }
 }
 
 /// Two seeded numbers are enough for everything random here.

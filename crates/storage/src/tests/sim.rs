@@ -3,13 +3,14 @@
 use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Seal, Storage, StorageError};
 use crate::server::{Identity, OpenError, Server};
-use crate::slots::SLOT_LEN;
+use crate::space::footprint;
 use crate::testing::fragment;
 use host::sim::{Sim, SimDisk};
 use host::{Host, SplitMix64};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use striped_log::fragment::Fragment;
 use types::{LogId, StoreId};
 
 const DISK_BYTES: u64 = 64 << 20;
@@ -335,20 +336,20 @@ fn a_small_put_costs_one_write_and_one_sync_and_those_that_wait_share_it() {
 }
 
 #[test]
-fn sparse_slots_are_moved_together_when_space_runs_out() {
+fn fragments_are_moved_together_when_no_gap_is_long_enough() {
     let sim = Sim::new(8);
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..0);
     let server = open(&sim, &disk).unwrap();
-    let usable = sim.block_on(server.status()).unwrap().capacity_bytes / u64::from(SLOT_LEN);
+    let half = footprint(1 << 20) / 2 - 8192;
+    let usable = sim.block_on(server.status()).unwrap().capacity_bytes / u64::from(footprint(half)) / 2;
     sim.block_on(async {
-        let half = SLOT_LEN / 2 - 8192;
         for seq in 0..2 * usable {
             server.put(fragment(1, seq, 0, half)).await.unwrap();
         }
         let full = fragment(1, 1000, 0, 1 << 20);
         assert_eq!(server.put(full.clone()).await, Err(StorageError::Full));
-        // Half of every slot is free, but no slot is.
+        // Every other one goes: half of all is free, but nowhere enough for a full fragment.
         let odd = (0..usable).map(|i| fragment(1, 2 * i + 1, 0, 0).header.id.segment).collect();
         server.delete(odd).await.unwrap();
         for i in 0..usable / 2 - 1 {
@@ -363,4 +364,51 @@ fn sparse_slots_are_moved_together_when_space_runs_out() {
     disk.power_loss();
     let server = open(&sim, &disk).unwrap();
     assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, usable + usable / 2 - 1);
+}
+
+/// What a store says is free can be used, whatever is where: lengths of all sizes, deleted in any order.
+#[test]
+fn a_store_is_full_only_when_its_status_says_so() {
+    let (mut refused, mut moved) = (0, 0);
+    for seed in 0..20 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        closed_store(&sim, &disk, 0..0);
+        let server = open(&sim, &disk).unwrap();
+        let random = SplitMix64::new(seed);
+        let mut held: Vec<Fragment> = Vec::new();
+        sim.block_on(async {
+            for seq in 0..400 {
+                let len = match below(&random, 4) {
+                    0 => 1 << 20,
+                    1 => 768 << 10,
+                    _ => below(&random, 200_000) as u32,
+                };
+                let put = fragment(1, seq, 0, len);
+                let before = disk.counts().writes;
+                let result = server.put(put.clone()).await;
+                moved += u64::from(disk.counts().writes > before + 4);
+                let status = server.status().await.unwrap();
+                match result {
+                    Ok(()) => held.push(put),
+                    Err(StorageError::Full) => {
+                        refused += 1;
+                        let free = status.capacity_bytes - status.used_bytes;
+                        assert!(free < footprint(len).into(), "seed {seed}: {free} free, {len} refused");
+                    }
+                    Err(other) => panic!("seed {seed}: {other}"),
+                }
+                assert!(status.used_bytes <= status.capacity_bytes);
+                while result == Err(StorageError::Full) && held.len() > 1 && below(&random, 8) > 0 {
+                    let gone = held.swap_remove(below(&random, held.len() as u64) as usize);
+                    server.delete(vec![gone.header.id.segment]).await.unwrap();
+                }
+            }
+            for kept in &held {
+                let range = 0..kept.header.len;
+                assert_eq!(server.read(kept.header.id, 0, range).await.as_ref(), Ok(&kept.payload));
+            }
+        });
+    }
+    assert!(refused > 100 && moved > 100, "{refused} {moved}");
 }
