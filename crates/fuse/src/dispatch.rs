@@ -126,6 +126,15 @@ impl FrontEnd {
         keep | FopenFlags::FOPEN_NOFLUSH
     }
 
+    /// Listings are kept like data: the kernel reads a directory anew when it has changed it itself, or was told to.
+    pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
+        if self.options.keep_cache {
+            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
+        } else {
+            FopenFlags::empty()
+        }
+    }
+
     /// What may be used of what the kernel offers: fuser takes all or nothing.
     pub(crate) fn wanted_capabilities(&self) -> InitFlags {
         let mut wanted = InitFlags::FUSE_ASYNC_READ

@@ -201,6 +201,36 @@ fn ten_thousand_names_are_listed_once_each() {
     });
 }
 
+/// The kernel keeps listings; each change must show in the next one.
+#[test]
+fn listing_is_asked_for_once_and_shows_every_change() {
+    both(|m| {
+        fs::create_dir(m.path("d")).unwrap();
+        let names = || -> BTreeSet<String> {
+            fs::read_dir(m.path("d")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let is = |expected: &[&str]| assert_eq!(names(), expected.iter().map(|s| s.to_string()).collect());
+        is(&[]);
+        fs::write(m.path("d/a"), "1").unwrap();
+        is(&["a"]);
+        fs::rename(m.path("d/a"), m.path("d/b")).unwrap();
+        is(&["b"]);
+        fs::write(m.path("c"), "1").unwrap();
+        fs::rename(m.path("c"), m.path("d/c")).unwrap();
+        is(&["b", "c"]);
+        fs::hard_link(m.path("d/c"), m.path("d/e")).unwrap();
+        fs::remove_file(m.path("d/b")).unwrap();
+        fs::create_dir(m.path("d/f")).unwrap();
+        symlink("x", m.path("d/g")).unwrap();
+        is(&["c", "e", "f", "g"]);
+        let asked = || m.count("readdir") + m.count("readdirplus");
+        is(&["c", "e", "f", "g"]);
+        let before = asked();
+        is(&["c", "e", "f", "g"]);
+        assert_eq!(asked(), before, "the kernel answers what it has seen");
+    });
+}
+
 #[test]
 fn unlinked_file_lives_while_it_is_open() {
     both(|m| {
