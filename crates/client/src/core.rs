@@ -486,6 +486,7 @@ impl Core {
         let mut encoded = Vec::new();
         deltas.iter().for_each(|d| d.encode(&mut encoded));
         payload += encoded.len() as u64;
+        debug_assert!(payload <= state.dirty_bytes, "{payload} bytes cut, {} counted", state.dirty_bytes);
         state.used_bytes += payload;
         state.placed_bytes += self.stripe.share_of(payload);
         state.unapplied_bytes.insert(segment.seq, payload);

@@ -24,6 +24,8 @@ pub const COOKIE_MIN: u64 = 3;
 /// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if that is less: then no bucket
 /// outgrows its block.
 const BUCKET_BYTES_TARGET: u64 = 2048;
+/// What a cut needs to say where a bucket's block is, at most.
+const BLOCK_DELTA_BYTES: u64 = 64;
 const COOKIE_BITS: u32 = 63;
 const ENTRY_LEN_MAX: u64 = 18 + 255;
 const BUCKET_VERSION: u8 = 1;
@@ -54,9 +56,13 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    fn encoded_len(&self) -> u64 {
+        1 + self.entries.iter().map(Entry::encoded_len).sum::<u64>()
+    }
+
     /// The bucket's block: version byte, then per entry cookie, id, kind, name length and name.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1 + self.entries.iter().map(|e| e.encoded_len() as usize).sum::<usize>());
+        let mut out = Vec::with_capacity(self.encoded_len() as usize);
         out.put_u8(BUCKET_VERSION);
         for e in &self.entries {
             out.put_u64(e.cookie);
@@ -185,8 +191,7 @@ impl Directory {
         if bucket.find(cookie).is_ok_and(|i| *bucket.entries[i].name != *name) {
             return Err(Stop::Collision);
         }
-        let len: u64 = bucket.entries.iter().map(Entry::encoded_len).sum();
-        if len + ENTRY_LEN_MAX > u64::from(self.block_size) {
+        if bucket.encoded_len() + ENTRY_LEN_MAX > u64::from(self.block_size) {
             return Err(Stop::Full);
         }
         self.bucket(shape.buckets - (1 << shape.buckets.ilog2()))?;
@@ -194,22 +199,23 @@ impl Directory {
     }
 
     /// Adds a name, or gives an existing one another meaning. Splits one bucket if the directory has become too full.
-    /// Returns how many bytes of blocks became dirty.
+    /// Returns how many bytes more the next cut needs, at most.
     pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
         self.can_insert(shape, name)?;
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
         let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
         let entry = Entry { cookie, id, kind, name: name.into() };
+        let len = entry.encoded_len();
         match bucket.find(cookie) {
             Ok(i) => bucket.entries[i] = entry,
             Err(i) => {
                 shape.entries += 1;
-                shape.entry_bytes += entry.encoded_len();
+                shape.entry_bytes += len;
                 bucket.entries.insert(i, entry);
             }
         }
-        let mut dirtied = self.mark(index);
+        let mut dirtied = self.mark(index).unwrap_or(len);
         let target = BUCKET_BYTES_TARGET.min(u64::from(self.block_size) / 16);
         if shape.entry_bytes > u64::from(shape.buckets) * target && shape.buckets < u32::MAX / 2 {
             dirtied += self.split(shape)?;
@@ -217,7 +223,7 @@ impl Directory {
         Ok(dirtied)
     }
 
-    /// Removes a name; `None` if it is not there.
+    /// Removes a name; `None` if it is not there. Also returns how many bytes more the next cut needs, at most.
     pub fn remove(&mut self, shape: &mut DirectoryShape, name: &[u8]) -> Result<Option<(Entry, u64)>, Stop> {
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
@@ -227,15 +233,17 @@ impl Directory {
                 let entry = bucket.entries.remove(i);
                 shape.entries -= 1;
                 shape.entry_bytes -= entry.encoded_len();
-                let dirtied = self.mark(index);
+                let dirtied = self.mark(index).unwrap_or(0);
                 Ok(Some((entry, dirtied)))
             }
             _ => Ok(None),
         }
     }
 
-    fn mark(&mut self, index: u32) -> u64 {
-        if self.dirty.insert(index) { BUCKET_BYTES_TARGET } else { 0 }
+    /// Lists a bucket as dirty, after the change; what a cut needs for it if it was not.
+    fn mark(&mut self, index: u32) -> Option<u64> {
+        let bucket = self.buckets.get(&index)?;
+        self.dirty.insert(index).then(|| bucket.encoded_len() + BLOCK_DELTA_BYTES)
     }
 
     fn split(&mut self, shape: &mut DirectoryShape) -> Result<u64, Stop> {
@@ -248,7 +256,7 @@ impl Directory {
         source.entries = stay;
         self.buckets.insert(to, Bucket { entries: go });
         shape.buckets = count;
-        Ok(self.mark(from) + self.mark(to))
+        Ok(self.mark(from).unwrap_or(0) + self.mark(to).unwrap_or(0))
     }
 
     /// Up to `count_max` entries after `cookie`, in cookie order.
@@ -294,6 +302,34 @@ mod tests {
 
     fn shape() -> DirectoryShape {
         DirectoryShape { buckets: 1, entries: 0, entry_bytes: 0, hash_key: 42 }
+    }
+
+    /// Dirty buckets were counted at their mean length, but names fall into the longer ones: in a directory of some hundred thousand
+    /// names a cut did not fit into its segment, and the log broke.
+    #[test]
+    fn regression_what_a_change_dirties_covers_the_blocks_it_writes() {
+        let (mut shape, mut directory) = (shape(), Directory::fresh(65536));
+        let name = |i: u32| i.to_string().into_bytes();
+        let mut counted = 0;
+        for i in 0..40_000 {
+            let new = directory.insert(&mut shape, &name(i), FileId::new(9), Kind::File);
+            counted += new.unwrap();
+            if i % 100 == 0 {
+                let blocks = directory.take_dirty();
+                let written: u64 = blocks.iter().map(|(_, bytes)| bytes.len() as u64 + BLOCK_DELTA_BYTES).sum();
+                assert!(counted >= written, "{counted} counted, {written} written, {i} names");
+                counted = 0;
+            }
+        }
+        for i in 0..40_000 {
+            counted += directory.remove(&mut shape, &name(i)).unwrap().unwrap().1;
+            if i % 100 == 0 {
+                let blocks = directory.take_dirty();
+                let written: u64 = blocks.iter().map(|(_, bytes)| bytes.len() as u64 + BLOCK_DELTA_BYTES).sum();
+                assert!(counted >= written, "{counted} counted, {written} written, {i} names removed");
+                counted = 0;
+            }
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Core {
         let dir = s.directory(parent)?;
         let directory = dir.directory.as_mut().ok_or(FsError::NotADirectory)?;
         let dirtied = directory.insert(&mut dir.record.shape, name, id, kind).map_err(in_directory(parent))?;
-        self.touch_directory(s, parent, dirtied + name.len() as u64 + 32, now);
+        self.touch_directory(s, parent, dirtied, now);
         Ok(())
     }
 
