@@ -36,8 +36,10 @@ pub const HEAD_LEN: usize = 512;
 pub const HEAD_OFFSETS: [u64; 2] = [0, 4096];
 /// Where the body is in the file.
 pub const BODY_OFFSET: u64 = 8192;
-/// The format that this program writes and reads. Version 1, with slots in place of pages, was never released.
-pub const VERSION: u16 = 2;
+/// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
+/// raised with [`striped_log::fragment::FORMAT_VERSION`]. Versions 1, with slots in place of pages, and 2, with another code for two
+/// parity fragments, were never released.
+pub const VERSION: u16 = 3;
 
 const MAGIC: &[u8; 8] = b"STARSTOR";
 /// Bytes of a head before its padding.
@@ -269,12 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn a_head_from_the_future_says_so() {
-        let mut bytes = Head::of(identity(), 42, b"").encode().to_vec();
-        bytes[8] = VERSION as u8 + 1;
-        let crc = crc32c(&bytes[..HEAD_LEN - 4]);
-        bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(Head::decode(&bytes), Err(DecodeError::Version { .. })));
+    fn a_head_of_another_version_says_so() {
+        for other in [VERSION - 1, VERSION + 1] {
+            let mut bytes = Head::of(identity(), 42, b"").encode().to_vec();
+            bytes[8..10].copy_from_slice(&other.to_le_bytes());
+            let crc = crc32c(&bytes[..HEAD_LEN - 4]);
+            bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+            let refused = Head::decode(&bytes).unwrap_err();
+            assert_eq!(refused, DecodeError::Version { what: "store", found: other, known: VERSION });
+            let refused = crate::files::OpenError::from(refused).to_string();
+            assert!(refused.contains("use the version of starling that wrote it"), "{refused}");
+        }
     }
 
     #[test]

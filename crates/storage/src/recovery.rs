@@ -36,7 +36,7 @@ impl Found {
 }
 
 /// The fragments in `bytes`, an extent from where it may be written, and where the walk ended. `belongs` is asked of
-/// each header and its generation; the first that does not belong ends the walk. Fails only on a header that a newer program wrote.
+/// each header and its generation; the first that does not belong ends the walk. Fails only on a header of another version.
 pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Result<(Vec<Found>, u32), DecodeError> {
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {

@@ -90,8 +90,8 @@ impl Stripe {
         self.rebuild_part(segment, info, index, range).await
     }
 
-    /// Rebuilds bytes `range` of one data fragment from the same bytes of `k` others; an owner that was not asked, because it is
-    /// thought absent, is the last resort.
+    /// Rebuilds bytes `range` of one data fragment from the same columns of `k` others; an owner that was not asked, because it
+    /// is thought absent, is the last resort.
     async fn rebuild_part(
         &self,
         segment: SegmentId,
@@ -102,8 +102,9 @@ impl Stripe {
         let geometry = &info.geometry;
         let owner_is_absent = self.is_absent(info, wanted);
         let others = (0..geometry.width()).filter(|&index| index != wanted);
-        // Short data fragments that end before the range have zeros there, which nobody needs to be asked for.
-        let (known, askable): (Vec<u8>, Vec<u8>) = others.partition(|&index| geometry.clip(index, &range).is_empty());
+        let columns = geometry.columns(&range);
+        // Short data fragments that end before the columns have zeros there, which nobody needs to be asked for.
+        let (known, askable): (Vec<u8>, Vec<u8>) = others.partition(|&index| geometry.clip(index, &columns).is_empty());
         let (absent, present): (Vec<u8>, Vec<u8>) = askable.into_iter().partition(|&index| self.is_absent(info, index));
         let mut candidates: VecDeque<u8> = present.into_iter().chain(absent).collect();
         let needed = usize::from(geometry.k).saturating_sub(known.len());
@@ -115,7 +116,7 @@ impl Stripe {
                 break;
             }
             let batch: Vec<u8> = candidates.drain(..missing).collect();
-            let reads = batch.iter().map(|&i| self.read_fragment(segment, info, i, geometry.clip(i, &range)));
+            let reads = batch.iter().map(|&i| self.read_fragment(segment, info, i, geometry.clip(i, &columns)));
             for (index, piece) in batch.iter().zip(join_all(reads.collect()).await) {
                 match piece {
                     Ok(piece) => have.push((*index, piece)),

@@ -26,8 +26,9 @@ pub const MEMBERS_MAX: usize = DATA_FRAGMENTS_MAX + PARITY_FRAGMENTS_MAX;
 
 /// The first bytes of every fragment.
 pub const MAGIC: [u8; 8] = *b"STARFRAG";
-/// The newest header format this program knows, and the one it writes.
-pub const FORMAT_VERSION: u16 = 1;
+/// The format this program reads and writes: of the header, and of what it describes. Version 1 had another code for two parity
+/// fragments.
+pub const FORMAT_VERSION: u16 = 2;
 
 /// Flag bit: the field `previous` is meaningful.
 const FLAG_PREVIOUS: u8 = 1;
@@ -146,16 +147,16 @@ impl FragmentHeader {
         if r.take(MAGIC.len(), "fragment magic")? != MAGIC {
             return Err(DecodeError::Invalid("fragment magic"));
         }
-        // Before the version, so that a rotten version is not taken for a newer program's.
+        // Before the version, so that a rotten version is not taken for another program's.
         if Reader::new(checksum).u32("header checksum")? != crc32c(body) {
             return Err(DecodeError::Checksum("fragment header"));
         }
         let version = r.u16("header version")?;
-        if version > FORMAT_VERSION {
-            return Err(DecodeError::Version { what: "fragment header", found: version, known: FORMAT_VERSION });
-        }
         if version == 0 {
             return Err(DecodeError::Invalid("header version"));
+        }
+        if version != FORMAT_VERSION {
+            return Err(DecodeError::Version { what: "fragment header", found: version, known: FORMAT_VERSION });
         }
         let attempt = r.u16("attempt")?;
         let (index, k, m) = (r.u8("fragment index")?, r.u8("data fragment count")?, r.u8("parity fragment count")?);
@@ -349,12 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_says_so_and_a_rotten_one_does_not() {
+    fn another_version_says_so_and_a_rotten_one_does_not() {
         let mut bytes = small().encode();
-        bytes[8] = 2;
-        assert_eq!(FragmentHeader::decode(&bytes), Err(DecodeError::Checksum("fragment header")));
-        let newer = DecodeError::Version { what: "fragment header", found: 2, known: 1 };
-        assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(newer));
+        for found in [1, 3] {
+            bytes[8] = found;
+            assert_eq!(FragmentHeader::decode(&bytes), Err(DecodeError::Checksum("fragment header")));
+            let other = DecodeError::Version { what: "fragment header", found: found.into(), known: 2 };
+            assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(other));
+        }
         bytes[8] = 0;
         assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(DecodeError::Invalid("header version")));
     }
@@ -440,7 +443,7 @@ mod tests {
             let mut bytes = [0; HEADER_LEN];
             bytes[..196].copy_from_slice(&body);
             bytes[..8].copy_from_slice(&MAGIC);
-            bytes[8..10].copy_from_slice(&[1, 0]);
+            bytes[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
             assert_canonical(resealed(bytes));
         }
     }

@@ -1,6 +1,7 @@
 //! How a payload is spread over the fragments of a stripe. Pure arithmetic; every field was checked before it is used.
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
+use crate::parity::BLOCK_LEN;
 use std::ops::Range;
 use types::StoreId;
 use types::codec::DecodeError;
@@ -89,6 +90,16 @@ impl Geometry {
         let len = self.data_len(index);
         let begin = range.start.min(len);
         begin..range.end.min(len).max(begin)
+    }
+
+    /// The bytes of other fragments that it takes to rebuild bytes `range` of one; `range` is within the fragment. XOR and copies
+    /// take the same bytes, the code for two parity fragments whole blocks.
+    pub fn columns(&self, range: &Range<u32>) -> Range<u32> {
+        if self.k == 1 || self.m == 1 || range.is_empty() {
+            return range.clone();
+        }
+        let begin = range.start.min(self.fragment_len);
+        begin - begin % BLOCK_LEN..range.end.min(self.fragment_len).next_multiple_of(BLOCK_LEN)
     }
 
     /// Checks all that this module promises of a geometry.

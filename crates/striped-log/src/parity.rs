@@ -1,210 +1,249 @@
-//! The redundancy codes, as arithmetic on slices.
+//! The redundancy codes, as functions on slices.
 //!
-//! The first parity fragment `P` is the XOR of the data fragments. The second, `Q`, is the sum of `g^i * d_i` over GF(2^8) with
-//! the polynomial 0x11d and `g = 2`: the Reed-Solomon code of RAID 6 (H. P. Anvin, "The mathematics of RAID-6"). Any `m` of the
-//! `k + m` fragments can be lost, for `k` up to 255. With `k = 1` both are copies of the data.
+//! One parity fragment is the XOR of the data fragments. Two are the Reed-Solomon code over GF(2^16) of `reed-solomon-simd`, which
+//! picks its instructions at run time (docs/decisions/2026-11-21-parity.md); any two of the `k + 2` fragments can be lost. Which of
+//! the library's codes that is, and so the bytes on disk, is fixed here: its "high rate" (docs/disk-format.md).
 //!
-//! The loops are plain safe Rust in shapes that the compiler vectorises for any x86-64 (docs/decisions/2026-11-21-parity.md).
+//! Either code works on columns: what it gives for a range of the fragments depends on that range of the others only. For
+//! two, a column is a block of [`BLOCK_LEN`] bytes, and ranges must be made of whole blocks.
+//!
 //! Data slices may be shorter than the parity slices; what is missing counts as zeros.
 
-/// Reduces a doubled value: x^8 = x^4 + x^3 + x^2 + 1.
-const POLYNOMIAL: u8 = 0x1d;
+use reed_solomon_simd::Error;
+use reed_solomon_simd::engine::DefaultEngine;
+use reed_solomon_simd::rate::{HighRateDecoder, HighRateEncoder, RateDecoder, RateEncoder};
+use std::cell::RefCell;
+
+/// Bytes of a block: the code for two parity fragments mixes the bytes of a block, but not those of different blocks.
+pub const BLOCK_LEN: u32 = 64;
+/// Recovery goes by strips of this many bytes: each costs the library some 0.2 ms besides what its bytes cost, and a strip of
+/// each fragment has to fit the CPU's cache.
+const RECOVERY_STRIP_LEN: usize = 128 * 1024;
+
+type Encoder = HighRateEncoder<DefaultEngine>;
+type Decoder = HighRateDecoder<DefaultEngine>;
+
+/// The library's working memory, kept from strip to strip: at most 1 MiB for encoding and 4 MiB for recovery.
+#[derive(Default)]
+struct Work {
+    encoder: Option<Encoder>,
+    decoder: Option<Decoder>,
+    /// A short slice and the zeros after it.
+    padded: Vec<u8>,
+}
+
+thread_local! {
+    static WORK: RefCell<Work> = RefCell::default();
+}
+
+/// The kept encoder, or a new one, for `k` slices of `len` bytes.
+fn encoder(kept: &mut Option<Encoder>, k: usize, len: usize) -> Result<&mut Encoder, Error> {
+    match kept {
+        Some(encoder) => encoder.reset(k, 2, len).map(|()| encoder),
+        None => Ok(kept.insert(Encoder::new(k, 2, len, DefaultEngine::new(), None)?)),
+    }
+}
+
+/// The kept decoder, or a new one, for `k` slices of `len` bytes.
+fn decoder(kept: &mut Option<Decoder>, k: usize, len: usize) -> Result<&mut Decoder, Error> {
+    match kept {
+        Some(decoder) => decoder.reset(k, 2, len).map(|()| decoder),
+        None => Ok(kept.insert(Decoder::new(k, 2, len, DefaultEngine::new(), None)?)),
+    }
+}
+
+/// `slice`, followed by zeros up to `len` bytes if it is shorter.
+fn pad<'a>(slice: &'a [u8], len: usize, padded: &'a mut Vec<u8>) -> &'a [u8] {
+    if slice.len() >= len {
+        return slice;
+    }
+    padded.clear();
+    padded.extend_from_slice(slice);
+    padded.resize(len, 0);
+    padded
+}
 
 /// `a ^= b`, over the length of `b`, which is not longer than `a`.
-pub fn xor_into(a: &mut [u8], b: &[u8]) {
+fn xor_into(a: &mut [u8], b: &[u8]) {
     for (a, b) in a.iter_mut().zip(b) {
         *a ^= b;
     }
 }
 
-/// Twice `x` in the field. The shift spreads the top bit over a mask, which keeps the loops around it free of branches.
-fn double(x: u8) -> u8 {
-    (x << 1) ^ (((x as i8) >> 7) as u8 & POLYNOMIAL)
-}
-
-/// `q = 2 * q + d`, where `d` is zero beyond its end.
-fn double_and_add(q: &mut [u8], d: &[u8]) {
-    let (with_data, beyond) = q.split_at_mut(d.len().min(q.len()));
-    for (q, d) in with_data.iter_mut().zip(d) {
-        *q = double(*q) ^ d;
-    }
-    for q in beyond {
-        *q = double(*q);
-    }
-}
-
-/// `p += d` and `q = 2 * q + d` in one pass.
-fn add_both(p: &mut [u8], q: &mut [u8], d: &[u8]) {
-    for ((p, q), d) in p.iter_mut().zip(q.iter_mut()).zip(d) {
-        *p ^= d;
-        *q = double(*q) ^ d;
-    }
-    for q in &mut q[d.len()..] {
-        *q = double(*q);
-    }
-}
-
-/// The product of two field elements.
-fn multiply(a: u8, b: u8) -> u8 {
-    let (mut product, mut power) = (0, a);
-    for bit in 0..8 {
-        // All ones where the bit is set.
-        product ^= power & 0u8.wrapping_sub(b >> bit & 1);
-        power = double(power);
-    }
-    product
-}
-
-/// `x *= c`, element by element.
-fn scale(x: &mut [u8], c: u8) {
-    for x in x {
-        *x = multiply(*x, c);
-    }
-}
-
-/// `g^n`.
-fn power(n: u8) -> u8 {
-    (0..n).fold(1, |x, _| double(x))
-}
-
-/// `1 / x` for `x != 0`: `x^254`.
-fn inverse(x: u8) -> u8 {
-    (0..253).fold(x, |product, _| multiply(product, x))
-}
-
-/// Computes `P` of `data` over whatever `p` held. No slice of `data` is longer than `p`.
-pub fn encode_p(data: &[&[u8]], p: &mut [u8]) {
-    p.fill(0);
+/// Computes the one parity slice of `data` over whatever `parity` held. No slice of `data` is longer than `parity`.
+pub fn encode_one(data: &[&[u8]], parity: &mut [u8]) {
+    parity.fill(0);
     for d in data {
-        xor_into(p, d);
+        xor_into(parity, d);
     }
 }
 
-/// Computes `Q` of `data` over whatever `q` held. No slice of `data` is longer than `q`.
-pub fn encode_q(data: &[&[u8]], q: &mut [u8]) {
-    q.fill(0);
-    // Horner's rule, from the highest power down.
-    for d in data.iter().rev() {
-        double_and_add(q, d);
-    }
-}
-
-/// Computes `P` and `Q` of `data` over whatever they held. `p` and `q` have one length, and no slice of `data` is longer.
-pub fn encode_pq(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
-    p.fill(0);
-    q.fill(0);
-    for d in data.iter().rev() {
-        add_both(p, q, d);
-    }
-}
-
-/// Finds one lost data fragment, number `x`, from `Q`. `data` holds the others, and an empty slice for `x`.
-pub fn recover_one_by_q(data: &[&[u8]], x: u8, q: &[u8]) -> Vec<u8> {
-    let mut lost = vec![0; q.len()];
-    encode_q(data, &mut lost);
-    xor_into(&mut lost, q);
-    scale(&mut lost, inverse(power(x)));
-    lost
-}
-
-/// Finds one lost data fragment from `P`. `data` holds the others, and an empty slice for the lost one.
-pub fn recover_one_by_p(data: &[&[u8]], p: &[u8]) -> Vec<u8> {
-    let mut lost = p.to_vec();
-    for d in data {
+/// Finds the one data slice that is `None` in `data` from the one parity slice; no slice is longer than that.
+pub fn recover_one(data: &[Option<&[u8]>], parity: &[u8]) -> Vec<u8> {
+    let mut lost = parity.to_vec();
+    for d in data.iter().flatten() {
         xor_into(&mut lost, d);
     }
     lost
 }
 
-/// Finds two lost data fragments, numbers `x != y`. `data` holds the others, and empty slices for these.
-pub fn recover_two(data: &[&[u8]], x: u8, y: u8, p: &[u8], q: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    // What the two contribute: `both = dx + dy` and `weighted = g^x dx + g^y dy`, so `weighted + g^y both = (g^x + g^y) dx`.
-    let mut both = recover_one_by_p(data, p);
-    let mut weighted = vec![0; q.len()];
-    encode_q(data, &mut weighted);
-    xor_into(&mut weighted, q);
+/// Computes the two parity slices of `data` over whatever they held. They have one length, a multiple of [`BLOCK_LEN`] that is not
+/// 0, and no slice of `data` is longer; an error says that this does not hold.
+pub fn encode_two(data: &[&[u8]], first: &mut [u8], second: &mut [u8]) -> Result<(), Error> {
+    let len = block_multiple(first.len())?;
+    WORK.with_borrow_mut(|work| {
+        let encoder = encoder(&mut work.encoder, data.len(), len)?;
+        for d in data {
+            encoder.add_original_shard(pad(d, len, &mut work.padded))?;
+        }
+        let encoded = encoder.encode()?;
+        for (parity, bytes) in [first, second].into_iter().zip(encoded.recovery_iter()) {
+            parity.copy_from_slice(bytes);
+        }
+        Ok(())
+    })
+}
 
-    let (gx, gy) = (power(x), power(y));
-    let mut dx = both.clone();
-    scale(&mut dx, gy);
-    xor_into(&mut dx, &weighted);
-    scale(&mut dx, inverse(gx ^ gy));
-    xor_into(&mut both, &dx);
-    (dx, both)
+/// Finds the data slices that are `None` in `data` from the others and the parity slices, of which at least as many must be
+/// there; gives number and bytes of each, `len` bytes long. `len` is the length of the parity slices, a multiple of [`BLOCK_LEN`], and
+/// no slice of `data` is longer; an error says that something of this does not hold.
+pub fn recover_two(
+    data: &[Option<&[u8]>],
+    parities: [Option<&[u8]>; 2],
+    len: usize,
+) -> Result<Vec<(u8, Vec<u8>)>, Error> {
+    let lost = (0u8..).zip(data).filter(|(_, d)| d.is_none());
+    let mut found: Vec<(u8, Vec<u8>)> = lost.map(|(i, _)| (i, Vec::with_capacity(len))).collect();
+    for begin in (0..block_multiple(len)?).step_by(RECOVERY_STRIP_LEN) {
+        let end = (begin + RECOVERY_STRIP_LEN).min(len);
+        let strip = |slice: &'_ [u8]| begin.min(slice.len())..end.min(slice.len());
+        WORK.with_borrow_mut(|work| {
+            let decoder = decoder(&mut work.decoder, data.len(), end - begin)?;
+            for (i, d) in data.iter().enumerate() {
+                if let Some(d) = d {
+                    decoder.add_original_shard(i, pad(&d[strip(d)], end - begin, &mut work.padded))?;
+                }
+            }
+            for (i, parity) in parities.iter().enumerate() {
+                if let Some(parity) = parity {
+                    decoder.add_recovery_shard(i, &parity[strip(parity)])?;
+                }
+            }
+            let decoded = decoder.decode()?;
+            for (i, bytes) in &mut found {
+                bytes.extend_from_slice(decoded.restored_original(usize::from(*i)).unwrap_or_default());
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Refuses lengths that are not whole blocks: the library would take them, but lays their last block out in a way of its own.
+fn block_multiple(len: usize) -> Result<usize, Error> {
+    if len.is_multiple_of(BLOCK_LEN as usize) { Ok(len) } else { Err(Error::InvalidShardSize { shard_bytes: len }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::payload;
+    use proptest::prelude::*;
+    use std::ops::Range;
 
-    /// The product by long multiplication and division of polynomials.
-    fn product_of_polynomials(a: u8, b: u8) -> u8 {
-        let mut product = (0..8).filter(|i| b >> i & 1 == 1).fold(0u16, |sum, i| sum ^ u16::from(a) << i);
-        for bit in (8..16).rev().filter(|bit| *bit < 15 || a & b & 0x80 != 0) {
-            if product >> bit & 1 == 1 {
-                product ^= 0x11d << (bit - 8);
-            }
-        }
-        product as u8
+    fn slices(data: &[bytes::Bytes]) -> Vec<&[u8]> {
+        data.iter().map(|d| &d[..]).collect()
+    }
+
+    fn encoded(data: &[&[u8]], len: usize) -> [Vec<u8>; 2] {
+        let (mut first, mut second) = (vec![0xee; len], vec![0xee; len]);
+        assert_eq!(encode_two(data, &mut first, &mut second), Ok(()));
+        [first, second]
+    }
+
+    fn resized(slice: &[u8], len: usize) -> Vec<u8> {
+        let mut bytes = slice.to_vec();
+        bytes.resize(len, 0);
+        bytes
     }
 
     #[test]
-    fn products_are_those_of_polynomials_modulo_0x11d() {
-        for a in 0..=255 {
-            for b in 0..=255 {
-                assert_eq!(multiply(a, b), product_of_polynomials(a, b), "{a} * {b}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_element_but_zero_has_an_inverse_and_powers_of_g_differ() {
-        for x in 1..=255 {
-            assert_eq!(multiply(x, inverse(x)), 1, "{x}");
-        }
-        let powers: std::collections::BTreeSet<u8> = (0..255).map(power).collect();
-        assert_eq!(powers.len(), 255);
-    }
-
-    #[test]
-    fn q_is_the_weighted_sum() {
-        let (a, b, c) = ([1, 0x80, 7], [2, 0x80, 9], [3, 0x80]);
-        let (mut p, mut q) = ([0xee; 3], [0xee; 3]);
-        encode_pq(&[&a, &b, &c], &mut p, &mut q);
-        assert_eq!(p, [1 ^ 2 ^ 3, 0x80, 7 ^ 9]);
-        assert_eq!(q[0], 1 ^ multiply(2, 2) ^ multiply(3, 4));
-        assert_eq!(q[1], 0x80 ^ multiply(0x80, 2) ^ multiply(0x80, 4));
-        assert_eq!(q[2], 7 ^ multiply(9, 2));
-
-        let mut alone = [0xee; 3];
-        encode_q(&[&a, &b, &c], &mut alone);
-        assert_eq!(alone, q);
-        encode_p(&[&a, &b, &c], &mut alone);
-        assert_eq!(alone, p);
+    fn one_parity_slice_is_the_xor() {
+        let mut parity = [0xee; 3];
+        encode_one(&[&[1, 0x80, 7], &[2, 0x80, 9], &[3, 0x80]], &mut parity);
+        assert_eq!(parity, [0, 0x80, 14]);
+        assert_eq!(recover_one(&[Some(&[1, 0x80, 7]), Some(&[2, 0x80, 9]), None], &parity), [3, 0x80, 0]);
     }
 
     #[test]
     fn every_single_and_double_loss_of_the_widest_stripe_is_recovered() {
-        // The last fragment is short, and lengths are no multiple of any vector's.
-        let data: Vec<_> = (0..16).map(|i| payload(if i == 15 { 21 } else { 77 }, i)).collect();
-        let slices: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
-        let (mut p, mut q) = (vec![0; 77], vec![0; 77]);
-        encode_pq(&slices, &mut p, &mut q);
-        let padded = |i: u8| {
-            let mut d = data[usize::from(i)].to_vec();
-            d.resize(77, 0);
-            d
-        };
-        for x in 0..16 {
-            let mut left = slices.clone();
-            left[usize::from(x)] = &[];
-            assert_eq!(recover_one_by_p(&left, &p), padded(x));
-            assert_eq!(recover_one_by_q(&left, x, &q), padded(x));
-            for y in (0..16).filter(|&y| y != x) {
-                let mut left = left.clone();
-                left[usize::from(y)] = &[];
-                assert_eq!(recover_two(&left, x, y, &p, &q), (padded(x), padded(y)));
+        const LEN: usize = 3 * BLOCK_LEN as usize;
+        // The last fragment is short, and ends within a block.
+        let data: Vec<_> = (0..16).map(|i| payload(if i == 15 { 77 } else { LEN as u32 }, i)).collect();
+        let slices = slices(&data);
+        let parities = encoded(&slices, LEN);
+        let all = 0..18usize;
+        for lost in all.clone().flat_map(|x| all.clone().map(move |y| [x, y])) {
+            let left: Vec<Option<&[u8]>> =
+                slices.iter().enumerate().map(|(i, d)| (!lost.contains(&i)).then_some(*d)).collect();
+            let left_parities = [0, 1].map(|i| (!lost.contains(&(16 + i))).then_some(&parities[i][..]));
+            let expected: Vec<(u8, Vec<u8>)> = (0u8..16)
+                .filter(|i| lost.contains(&usize::from(*i)))
+                .map(|i| (i, resized(slices[usize::from(i)], LEN)))
+                .collect();
+            assert_eq!(recover_two(&left, left_parities, LEN), Ok(expected), "{lost:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_code_cannot_take_is_refused() {
+        let data = [1; 64];
+        let (mut first, mut second) = ([0; 64], [0; 64]);
+        assert!(encode_two(&[&data, &data], &mut first[..62], &mut second[..62]).is_err(), "part of a block");
+        assert!(encode_two(&[&data, &[1; 65]], &mut first, &mut second).is_err(), "longer than parity");
+        assert!(encode_two(&[], &mut first, &mut second).is_err(), "no data");
+        let recovered = |data: &[Option<&[u8]>], parity: &[u8], len| recover_two(data, [Some(parity), None], len);
+        assert!(recovered(&[None, None], &first, 64).is_err(), "more lost than parity is there");
+        assert!(recovered(&[None, Some(&data)], &first[..62], 62).is_err(), "part of a block");
+        assert!(recovered(&[None, Some(&data)], &first[..32], 64).is_err(), "short parity");
+        assert_eq!(encode_two(&[&data, &data], &mut first, &mut second), Ok(()), "usable after errors");
+        assert_eq!(recovered(&[None, Some(&data)], &first, 64), Ok(vec![(0, data.to_vec())]));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// What degraded reads rest on: parity of a range is that range of parity, however the fragments were cut into strips, and
+        /// what is lost of a range is found from the same range of the others.
+        #[test]
+        fn prop_ranges_of_whole_blocks_stand_alone(
+            k in 2u8..=16,
+            block_count in 1usize..=40,
+            last_len: prop::sample::Index,
+            bounds in any::<[prop::sample::Index; 2]>(),
+            lost in any::<[prop::sample::Index; 2]>(),
+        ) {
+            let len = block_count * BLOCK_LEN as usize;
+            let last_len = 1 + last_len.index(len);
+            let data: Vec<_> =
+                (1..=k).map(|i| payload(if i == k { last_len } else { len } as u32, u64::from(i))).collect();
+            let whole = encoded(&slices(&data), len);
+
+            let bounds = bounds.map(|i| i.index(block_count));
+            let (begin, end) = (bounds[0].min(bounds[1]), bounds[0].max(bounds[1]) + 1);
+            let range = begin * BLOCK_LEN as usize..end * BLOCK_LEN as usize;
+            let clip = |slice: &'_ [u8]| -> Range<usize> { range.start.min(slice.len())..range.end.min(slice.len()) };
+            let parts: Vec<&[u8]> = data.iter().map(|d| &d[clip(d)]).collect();
+            let expected = [0, 1].map(|i| whole[i][range.clone()].to_vec());
+            prop_assert_eq!(&encoded(&parts, range.len()), &expected);
+
+            let lost = lost.map(|i| i.index(usize::from(k)));
+            let left: Vec<Option<&[u8]>> =
+                parts.iter().enumerate().map(|(i, d)| (!lost.contains(&i)).then_some(*d)).collect();
+            let found = recover_two(&left, [Some(&expected[0]), Some(&expected[1])], range.len()).unwrap();
+            prop_assert_eq!(found.len(), if lost[0] == lost[1] { 1 } else { 2 });
+            for (i, bytes) in found {
+                prop_assert_eq!(bytes, resized(parts[usize::from(i)], range.len()));
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct Segment {
 }
 
 /// Why fragments could not be rebuilt or put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum RebuildError {
     /// More fragments are missing than parity can make up for.
     #[error("{have} fragments are there, {need} are needed")]
@@ -44,6 +44,9 @@ pub enum RebuildError {
     /// The range is not within the fragment.
     #[error("range is outside the fragment")]
     Range,
+    /// The library that computes two parity fragments takes no such pieces. Geometry and pieces are checked before, so none is known.
+    #[error("the erasure code refuses the pieces: {0}")]
+    Code(#[from] reed_solomon_simd::Error),
 }
 
 impl Segment {
@@ -64,14 +67,15 @@ impl Segment {
             .collect();
         let mut crcs: Vec<Vec<u32>> = vec![Vec::new(); usize::from(width)];
         if k == 1 {
-            // Parity of one fragment is a copy of it, in either code.
+            // Parity of one fragment is a copy of it: a mirrored write, for which there is nothing to compute.
             crcs.fill(crate::fragment::chunk_crcs(&payloads[0]));
             payloads.resize(usize::from(width), payloads[0].clone());
         } else {
             let parity = |_| AlignedBuffer::zeroed(geometry.fragment_len as usize);
             let mut parities: Vec<AlignedBuffer> = (0..geometry.m).map(parity).collect();
             let mut views: Vec<&mut [u8]> = parities.iter_mut().map(|p| &mut p[..]).collect();
-            encode(&payloads, &mut views, Some(&mut crcs));
+            let encoded = encode(&payloads, &mut views, Some(&mut crcs));
+            assert_eq!(encoded, Ok(()), "a well-formed geometry has lengths that can be encoded");
             payloads.extend(parities.into_iter().map(AlignedBuffer::freeze));
         }
         let fragments = (0..width).zip(payloads.into_iter().zip(crcs)).map(|(index, (payload, chunk_crcs))| {
@@ -130,9 +134,13 @@ fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
     Bytes::from(payload)
 }
 
-/// Computes the parity fragments of `data`, chunk by chunk so that the data is read from memory once, and the checksums of all while
-/// they are in the CPU's cache.
-fn encode(data: &[Bytes], parities: &mut [&mut [u8]], mut crcs: Option<&mut Vec<Vec<u32>>>) {
+/// Computes the parity fragments of two or more `data` fragments, chunk by chunk so that the data is read from memory once, and the
+/// checksums of all while they are in the CPU's cache.
+fn encode(
+    data: &[Bytes],
+    parities: &mut [&mut [u8]],
+    mut crcs: Option<&mut Vec<Vec<u32>>>,
+) -> Result<(), reed_solomon_simd::Error> {
     let len = parities.first().map_or(0, |p| p.len());
     let chunk_len = CHUNK_LEN as usize;
     let mut chunks: Vec<&[u8]> = Vec::with_capacity(data.len());
@@ -141,8 +149,8 @@ fn encode(data: &[Bytes], parities: &mut [&mut [u8]], mut crcs: Option<&mut Vec<
         chunks.clear();
         chunks.extend(data.iter().map(|d| &d[begin.min(d.len())..end.min(d.len())]));
         match parities {
-            [p] => parity::encode_p(&chunks, &mut p[begin..end]),
-            [p, q] => parity::encode_pq(&chunks, &mut p[begin..end], &mut q[begin..end]),
+            [parity] => parity::encode_one(&chunks, &mut parity[begin..end]),
+            [first, second] => parity::encode_two(&chunks, &mut first[begin..end], &mut second[begin..end])?,
             _ => {}
         }
         if let Some(crcs) = crcs.as_deref_mut() {
@@ -154,6 +162,7 @@ fn encode(data: &[Bytes], parities: &mut [&mut [u8]], mut crcs: Option<&mut Vec<
             }
         }
     }
+    Ok(())
 }
 
 /// Gives the whole fragments `wanted`, in that order, from the whole fragments `have`, of which at least `k` are needed.
@@ -161,9 +170,9 @@ pub fn rebuild(geometry: &Geometry, wanted: &[u8], have: &[(u8, Bytes)]) -> Resu
     solve(geometry, wanted, 0..geometry.fragment_len, have)
 }
 
-/// Gives bytes `range` of fragment `wanted` from the same bytes of others, of which at least `k` are needed. Each piece is that
-/// fragment's part of `range`: shorter or empty where a short data fragment ends (a fragment whose part is empty may be left
-/// out: its zeros are known).
+/// Gives bytes `range` of fragment `wanted` from others, of which at least `k` are needed. Each piece is that fragment's part of
+/// [`Geometry::columns`] of the range: shorter or empty where a short data fragment ends (a fragment whose part is empty may be
+/// left out: its zeros are known).
 pub fn rebuild_range(
     geometry: &Geometry,
     wanted: u8,
@@ -173,11 +182,13 @@ pub fn rebuild_range(
     if range.start > range.end || range.end > geometry.data_len(wanted) {
         return Err(RebuildError::Range);
     }
-    let mut pieces = solve(geometry, &[wanted], range, have)?;
-    pieces.pop().map(|(_, piece)| piece).ok_or(RebuildError::Unfit(wanted))
+    let columns = geometry.columns(&range);
+    let mut pieces = solve(geometry, &[wanted], columns.clone(), have)?;
+    let (_, piece) = pieces.pop().ok_or(RebuildError::Unfit(wanted))?;
+    Ok(piece.slice((range.start - columns.start) as usize..(range.end - columns.start) as usize))
 }
 
-/// Rebuilds the `wanted` fragments' parts of `range`, a range within `0..fragment_len`.
+/// Rebuilds the `wanted` fragments' parts of `range`, columns within `0..fragment_len`.
 fn solve(
     geometry: &Geometry,
     wanted: &[u8],
@@ -195,16 +206,14 @@ fn solve(
         if known < k {
             return Err(RebuildError::TooFew { have: known, need: k });
         }
-        let len = (range.end - range.start) as usize;
-        recover_data(geometry, &range, &mut pieces);
-        let parity_wanted = wanted.iter().any(|&index| pieces[usize::from(index)].is_none());
-        if parity_wanted {
-            let data: Vec<Bytes> = pieces[..k].iter().flatten().cloned().collect();
-            let mut parities = vec![vec![0; len]; usize::from(geometry.m)];
-            let mut views: Vec<&mut [u8]> = parities.iter_mut().map(|p| &mut p[..]).collect();
-            encode(&data, &mut views, None);
-            for (piece, parity) in pieces[k..].iter_mut().zip(parities) {
-                piece.get_or_insert(Bytes::from(parity));
+        if k == 1 {
+            // All are copies.
+            let copy = pieces.iter().flatten().next().cloned();
+            pieces.fill(copy);
+        } else {
+            recover_data(geometry, &range, &mut pieces)?;
+            if wanted.iter().any(|&index| pieces[usize::from(index)].is_none()) {
+                recover_parity(geometry, &range, &mut pieces)?;
             }
         }
     }
@@ -235,21 +244,14 @@ fn known_pieces(
     Ok(pieces)
 }
 
-/// Fills in the data pieces that are missing; the caller has seen to it that at least `k` pieces are there.
-fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) {
-    let k = usize::from(geometry.k);
-    let (data, parities) = pieces.split_at(k);
-    let lost: Vec<u8> = (0..geometry.k).filter(|&i| data[usize::from(i)].is_none()).collect();
-    let known: Vec<&[u8]> = data.iter().map(|d| d.as_deref().unwrap_or_default()).collect();
-    let p = parities.first().and_then(|p| p.as_deref());
-    let q = parities.get(1).and_then(|q| q.as_deref());
-    let found: Vec<(u8, Vec<u8>)> = match (lost.as_slice(), p, q) {
-        (&[x], Some(p), _) => vec![(x, parity::recover_one_by_p(&known, p))],
-        (&[x], None, Some(q)) => vec![(x, parity::recover_one_by_q(&known, x, q))],
-        (&[x, y], Some(p), Some(q)) => {
-            let (dx, dy) = parity::recover_two(&known, x, y, p, q);
-            vec![(x, dx), (y, dy)]
-        }
+/// Fills in the data pieces that are missing; the caller has seen to it that at least `k >= 2` pieces are there.
+fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) -> Result<(), RebuildError> {
+    let (data, parities) = pieces.split_at(usize::from(geometry.k));
+    let Some(lost) = (0..geometry.k).find(|&i| data[usize::from(i)].is_none()) else { return Ok(()) };
+    let data: Vec<Option<&[u8]>> = data.iter().map(Option::as_deref).collect();
+    let found = match parities {
+        [Some(parity)] => vec![(lost, parity::recover_one(&data, parity))],
+        [first, second] => parity::recover_two(&data, [first.as_deref(), second.as_deref()], range.len())?,
         _ => Vec::new(),
     };
     for (index, mut bytes) in found {
@@ -257,6 +259,20 @@ fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<By
         bytes.truncate(geometry.clip(index, range).len());
         pieces[usize::from(index)] = Some(Bytes::from(bytes));
     }
+    Ok(())
+}
+
+/// Fills in the parity pieces that are missing; all data pieces are there, two or more.
+fn recover_parity(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) -> Result<(), RebuildError> {
+    let (data, parity_pieces) = pieces.split_at_mut(usize::from(geometry.k));
+    let data: Vec<Bytes> = data.iter().flatten().cloned().collect();
+    let mut parities = vec![vec![0; range.len()]; usize::from(geometry.m)];
+    let mut views: Vec<&mut [u8]> = parities.iter_mut().map(|p| &mut p[..]).collect();
+    encode(&data, &mut views, None)?;
+    for (piece, parity) in parity_pieces.iter_mut().zip(parities) {
+        piece.get_or_insert(Bytes::from(parity));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -302,11 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn one_segments_first_parity_is_the_same_with_one_and_with_two() {
-        let s = segment(3 * MIB - 11, 1);
-        let one = s.stripe(FS, 0, geometry(3 * MIB - 11, 4, 1));
-        let two = s.stripe(FS, 0, geometry(3 * MIB - 11, 4, 2));
-        assert_eq!(one[4].payload, two[4].payload);
+    fn any_copy_of_a_mirrored_segment_gives_the_others_without_a_copy() {
+        let g = geometry(5001, 8, 2);
+        let fragments = segment(5001, 1).stripe(FS, 0, g.clone());
+        for have in pieces(&fragments) {
+            let rebuilt = rebuild(&g, &[0, 1, 2], std::slice::from_ref(&have));
+            assert_eq!(rebuilt, Ok(pieces(&fragments)));
+            assert!(rebuilt.iter().flatten().all(|(_, piece)| piece.as_ptr() == have.1.as_ptr()));
+        }
+        let have = [(2, fragments[2].payload.slice(7..11))];
+        assert_eq!(rebuild_range(&g, 0, 7..11, &have), Ok(fragments[0].payload.slice(7..11)));
+    }
+
+    #[test]
+    fn rebuilding_a_part_takes_whole_blocks_of_the_others_only_where_the_code_mixes_them() {
+        let range = 65_000..65_537;
+        assert_eq!(geometry(4 * MIB, 4, 1).columns(&range), range);
+        assert_eq!(geometry(4 * MIB, 4, 2).columns(&range), 64_960..65_600);
+        assert_eq!(geometry(4 * MIB, 4, 2).columns(&(MIB - 1..MIB)), MIB - 64..MIB);
+        assert_eq!(geometry(4 * MIB, 4, 2).columns(&(7..7)), 7..7);
+        assert_eq!(geometry(60_000, 4, 2).columns(&(7..9)), 7..9, "copies");
     }
 
     #[test]
@@ -433,7 +464,7 @@ mod tests {
         }
 
         #[test]
-        fn prop_any_range_is_rebuilt_from_the_same_range_of_any_k_others(
+        fn prop_any_range_is_rebuilt_from_the_same_columns_of_any_k_others(
             (k_max, len) in (1u8..=16).prop_flat_map(|k| (Just(k), payload_len(k, MIB))),
             m in 1u8..=2,
             (wanted, other) in any::<(prop::sample::Index, prop::sample::Index)>(),
@@ -449,7 +480,7 @@ mod tests {
                 .into_iter()
                 .filter(|(i, _)| *i != wanted && (m == 1 || *i != other))
                 .map(|(i, payload)| {
-                    let part = g.clip(i, &range);
+                    let part = g.clip(i, &g.columns(&range));
                     (i, payload.slice(part.start as usize..part.end as usize))
                 })
                 .collect();

@@ -3,6 +3,7 @@
 
 use striped_log::fragment::{FragmentHeader, Geometry};
 use striped_log::parity;
+use striped_log::segment::Segment;
 use types::codec::Reader;
 use types::{
     BlockAddr, Delta, DirectoryShape, Extent, FileId, FragmentId, FsUuid, InodeRecord, Kind, LogId, SegmentId, StoreId,
@@ -81,15 +82,106 @@ fn the_header_is_as_documented() {
     assert_eq!(FragmentHeader::decode_with_generation(&documented), Ok((header, 5)));
 }
 
+/// Arithmetic on numbers of GF(2^16) as the document writes them, from the document's polynomials.
+struct Field {
+    /// The polynomial of each number.
+    polynomials: Vec<u16>,
+    /// The number of each polynomial.
+    numbers: Vec<u16>,
+}
+
+impl Field {
+    fn documented() -> Field {
+        let (_, text) = DOCUMENT.split_once("from bit 0 on").expect("the basis is there");
+        let (text, _) = text.split_once('.').expect("the sentence ends");
+        let basis: Vec<u16> =
+            text.split('`').skip(1).step_by(2).map(|hex| u16::from_str_radix(hex, 16).expect("a polynomial")).collect();
+        assert_eq!(basis.len(), 16);
+        let polynomial =
+            |number: u16| (0..16).filter(|bit| number >> bit & 1 == 1).fold(0, |sum, bit| sum ^ basis[bit]);
+        let polynomials: Vec<u16> = (0..=u16::MAX).map(polynomial).collect();
+        let mut numbers = vec![0; 1 << 16];
+        for (number, polynomial) in (0..=u16::MAX).zip(&polynomials) {
+            numbers[usize::from(*polynomial)] = number;
+        }
+        Field { polynomials, numbers }
+    }
+
+    /// The product by long multiplication and division of polynomials.
+    fn product(&self, a: u16, b: u16) -> u16 {
+        let [a, b] = [a, b].map(|number| u32::from(self.polynomials[usize::from(number)]));
+        let mut product = (0..16).filter(|bit| b >> bit & 1 == 1).fold(0, |sum, bit| sum ^ a << bit);
+        for bit in (16..32).rev() {
+            if product >> bit & 1 == 1 {
+                product ^= 0x1002d << (bit - 16);
+            }
+        }
+        self.numbers[product as usize]
+    }
+
+    /// Both parity slices of `data`, `len` bytes each.
+    fn parities(&self, data: &[&[u8]], len: usize) -> [Vec<u8>; 2] {
+        let mut parities = [vec![0; len], vec![0; len]];
+        for (i, d) in (0u16..).zip(data) {
+            let byte = |at: usize| d.get(at).copied().unwrap_or(0);
+            for low in (0..len).filter(|at| at % 64 < 32) {
+                let element = u16::from_le_bytes([byte(low), byte(low + 32)]);
+                for (parity, factor) in parities.iter_mut().zip([(i + 2) ^ 1, i + 2]) {
+                    let [l, h] = self.product(element, factor).to_le_bytes();
+                    parity[low] ^= l;
+                    parity[low + 32] ^= h;
+                }
+            }
+        }
+        parities
+    }
+}
+
 #[test]
-fn parity_is_as_documented() {
+fn two_parity_fragments_are_as_documented() {
     let bytes: Vec<Vec<u8>> = rows("Striping").iter().map(|row| example(row[1])).collect();
-    let [data @ .., p, q] = &bytes[..] else { panic!("no parity in the table") };
-    assert_eq!(data.len(), 3);
+    let [data @ .., first, second] = &bytes[..] else { panic!("no parity in the table") };
+    assert_eq!((data.len(), data[2].len()), (3, 2));
     let slices: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-    let (mut computed_p, mut computed_q) = (vec![0; 4], vec![0; 4]);
-    parity::encode_pq(&slices, &mut computed_p, &mut computed_q);
-    assert_eq!((&computed_p, &computed_q), (p, q));
+    let documented = [first.clone(), second.clone()];
+    assert_eq!(Field::documented().parities(&slices, 64), documented);
+
+    let mut computed = [vec![0; 64], vec![0; 64]];
+    let [first, second] = &mut computed;
+    assert_eq!(parity::encode_two(&slices, first, second), Ok(()));
+    assert_eq!(computed, documented);
+}
+
+#[test]
+fn parity_fragments_of_every_width_are_as_documented() {
+    let field = Field::documented();
+    for k_max in 2..=16u8 {
+        // Two chunks each, the last one short within a block.
+        let len = u32::from(k_max) * 131_072 - 70_001;
+        let payload: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let log_segment = Segment { id: segment(1, 1, 1), previous: None, payload: payload.into(), delta_offset: len };
+        let stripe = |m: u8| {
+            let members = (1..=u16::from(k_max + m)).map(StoreId::new).collect();
+            log_segment.stripe(FsUuid([0; 16]), 0, Geometry::new(len, k_max, m, members))
+        };
+        let fragments = stripe(2);
+        let data: Vec<&[u8]> = fragments[..usize::from(k_max)].iter().map(|f| &f.payload[..]).collect();
+        let parities: Vec<&[u8]> = fragments[usize::from(k_max)..].iter().map(|f| &f.payload[..]).collect();
+        // Some blocks of all: at the ends of chunks, and where the short fragment ends.
+        for begin in [0, 61_056, 65_472, 65_536, 131_008] {
+            let part = |slice: &'_ [u8]| begin.min(slice.len())..(begin + 64).min(slice.len());
+            let blocks: Vec<&[u8]> = data.iter().map(|d| &d[part(d)]).collect();
+            let computed: Vec<&[u8]> = parities.iter().map(|p| &p[part(p)]).collect();
+            assert_eq!(field.parities(&blocks, 64)[..], computed, "{k_max} data fragments, block at {begin}");
+        }
+
+        let fragments = stripe(1);
+        let (parity, data) = fragments.split_last().expect("fragments");
+        for at in (0..131_072).step_by(1_021) {
+            let xor = data.iter().fold(0, |sum, d| sum ^ d.payload.get(at).copied().unwrap_or(0));
+            assert_eq!(parity.payload[at], xor, "{k_max} data fragments, byte {at}");
+        }
+    }
 }
 
 #[test]

@@ -14,14 +14,14 @@ pub enum DecodeError {
     /// The named field holds a value that no encoder writes.
     #[error("invalid {0}")]
     Invalid(&'static str),
-    /// A version that this program does not know.
-    #[error("{what} has version {found}, this program knows up to {known}: use a newer starling")]
+    /// A version that this program does not read.
+    #[error("{what} has version {found}, this program's is {known}: use the version of starling that wrote it")]
     Version {
         /// The structure.
         what: &'static str,
         /// The version found.
         found: u16,
-        /// The newest version this program can read.
+        /// The newest version this program reads.
         known: u16,
     },
     /// A checksum does not match.
