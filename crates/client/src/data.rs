@@ -3,7 +3,7 @@
 use crate::core::{Core, joined};
 use crate::inode::Piece;
 use crate::namespace::subject;
-use crate::state::{Attempt, Miss, State, Stop};
+use crate::state::{Attempt, BLOCK_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use std::sync::Arc;
 use types::{BlockAddr, FileId, FsError, Kind};
@@ -174,7 +174,7 @@ impl Core {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / bs, (end - 1) / bs);
         let span = |b: u64| ((offset.max(b * bs) - b * bs) as u32, (end.min((b + 1) * bs) - b * bs) as u32);
-        self.admit(s, data.len() as u64 + 2 * bs, in_place)?;
+        self.admit(s, data.len() as u64 + 2 * bs + (last - first + 1) * BLOCK_DELTA_BYTES, in_place)?;
         let (from, to) = span(first);
         let old_first = self.old_block(s, id, first, from, to)?;
         let old_last = if last > first {

@@ -13,6 +13,7 @@
 //!
 //! Everything here is pure: the client loads and stores bucket bytes.
 
+use crate::state::BLOCK_DELTA_BYTES;
 use siphasher::sip::SipHasher24;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -24,8 +25,6 @@ pub const COOKIE_MIN: u64 = 3;
 /// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if that is less: then no bucket
 /// outgrows its block.
 const BUCKET_BYTES_TARGET: u64 = 2048;
-/// What a cut needs to say where a bucket's block is, at most.
-const BLOCK_DELTA_BYTES: u64 = 64;
 const COOKIE_BITS: u32 = 63;
 const ENTRY_LEN_MAX: u64 = 18 + 255;
 const BUCKET_VERSION: u8 = 1;

@@ -8,6 +8,7 @@
 //!   manager never meets changes that the manager has not heard of.
 
 use crate::directory::Directory;
+use crate::state::BLOCK_DELTA_BYTES;
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,11 +114,11 @@ impl Inode {
     }
 
     /// Writes `data` at `start` of block `b`. `old` are the block's bytes from the log where
-    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes of dirty blocks were added.
+    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes more the next cut needs, at most.
     pub fn write_block(&mut self, b: u64, start: u32, data: &[u8], old: Option<&[u8]>) -> u64 {
         let (start, end) = (start as usize, start as usize + data.len());
         let before = self.block_len(b);
-        let was_dirty = self.dirty.get(&b).map_or(0, Vec::len);
+        let counted = self.dirty.get(&b).map(Vec::len);
         let block = self.dirty.entry(b).or_default();
         if let Some(old) = old {
             block.extend_from_slice(old);
@@ -133,7 +134,10 @@ impl Inode {
         }
         let after = block.len();
         self.record.stored_bytes = self.record.stored_bytes - before + after as u64;
-        (after - was_dirty) as u64
+        match counted {
+            Some(counted) => (after - counted) as u64,
+            None => after as u64 + BLOCK_DELTA_BYTES,
+        }
     }
 
     /// Makes the blocks `[first, end)` holes. Returns how many dirty bytes were dropped.

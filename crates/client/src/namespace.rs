@@ -4,7 +4,7 @@
 
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::state::{Attempt, Miss, State, Stop, in_directory};
+use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop, in_directory};
 use bytes::Bytes;
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, InodeRecord, Kind};
@@ -16,6 +16,9 @@ use vfs::{acl, perm::EXECUTE, perm::READ, perm::WRITE};
 
 /// Payload that the next cut needs at most for a change of one name: a bucket, its split and two inodes.
 const NAME_CHANGE_BYTES: u64 = 3 * 8192;
+
+/// Orphans removed at a time: they fit into the smallest segment.
+const REMOVALS_PER_CUT: usize = 2048;
 
 /// What permission rules need to know of an inode.
 pub(crate) fn subject(inode: &Inode) -> Subject<'_> {
@@ -519,10 +522,14 @@ impl Core {
         let mut count = 0;
         for manager in &self.managers.by_id {
             let orphans = manager.orphans().await.map_err(|_| FsError::Io)?;
-            let s = &mut *self.state.lock();
-            count += orphans.len() as u64;
-            s.removals.extend(orphans);
-            s.dirty_since.get_or_insert(self.host.clock.now());
+            for some in orphans.chunks(REMOVALS_PER_CUT) {
+                count += some.len() as u64;
+                self.commit().await?;
+                let s = &mut *self.state.lock();
+                s.removals.extend(some);
+                s.dirty_bytes += some.len() as u64 * INODE_DELTA_BYTES;
+                s.dirty_since.get_or_insert(self.host.clock.now());
+            }
         }
         Ok(count)
     }

@@ -236,5 +236,7 @@ impl State {
     }
 }
 
+/// What a cut needs to say where a block is, at most.
+pub const BLOCK_DELTA_BYTES: u64 = 64;
 /// What a cut needs for an inode's record and the fixed part of its other deltas, at most.
 pub const INODE_DELTA_BYTES: u64 = 320;
