@@ -11,8 +11,8 @@
 //! All integers are little-endian.
 //!
 //! ```text
-//! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | body_len u64
-//!       | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
+//! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | generation u64
+//!       | body_len u64 | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
 //! body: page_count u32
 //!       | count u32 x seal (log u32 | epoch u32 | through u64)
 //!       | maps epoch u64 | maps blob (len u32, bytes)
@@ -43,7 +43,7 @@ pub const VERSION: u16 = 3;
 
 const MAGIC: &[u8; 8] = b"STARSTOR";
 /// Bytes of a head before its padding.
-const HEAD_FIELDS_LEN: usize = 56;
+const HEAD_FIELDS_LEN: usize = 64;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +73,11 @@ impl Identity {
 pub struct Head {
     /// Whose checkpoint it is.
     pub identity: Identity,
-    /// Grows by one with each checkpoint of a store; also the generation of fragments written under it.
+    /// Grows by one with each checkpoint of a store.
     pub sequence: u64,
+    /// Random; carried by all fragments that are written under this checkpoint, and known to nobody else: else whoever can
+    /// write a file could write what recovery takes for a fragment.
+    pub generation: u64,
     /// Bytes of the body.
     pub body_len: u64,
     /// Its checksum.
@@ -83,8 +86,8 @@ pub struct Head {
 
 impl Head {
     /// The head of `body`.
-    pub fn of(identity: Identity, sequence: u64, body: &[u8]) -> Head {
-        Head { identity, sequence, body_len: body.len() as u64, body_crc: crc32c(body) }
+    pub fn of(identity: Identity, sequence: u64, generation: u64, body: &[u8]) -> Head {
+        Head { identity, sequence, generation, body_len: body.len() as u64, body_crc: crc32c(body) }
     }
 
     /// The head's bytes.
@@ -96,6 +99,7 @@ impl Head {
         out.extend_from_slice(&self.identity.fs.0);
         out.put_u64(self.identity.capacity_bytes);
         out.put_u64(self.sequence);
+        out.put_u64(self.generation);
         out.put_u64(self.body_len);
         out.put_u32(self.body_crc);
         out.resize(HEAD_LEN - 4, 0);
@@ -115,7 +119,8 @@ impl Head {
         let mut fs = FsUuid([0; 16]);
         fs.0.copy_from_slice(r.take(16, "file system")?);
         let capacity_bytes = r.u64("capacity")?;
-        let (sequence, body_len, body_crc) = (r.u64("sequence")?, r.u64("body length")?, r.u32("body checksum")?);
+        let (sequence, generation) = (r.u64("sequence")?, r.u64("generation")?);
+        let (body_len, body_crc) = (r.u64("body length")?, r.u32("body checksum")?);
         r.take(HEAD_LEN - 4 - HEAD_FIELDS_LEN, "padding")?;
         if r.u32("head checksum")? != sum {
             return Err(DecodeError::Checksum("checkpoint head"));
@@ -123,7 +128,7 @@ impl Head {
         if version != VERSION {
             return Err(DecodeError::Version { what: "store", found: version, known: VERSION });
         }
-        Ok(Head { identity: Identity { fs, store, capacity_bytes }, sequence, body_len, body_crc })
+        Ok(Head { identity: Identity { fs, store, capacity_bytes }, sequence, generation, body_len, body_crc })
     }
 }
 
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_head_reads_back_and_any_flipped_bit_is_noticed() {
-        let head = Head::of(identity(), 42, b"the body");
+        let head = Head::of(identity(), 42, 43, b"the body");
         let bytes = head.encode();
         assert_eq!(bytes.len(), HEAD_LEN);
         assert_eq!(Head::decode(&bytes), Ok(head));
@@ -273,7 +278,7 @@ mod tests {
     #[test]
     fn a_head_of_another_version_says_so() {
         for other in [VERSION - 1, VERSION + 1] {
-            let mut bytes = Head::of(identity(), 42, b"").encode().to_vec();
+            let mut bytes = Head::of(identity(), 42, 43, b"").encode().to_vec();
             bytes[8..10].copy_from_slice(&other.to_le_bytes());
             let crc = crc32c(&bytes[..HEAD_LEN - 4]);
             bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());

@@ -9,7 +9,7 @@
 //! no more changes until it is opened again, which finds out what is there.
 
 use crate::api::StorageError;
-use crate::checkpoint::encode_body;
+use crate::checkpoint::{Head, encode_body};
 use crate::files::WriteError;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
@@ -17,6 +17,7 @@ use crate::recovery::walk;
 use crate::shared::{Batch, Control, Put, Shared, State};
 use crate::space::{Compaction, Draft, Extent, PAGE, PAGES_MAX, footprint};
 use bytes::Bytes;
+use host::Random;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -48,6 +49,9 @@ pub struct Committer {
     shared: Arc<Shared>,
     /// The checkpoint in force.
     sequence: u64,
+    /// Its random number.
+    generation: u64,
+    random: Arc<dyn Random>,
     /// The checkpoint file to write next: the one that does not hold the newest.
     which: usize,
     /// Pages to reserve at the next checkpoint.
@@ -66,11 +70,13 @@ struct Write {
 }
 
 impl Committer {
-    /// A loop for a store whose newest checkpoint is `sequence` in file `which`.
-    pub fn new(shared: Arc<Shared>, sequence: u64, which: usize) -> Self {
+    /// A loop for a store whose newest checkpoint is `head` in file `which`.
+    pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, head: &Head, which: usize) -> Self {
         Committer {
             shared,
-            sequence,
+            sequence: head.sequence,
+            generation: head.generation,
+            random,
             which: 1 - which,
             reserve_target: RESERVE_MIN,
             unrecorded: false,
@@ -179,7 +185,7 @@ impl Committer {
             // Whole pages, so that the kernel need not read what was there before.
             let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
             let mut page = AlignedBuffer::zeroed(HEADER_LEN);
-            page.copy_from_slice(&header.encode_with_generation(self.sequence));
+            page.copy_from_slice(&header.encode_with_generation(self.generation));
             pieces.push(page.freeze());
             pieces.extend(
                 [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
@@ -255,13 +261,13 @@ impl Committer {
             (draft, body, state.deleted_count)
         };
         let body_pages = u32::try_from(body.len() / PAGE as usize).unwrap_or(RESERVE_MAX);
-        let (files, identity) = (&self.shared.files, self.shared.identity);
-        match files.write(self.which, identity, self.sequence + 1, body).await {
+        let head = Head::of(self.shared.identity, self.sequence + 1, self.random.next_u64(), &body);
+        match self.shared.files.write(self.which, &head, body).await {
             Ok(()) => {}
             Err(WriteError::Full) => return Err(StorageError::Full),
             Err(WriteError::Failed(error)) => return Err(self.fail("writing a checkpoint", &error)),
         }
-        self.sequence += 1;
+        (self.sequence, self.generation) = (head.sequence, head.generation);
         self.which = 1 - self.which;
         self.unrecorded = false;
         self.reserve_target = body_pages.saturating_mul(RESERVE_PER_CHECKPOINT).clamp(RESERVE_MIN, RESERVE_MAX);
@@ -368,10 +374,8 @@ impl Committer {
             return Stored::Gone;
         }
         let read = self.shared.files.fragments.read_at(place.file_offset(), place.byte_len() as usize).await;
-        let Ok((Ok((found, _)), bytes)) = read.map(|bytes| (walk(&bytes, |_, _| true), bytes)) else {
-            return Stored::Rotten;
-        };
-        match found.into_iter().next() {
+        let Ok(bytes) = read else { return Stored::Rotten };
+        match walk(&bytes, |_, _| true).0.into_iter().next() {
             _ if !is_there() => Stored::Gone,
             Some(found) if found.intact && Key::new(found.header.id, found.header.attempt) == key => {
                 Stored::Whole(found.header.clone(), bytes.slice(found.payload_range()))

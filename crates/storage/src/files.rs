@@ -4,7 +4,7 @@
 //! that succeeds does not put it there. So opening a store writes again, in place and byte for byte, what it builds upon and
 //! does not know to be durable: the newest heads, and the fragments that it found.
 
-use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head, Identity};
+use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head};
 use crate::recovery::{Found, walk};
 use crate::space::{Extent, PAGE};
 use bytes::Bytes;
@@ -152,7 +152,7 @@ impl Files {
     /// caller's sync. `len` is the length of the `fragments` file.
     pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<Vec<(Extent, Found)>, OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
-            generation == head.sequence && header.fs == head.identity.fs && head.identity.is_member(header)
+            generation == head.generation && header.fs == head.identity.fs && head.identity.is_member(header)
         };
         let mut all = Vec::new();
         let mut rest = part;
@@ -165,11 +165,10 @@ impl Files {
             // Most of a reservation was never written: one header tells.
             match FragmentHeader::decode_with_generation(&self.fragments.read_at(offset, HEADER_LEN).await?) {
                 Ok((header, generation)) if belongs(&header, generation) => {}
-                Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
                 _ => return Ok(all),
             }
             let bytes = self.fragments.read_at(offset, room as usize).await?;
-            let (found, end) = walk(&bytes, belongs)?;
+            let (found, end) = walk(&bytes, belongs);
             if end == 0 {
                 return Ok(all);
             }
@@ -180,23 +179,16 @@ impl Files {
         }
     }
 
-    /// Writes a checkpoint over file `which`, which does not hold the newest one; Ok means durable.
-    pub async fn write(
-        &self,
-        which: usize,
-        identity: Identity,
-        sequence: u64,
-        body: Vec<u8>,
-    ) -> Result<(), WriteError> {
+    /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest one; Ok means durable.
+    pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
         let file = &self.checkpoints[which];
-        let head = Head::of(identity, sequence, &body);
         let len = BODY_OFFSET + body.len() as u64;
         match file.allocate(len.next_multiple_of(CHECKPOINT_STEP)).await {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(WriteError::Full),
             other => other.map_err(WriteError::Failed)?,
         }
         file.write_and_sync(vec![(BODY_OFFSET, vec![Bytes::from(body)])]).await.map_err(WriteError::Failed)?;
-        file.write_and_sync(both_heads(&head)).await.map_err(WriteError::Failed)
+        file.write_and_sync(both_heads(head)).await.map_err(WriteError::Failed)
     }
 }
 

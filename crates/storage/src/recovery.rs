@@ -2,14 +2,14 @@
 //!
 //! Only extents that the newest checkpoint reserved can hold fragments that it does not list. Their walk goes from header
 //! to header, the length of each giving the place of the next, and ends at the first header that is not whole or that was
-//! not written under that checkpoint. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
+//! not written under that checkpoint, which it tells by the checkpoint's random number. What is there may be anything, also
+//! what a user wrote into a file. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
 //! it is left out, and the walk goes on after it, since acknowledged ones may follow.
 //!
 //! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for headers inside payloads.
 
 use crate::space::{Extent, PAGE, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
-use types::codec::DecodeError;
 
 /// One fragment found in an extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,15 +36,11 @@ impl Found {
 }
 
 /// The fragments in `bytes`, an extent from where it may be written, and where the walk ended. `belongs` is asked of
-/// each header and its generation; the first that does not belong ends the walk. Fails only on a header of another version.
-pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Result<(Vec<Found>, u32), DecodeError> {
+/// each header and its generation; the first that does not belong ends the walk.
+pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Vec<Found>, u32) {
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {
-        let (header, generation) = match FragmentHeader::decode_with_generation(rest) {
-            Ok(decoded) => decoded,
-            Err(error @ DecodeError::Version { .. }) => return Err(error),
-            Err(_) => break,
-        };
+        let Ok((header, generation)) = FragmentHeader::decode_with_generation(rest) else { break };
         if !belongs(&header, generation) || footprint(header.len) as usize > rest.len() {
             break;
         }
@@ -54,7 +50,7 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> Res
         offset += footprint(here.header.len);
         found.push(here);
     }
-    Ok((found, offset))
+    (found, offset)
 }
 
 #[cfg(test)]
@@ -78,7 +74,7 @@ mod tests {
     }
 
     fn walked(bytes: &[u8]) -> (Vec<(u64, bool)>, u32) {
-        let (found, end) = walk(bytes, |_, generation| generation == 5).unwrap();
+        let (found, end) = walk(bytes, |_, generation| generation == 5);
         (found.iter().map(|f| (f.header.id.segment.seq, f.intact)).collect(), end)
     }
 

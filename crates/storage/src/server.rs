@@ -6,7 +6,7 @@
 //! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
 use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
-use crate::checkpoint::{Body, encode_body};
+use crate::checkpoint::{Body, Head, encode_body};
 use crate::commit::{Committer, KEEP_PAGES};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key, discards};
@@ -42,7 +42,8 @@ impl Server {
             Ok(_) => return Err(OpenError::Foreign),
         }
         let body = encode_body(0, &BTreeMap::new(), &Maps::default(), &[], &Default::default());
-        match files.write(0, identity, 1, body).await {
+        let head = Head::of(identity, 1, host.random.next_u64(), &body);
+        match files.write(0, &head, body).await {
             Ok(()) => {}
             Err(WriteError::Full) => return Err(io::Error::from(io::ErrorKind::StorageFull).into()),
             Err(WriteError::Failed(error)) => return Err(error.into()),
@@ -89,7 +90,7 @@ impl Server {
             deleted_count: 0,
         };
         let shared = Shared::new(head.identity, files, state);
-        let committer = Committer::new(shared.clone(), head.sequence, which);
+        let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
         host.tasks.spawn(Box::pin(committer.run()));
         Ok(Arc::new(Server { shared }))
     }

@@ -11,7 +11,7 @@
 //! Invariants:
 //! - Only what the checkpoint in force lists in its **reservation** is written, each of its extents from its start on and
 //!   without gaps, so recovery needs to look nowhere else.
-//! - Every fragment carries the sequence number of the checkpoint under which it was written (its *generation*). A
+//! - Every fragment carries the random number of the checkpoint under which it was written (its *generation*). A
 //!   checkpoint that was never durable was never written under, so what an earlier use of a page left behind has another
 //!   generation and cannot be taken for a fragment, and neither can what a crash tore.
 //! - A page is not written again while the checkpoint in force, which a crash would go back to, has a fragment in it.

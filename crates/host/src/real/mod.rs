@@ -64,18 +64,18 @@ impl Tasks for TokioTasks {
     }
 }
 
-/// Random numbers from a seed of the operating system's.
+/// Random numbers of the operating system's, so that none tells the next; from a seed of its own should it ever have none to give.
 pub struct RealRandom(SplitMix64);
 
 impl RealRandom {
     /// Asks the operating system for a seed.
     pub fn new() -> io::Result<Self> {
-        Ok(RealRandom(SplitMix64::new(syscall::random_seed()?)))
+        Ok(RealRandom(SplitMix64::new(syscall::random_u64()?)))
     }
 }
 
 impl Random for RealRandom {
     fn next_u64(&self) -> u64 {
-        self.0.next_u64()
+        syscall::random_u64().unwrap_or_else(|_| self.0.next_u64())
     }
 }

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 /// Most pieces that Linux takes in one vectored call.
 const PIECES_PER_CALL_MAX: usize = 1024;
 
-/// 64 bits of seed from the kernel.
-pub fn random_seed() -> io::Result<u64> {
+/// 64 random bits from the kernel.
+pub fn random_u64() -> io::Result<u64> {
     let mut seed = [0u8; 8];
     retry_interrupted(|| {
         // SAFETY: the pointer and length describe `seed`, which outlives the call.

@@ -1,7 +1,7 @@
 //! The server on simulated disks: crashes, power losses, failing writes and syncs, full disks, rot.
 
 use super::model::{Model, below, check_opened, identity, live};
-use crate::api::{Seal, Storage, StorageError};
+use crate::api::{Maps, Seal, Storage, StorageError};
 use crate::server::{Identity, OpenError, Server};
 use crate::space::footprint;
 use crate::testing::fragment;
@@ -411,4 +411,46 @@ fn a_store_is_full_only_when_its_status_says_so() {
         });
     }
     assert!(refused > 100 && moved > 100, "{refused} {moved}");
+}
+
+/// Free pages hold what users once wrote, and recovery begins to look at any page: what looks like a fragment there must not
+/// become one.
+#[test]
+fn what_users_write_is_never_taken_for_a_fragment() {
+    (0..8).for_each(forge);
+}
+
+/// A user who knows all but the checkpoint's random number guesses it to be that of the page, plus `guess`.
+fn forge(guess: u64) {
+    let sim = Sim::new(9);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    let forged = fragment(9, 9, 0, 100);
+    // From the second page of the fragment that carries it on, one in each page.
+    let mut image = vec![0; 4096 - 512];
+    for page in 1..256 {
+        let begin = image.len();
+        image.extend_from_slice(&forged.header.encode_with_generation(page + guess));
+        image.extend_from_slice(&forged.payload);
+        image.resize(begin + 4096, 0);
+    }
+    let mut carrier = fragment(1, 0, 0, image.len() as u32);
+    carrier.header.chunk_crcs = striped_log::fragment::chunk_crcs(&image);
+    carrier.payload = image.into();
+    sim.block_on(async {
+        server.put(carrier.clone()).await.unwrap();
+        server.delete(vec![carrier.header.id.segment]).await.unwrap();
+        for seq in 1..100 {
+            // Each needs a checkpoint, after which what follows it may be written.
+            server.put_maps(Maps { epoch: seq, bytes: Default::default() }).await.unwrap();
+            server.put(fragment(1, seq, 0, 100)).await.unwrap();
+        }
+    });
+    sim.machine("store").crash();
+    disk.power_loss();
+    let server = open(&sim, &disk).unwrap();
+    let held = sim.block_on(server.segments()).unwrap();
+    assert!(held.iter().all(|(segment, _)| *segment != forged.header.id.segment), "{held:?}");
+    assert_eq!(held.len(), 99);
 }
