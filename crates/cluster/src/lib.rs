@@ -2,6 +2,7 @@
 //!
 //! - [`config`]: what is fixed when a file system is created; kept by every store.
 //! - [`machine`]: creation, start with recovery, stop.
+//! - [`stores`]: where the stores are; opening and creating them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for writers.
 //! - [`check`]: the offline check behind `starling fsck`.
@@ -11,6 +12,8 @@ pub mod cleaner;
 pub mod config;
 pub mod machine;
 pub mod maintenance;
+pub mod stores;
 
 pub use config::FsConfig;
 pub use machine::{Create, Machine, Run, StartError};
+pub use stores::Place;

@@ -7,16 +7,16 @@
 use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
 use crate::maintenance::Maintenance;
-use bytes::Bytes;
+use crate::stores::{self, CLOSE_TIMEOUT, Opened, Place};
 use client::{Client, Managers};
-use host::{Disk, Host};
+use host::Host;
 use manager::api::{Manager, ManagerError};
 use manager::map::ManagerMap;
 use manager::server::{Config as ManagerConfig, Server as ManagerServer};
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, Storage, StorageError};
-use storage::server::{Identity, OpenError, Server as StoreServer};
+use storage::api::StorageError;
+use storage::server::{OpenError, Server as StoreServer};
 use stripe::{LogWriter, Options, Stripe, StripeError};
 use thiserror::Error;
 use types::{ClientId, FsError, FsUuid, ManagerId, StoreId};
@@ -30,8 +30,6 @@ const INODE_MEMORY_BYTES: u64 = 2048;
 /// Inodes that one operation may need at a time, amply.
 const INODE_COUNT_MIN: u64 = 64;
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a store's disk may take to open or close it before the others go on without it.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a new file system is to be like.
@@ -97,7 +95,7 @@ pub enum StartError {
         reasons: String,
     },
     /// A store belongs to another file system, or to another place in this one.
-    #[error("the folder of store {place} holds {found} of file system {fs}; give the folders in their order")]
+    #[error("the place of store {place} holds {found} of file system {fs}; give the stores in their order")]
     Foreign {
         /// Where it was given.
         place: StoreId,
@@ -109,6 +107,9 @@ pub enum StartError {
     /// The stores' configuration cannot be read.
     #[error("the configuration kept by the stores: {0}")]
     Config(#[from] types::codec::DecodeError),
+    /// A remote store cannot be reached, or refuses.
+    #[error("{0}: {1}")]
+    Remote(StoreId, std::io::Error),
     /// A store's folder could not be opened or created.
     #[error("{0}: {1}")]
     Store(StoreId, OpenError),
@@ -158,194 +159,24 @@ pub struct Machine {
     stores: Vec<Arc<StoreServer>>,
 }
 
-/// Makes a new file system over empty disks.
-pub async fn create(host: &Host, disks: &[Arc<dyn Disk>], create: Create) -> Result<FsConfig, StartError> {
+/// Makes a new file system over empty places.
+pub async fn create(host: &Host, places: &[Place], create: Create) -> Result<FsConfig, StartError> {
     let mut fs = [0; 16];
     fs[..8].copy_from_slice(&host.random.next_u64().to_le_bytes());
     fs[8..].copy_from_slice(&host.random.next_u64().to_le_bytes());
-    let mut capacity = create.store_capacity_bytes.unwrap_or(u64::MAX);
-    if create.store_capacity_bytes.is_none() {
-        for disk in disks {
-            let space = disk.space().await?;
-            capacity = capacity.min(space.free_bytes / 10 * 9 / disks.len().max(1) as u64);
-        }
-    }
-    let config = create.config(FsUuid(fs), u16::try_from(disks.len()).unwrap_or(u16::MAX), capacity);
+    let free = stores::free_bytes(places).await?;
+    let shared = free / 10 * 9 / places.len().max(1) as u64;
+    let capacity = create.store_capacity_bytes.unwrap_or(shared);
+    let config = create.config(FsUuid(fs), u16::try_from(places.len()).unwrap_or(u16::MAX), capacity);
     config.check().map_err(StartError::Impossible)?;
-    for (store, disk) in config.stores().zip(disks) {
-        if !disk.list().await?.is_empty() {
-            return Err(StartError::Exists(store));
-        }
-    }
-    for (store, disk) in config.stores().zip(disks) {
-        let server = create_store(host, &config, store, disk).await?;
-        server.put_maps(Maps { epoch: 1, bytes: config.encode() }).await.map_err(|e| StartError::Storage(store, e))?;
-        server.close().await.map_err(|e| StartError::Storage(store, e))?;
-    }
+    stores::create(host, &config, places).await?;
     Ok(config)
 }
 
-async fn create_store(
-    host: &Host,
-    config: &FsConfig,
-    store: StoreId,
-    disk: &Arc<dyn Disk>,
-) -> Result<Arc<StoreServer>, StartError> {
-    let identity = Identity { fs: config.fs, store, capacity_bytes: config.store_capacity_bytes };
-    StoreServer::create(host.clone(), disk.clone(), identity).await.map_err(|e| StartError::Store(store, e))
-}
-
-/// Stands in for a store that could not be opened.
-struct Absent;
-
-impl Storage for Absent {
-    fn put(&self, _: striped_log::fragment::Fragment) -> types::BoxFuture<Result<(), StorageError>> {
-        unavailable()
-    }
-    fn read(
-        &self,
-        _: types::FragmentId,
-        _: u16,
-        _: std::ops::Range<u32>,
-    ) -> types::BoxFuture<Result<Bytes, StorageError>> {
-        unavailable()
-    }
-    fn describe(
-        &self,
-        _: types::SegmentId,
-    ) -> types::BoxFuture<Result<Vec<striped_log::fragment::FragmentHeader>, StorageError>> {
-        unavailable()
-    }
-    fn list(
-        &self,
-        _: types::LogId,
-        _: u64,
-        _: usize,
-    ) -> types::BoxFuture<Result<Vec<striped_log::fragment::FragmentHeader>, StorageError>> {
-        unavailable()
-    }
-    fn segments(&self) -> types::BoxFuture<Result<Vec<(types::SegmentId, u64)>, StorageError>> {
-        unavailable()
-    }
-    fn delete(&self, _: Vec<types::SegmentId>) -> types::BoxFuture<Result<(), StorageError>> {
-        unavailable()
-    }
-    fn seal(&self, _: storage::api::Seal) -> types::BoxFuture<Result<storage::api::Seal, StorageError>> {
-        unavailable()
-    }
-    fn seals(&self) -> types::BoxFuture<Result<Vec<storage::api::Seal>, StorageError>> {
-        unavailable()
-    }
-    fn put_maps(&self, _: Maps) -> types::BoxFuture<Result<(), StorageError>> {
-        unavailable()
-    }
-    fn maps(&self) -> types::BoxFuture<Result<Maps, StorageError>> {
-        unavailable()
-    }
-    fn verify(&self, _: types::FragmentId) -> types::BoxFuture<Result<(), StorageError>> {
-        unavailable()
-    }
-    fn status(&self) -> types::BoxFuture<Result<storage::api::StoreStatus, StorageError>> {
-        unavailable()
-    }
-}
-
-fn unavailable<T: Send + 'static>() -> types::BoxFuture<Result<T, StorageError>> {
-    Box::pin(std::future::ready(Err(StorageError::Unavailable)))
-}
-
-/// The stores of a file system, as far as they can be opened, and what they say it is.
-struct Opened {
-    config: FsConfig,
-    by_id: Vec<(StoreId, Arc<dyn Storage>)>,
-    servers: Vec<Arc<StoreServer>>,
-}
-
-/// Opens a store; `None` if there is nothing in its folder.
-async fn open_store(host: &Host, disk: &Arc<dyn Disk>) -> Result<Option<Arc<StoreServer>>, String> {
-    let names = disk.list().await.map_err(|e| format!("its folder cannot be listed: {e}"))?;
-    if names.is_empty() {
-        return Ok(None);
-    }
-    StoreServer::open(host.clone(), disk.clone()).await.map(Some).map_err(|e| e.to_string())
-}
-
-async fn open_stores(host: &Host, disks: &[Option<Arc<dyn Disk>>]) -> Result<Opened, StartError> {
-    let mut opened: Vec<Option<Arc<StoreServer>>> = Vec::new();
-    let mut reasons = Vec::new();
-    let mut empty = Vec::new();
-    for (place, disk) in disks.iter().enumerate() {
-        let place = StoreId::new(place as u16);
-        let server = match disk {
-            None => Err("its folder is missing".to_string()),
-            Some(disk) => match host::timeout(&*host.clock, OPEN_TIMEOUT, open_store(host, disk)).await {
-                Ok(Ok(Some(server))) => Ok(server),
-                Ok(Ok(None)) => {
-                    empty.push((place, disk.clone()));
-                    Err("its folder is empty".to_string())
-                }
-                Ok(Err(reason)) => Err(reason),
-                Err(elapsed) => Err(format!("its disk does not answer: {elapsed}")),
-            },
-        };
-        opened.push(server.map_err(|reason| reasons.push(format!("{place}: {reason}"))).ok());
-    }
-    let mut newest = Maps::default();
-    for server in opened.iter().flatten() {
-        if let Ok(maps) = server.maps().await
-            && maps.epoch > newest.epoch
-        {
-            newest = maps;
-        }
-    }
-    let count = disks.len();
-    let servers: Vec<_> = opened.iter().flatten().cloned().collect();
-    let too_few =
-        |least| StartError::NotEnoughStores { opened: servers.len(), count, least, reasons: reasons.join("; ") };
-    if newest.epoch == 0 {
-        return Err(too_few(1));
-    }
-    let config = FsConfig::decode(&newest.bytes)?;
-    let least = usize::from(config.store_count) - usize::from(config.parity);
-    if usize::from(config.store_count) != count {
-        return Err(StartError::Impossible(format!(
-            "the file system has {} stores, but {count} folders were given",
-            config.store_count
-        )));
-    }
-    if servers.len() < least {
-        return Err(too_few(least));
-    }
-    for (place, server) in opened.iter().enumerate() {
-        let Some(identity) = server.as_ref().map(|s| s.identity()) else { continue };
-        let place = StoreId::new(place as u16);
-        if identity.store != place || identity.fs != config.fs {
-            return Err(StartError::Foreign { place, found: identity.store, fs: identity.fs });
-        }
-    }
-    for reason in &reasons {
-        tracing::warn!("a store is missing; the file system works without it: {reason}");
-    }
-    for (store, disk) in empty {
-        tracing::warn!(%store, "its folder is empty: starting it anew; `starling scrub --repair` restores its share");
-        let server = create_store(host, &config, store, &disk).await?;
-        server.put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
-        opened[usize::from(store.raw())] = Some(server);
-    }
-    let by_id = config.stores().zip(&opened).map(|(id, server)| {
-        let storage: Arc<dyn Storage> = match server {
-            Some(server) => server.clone(),
-            None => Arc::new(Absent),
-        };
-        (id, storage)
-    });
-    Ok(Opened { config, by_id: by_id.collect(), servers: opened.iter().flatten().cloned().collect() })
-}
-
 impl Machine {
-    /// Starts all roles over the disks given in the order of their stores (`None`: the disk is missing).
-    pub async fn start(host: Host, disks: &[Option<Arc<dyn Disk>>], run: Run) -> Result<Machine, StartError> {
-        let Opened { config, by_id, servers } = open_stores(&host, disks).await?;
+    /// Starts all roles over the places given in the order of their stores.
+    pub async fn start(host: Host, places: &[Place], run: Run) -> Result<Machine, StartError> {
+        let Opened { config, by_id, servers } = stores::open(&host, places).await?;
         let began = host.clock.now();
         let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
@@ -413,7 +244,7 @@ impl Machine {
         }
         let mut closed = Ok(());
         for store in &self.stores {
-            let close = host::timeout(&*self.host.clock, OPEN_TIMEOUT, store.close());
+            let close = host::timeout(&*self.host.clock, CLOSE_TIMEOUT, store.close());
             if let Err(e) = close.await.unwrap_or(Err(StorageError::Unavailable)) {
                 // The others are closed nevertheless.
                 closed = closed.and(Err(StartError::Storage(store.identity().store, e)));

@@ -1,8 +1,8 @@
 //! The behaviour that docs/semantics.md promises, on the whole core over simulated disks: the same checks that the model,
 //! `MemFs`, passes.
 
+use cluster::Place;
 use cluster::machine::{Create, Machine, Run, create};
-use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,16 +16,15 @@ fn run_all(block_size: u32, parity: u8) {
             let sim = Sim::new(number as u64);
             let machine = sim.machine("one");
             let host = machine.host();
-            let disks: Vec<Arc<dyn Disk>> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine)).collect();
+            let places: Vec<Place> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
             let run = async move {
                 let how = Create { parity, block_size, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES / 2) };
-                create(&host, &disks, how).await.expect("create");
-                let disks: Vec<_> = disks.into_iter().map(Some).collect();
+                create(&host, &places, how).await.expect("create");
                 let how = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-                let machine = Machine::start(host, &disks, how).await.expect("start");
+                let machine = Machine::start(host, &places, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;
                 machine.stop().await.expect("stop");
-                let machine = Machine::start(machine.host(), &disks, how).await.expect("start again");
+                let machine = Machine::start(machine.host(), &places, how).await.expect("start again");
                 let report = cluster::check::check(&machine, |_| {}).await.expect("check");
                 assert_eq!(report.problems, Vec::<String>::new());
             };

@@ -7,14 +7,13 @@
 use crate::settings::Geometry;
 use crate::usage;
 use anyhow::Context;
-use host::Disk;
+use cluster::Place;
 use host::real::RealDisk;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const STORES: &str = "stores.json";
 const VERSION: u32 = 1;
@@ -136,15 +135,15 @@ impl Folder {
         File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
     }
 
-    /// The disks of the stores; `None` for a folder that is not there.
-    pub fn disks(&self, folders: &[PathBuf]) -> anyhow::Result<Vec<Option<Arc<dyn Disk>>>> {
-        let open = |folder: &PathBuf| -> anyhow::Result<Option<Arc<dyn Disk>>> {
+    /// The places of the stores.
+    pub fn places(&self, folders: &[PathBuf]) -> anyhow::Result<Vec<Place>> {
+        let open = |folder: &PathBuf| -> anyhow::Result<Place> {
             let path = self.path.join(folder);
             if !path.is_dir() {
-                return Ok(None);
+                return Ok(Place::Missing);
             }
             let disk = RealDisk::open(&path).with_context(|| format!("store folder {}", path.display()))?;
-            Ok(Some(disk))
+            Ok(Place::Disk(disk))
         };
         folders.iter().map(open).collect()
     }

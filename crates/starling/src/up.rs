@@ -26,6 +26,7 @@ fn explain(e: StartError) -> anyhow::Error {
         | StartError::NotEnoughStores { .. }
         | StartError::Foreign { .. }
         | StartError::Config(_)
+        | StartError::Remote(..)
         | StartError::Store(..) => usage(e.to_string()),
         other => anyhow::Error::new(other).context("start the file system"),
     }
@@ -49,9 +50,9 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         Some(folders) => folders,
         None => {
             let folders = folder.make_stores(geometry)?;
-            let disks: Vec<_> = folder.disks(&folders)?.into_iter().flatten().collect();
+            let places = folder.places(&folders)?;
             let create = new_file_system(geometry);
-            let config = machine::create(host, &disks, create).await.map_err(explain)?;
+            let config = machine::create(host, &places, create).await.map_err(explain)?;
             folder.record_stores(folders.clone())?;
             let (fs, stores, parity) = (config.fs, config.store_count, config.parity);
             eprintln!(
@@ -65,7 +66,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let run = Run { cache_bytes: settings.cache_bytes, root_mode: 0o755, root_uid: uid, root_gid: gid };
-    let machine = Machine::start(host.clone(), &folder.disks(&folders)?, run).await.map_err(explain)?;
+    let machine = Machine::start(host.clone(), &folder.places(&folders)?, run).await.map_err(explain)?;
     let config = machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),

@@ -1,10 +1,13 @@
 //! The interface to a storage server, the same in one process, over a network and in the simulated world.
 
+pub use crate::checkpoint::Identity;
 use bytes::Bytes;
+use host::DiskSpace;
+use std::io;
 use std::ops::Range;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
-use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// Why a storage server did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -98,4 +101,24 @@ pub trait Storage: Send + Sync + 'static {
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
     /// Space and health.
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
+}
+
+/// What a storage server of another process has to serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// A store.
+    Store(Identity),
+    /// Nothing yet; what its disk has room for.
+    Empty(DiskSpace),
+}
+
+/// A storage server of another process. Until it is told which store to [`expect`](Self::expect), and whenever the server cannot be
+/// reached or has another store, everything of [`Storage`] is [`StorageError::Unavailable`].
+pub trait RemoteStorage: Storage {
+    /// What is there. Errors say what is in the way: it cannot be reached, it does not know the caller, it speaks another version.
+    fn presence(&self) -> BoxFuture<io::Result<Presence>>;
+    /// Makes an empty store there, and expects it from now on. Refused (`AlreadyExists`) if there is a store.
+    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>>;
+    /// From now on this store is used, once and as long as it is there.
+    fn expect(&self, fs: FsUuid, store: StoreId);
 }

@@ -7,9 +7,10 @@ use crate::operation::Generator;
 use crate::session::Session;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
+use cluster::Place;
 use cluster::machine::{Create, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
-use host::{Disk, SplitMix64, join_all};
+use host::{SplitMix64, join_all};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
@@ -393,9 +394,9 @@ impl World {
         for disk in &self.disks {
             disk.wipe();
         }
-        let disks: Vec<Arc<dyn Disk>> = self.disks.iter().map(|disk| disk.mount(on)).collect();
+        let places: Vec<Place> = self.disks.iter().map(|disk| disk.mount(on).into()).collect();
         let (host, create) = (on.host(), self.create);
-        let work = async move { cluster::machine::create(&host, &disks, create).await.map_err(failed) };
+        let work = async move { cluster::machine::create(&host, &places, create).await.map_err(failed) };
         self.on_machine(on, "create", work).await??;
         let running = self.start_without(on, &[]).await?;
         self.prepare_workers(&running).await?;
@@ -406,10 +407,10 @@ impl World {
 
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
         let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
-        let disks: Vec<Option<Arc<dyn Disk>>> = self.disks.iter().enumerate().map(mount).collect();
+        let places: Vec<Place> = self.disks.iter().enumerate().map(mount).map(Place::from).collect();
         let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let host = on.host();
-        let work = async move { Machine::start(host, &disks, run).await.map_err(|e| failed(format!("start: {e}"))) };
+        let work = async move { Machine::start(host, &places, run).await.map_err(|e| failed(format!("start: {e}"))) };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);
         self.say(|| format!("started: {:?}", machine.recovery));
         let kernel = Kernel::new(Arc::new(machine.client.clone()), on.host().clock);

@@ -1,0 +1,293 @@
+//! The stores of a file system: where they are, creating them, and opening as many as can be opened.
+
+use crate::config::FsConfig;
+use crate::machine::StartError;
+use bytes::Bytes;
+use host::{Disk, Host, join_all};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use storage::api::{Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
+use storage::server::{Identity, Server as StoreServer};
+use striped_log::fragment::{Fragment, FragmentHeader};
+use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
+
+/// How long a store may take to be opened before the others go on without it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long it may take to be closed.
+pub(crate) const CLOSE_TIMEOUT: Duration = OPEN_TIMEOUT;
+
+/// Where a store is, or was.
+#[derive(Clone)]
+pub enum Place {
+    /// A folder on a disk of this machine.
+    Disk(Arc<dyn Disk>),
+    /// A storage server of another process, reached or not.
+    Remote(Arc<dyn RemoteStorage>),
+    /// Nowhere: its folder is not there.
+    Missing,
+}
+
+impl From<Arc<dyn Disk>> for Place {
+    fn from(disk: Arc<dyn Disk>) -> Self {
+        Place::Disk(disk)
+    }
+}
+
+impl From<Option<Arc<dyn Disk>>> for Place {
+    fn from(disk: Option<Arc<dyn Disk>>) -> Self {
+        disk.map_or(Place::Missing, Place::Disk)
+    }
+}
+
+fn missing() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "its folder is missing")
+}
+
+/// The stores with their places.
+fn numbered(places: &[Place]) -> impl Iterator<Item = (StoreId, &Place)> {
+    places.iter().enumerate().map(|(at, place)| (StoreId::new(at as u16), place))
+}
+
+/// Bytes free at the fullest of the places, none of which may have a store.
+pub(crate) async fn free_bytes(places: &[Place]) -> Result<u64, StartError> {
+    let looks = numbered(places).map(|(store, place)| free_at(store, place)).collect();
+    let free: Result<Vec<u64>, StartError> = join_all(looks).await.into_iter().collect();
+    Ok(free?.into_iter().min().unwrap_or(0))
+}
+
+async fn free_at(store: StoreId, place: &Place) -> Result<u64, StartError> {
+    match place {
+        Place::Disk(disk) => {
+            if !disk.list().await?.is_empty() {
+                return Err(StartError::Exists(store));
+            }
+            Ok(disk.space().await?.free_bytes)
+        }
+        Place::Remote(remote) => match remote.presence().await {
+            Ok(Presence::Store(_)) => Err(StartError::Exists(store)),
+            Ok(Presence::Empty(space)) => Ok(space.free_bytes),
+            Err(error) => Err(StartError::Remote(store, error)),
+        },
+        Place::Missing => Err(missing().into()),
+    }
+}
+
+/// Makes a new file system's stores, with its configuration in them.
+pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place]) -> Result<(), StartError> {
+    let maps = Maps { epoch: 1, bytes: config.encode() };
+    for (store, place) in numbered(places) {
+        let opened = create_one(host, config, store, place).await?;
+        let failed = |e| StartError::Storage(store, e);
+        opened.storage().put_maps(maps.clone()).await.map_err(failed)?;
+        if let Open::Local(server) = opened {
+            server.close().await.map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Place) -> Result<Open, StartError> {
+    let identity = Identity { fs: config.fs, store, capacity_bytes: config.store_capacity_bytes };
+    match place {
+        Place::Disk(disk) => {
+            let server = StoreServer::create(host.clone(), disk.clone(), identity).await;
+            server.map(Open::Local).map_err(|e| StartError::Store(store, e))
+        }
+        Place::Remote(remote) => {
+            remote.initialise(identity).await.map_err(|e| StartError::Remote(store, e))?;
+            Ok(Open::Remote(remote.clone(), identity))
+        }
+        Place::Missing => Err(missing().into()),
+    }
+}
+
+/// A store that is there.
+#[derive(Clone)]
+enum Open {
+    Local(Arc<StoreServer>),
+    Remote(Arc<dyn RemoteStorage>, Identity),
+}
+
+impl Open {
+    fn identity(&self) -> Identity {
+        match self {
+            Open::Local(server) => server.identity(),
+            Open::Remote(_, identity) => *identity,
+        }
+    }
+
+    fn storage(&self) -> Arc<dyn Storage> {
+        match self {
+            Open::Local(server) => server.clone(),
+            Open::Remote(remote, _) => remote.clone(),
+        }
+    }
+}
+
+/// Why there is no store at a place.
+enum NotOpen {
+    /// It can be started anew.
+    Empty,
+    /// What is wrong.
+    Bad(String),
+}
+
+async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
+    match place {
+        Place::Missing => Err(NotOpen::Bad(missing().to_string())),
+        Place::Remote(remote) => match remote.presence().await {
+            Ok(Presence::Store(identity)) => {
+                remote.expect(identity.fs, identity.store);
+                Ok(Open::Remote(remote.clone(), identity))
+            }
+            Ok(Presence::Empty(_)) => Err(NotOpen::Empty),
+            Err(error) => Err(NotOpen::Bad(error.to_string())),
+        },
+        Place::Disk(disk) => {
+            let names = disk.list().await;
+            if names.map_err(|e| NotOpen::Bad(format!("its folder cannot be listed: {e}")))?.is_empty() {
+                return Err(NotOpen::Empty);
+            }
+            let server = StoreServer::open(host.clone(), disk.clone()).await;
+            server.map(Open::Local).map_err(|e| NotOpen::Bad(e.to_string()))
+        }
+    }
+}
+
+/// The stores of a file system, as far as they can be opened, and what they say it is.
+pub(crate) struct Opened {
+    pub(crate) config: FsConfig,
+    pub(crate) by_id: Vec<(StoreId, Arc<dyn Storage>)>,
+    /// Those of this process, to be closed at the end.
+    pub(crate) servers: Vec<Arc<StoreServer>>,
+}
+
+/// Opens the stores at `places`, in their order. What is empty is started anew.
+pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartError> {
+    let open_in_time = |place| async move {
+        let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
+        opened.unwrap_or_else(|elapsed| Err(NotOpen::Bad(format!("its disk does not answer: {elapsed}"))))
+    };
+    let mut opened: Vec<Option<Open>> = Vec::new();
+    let (mut reasons, mut empty) = (Vec::new(), Vec::new());
+    for (at, result) in join_all(places.iter().map(open_in_time).collect()).await.into_iter().enumerate() {
+        let store = StoreId::new(at as u16);
+        match &result {
+            Ok(_) => {}
+            Err(NotOpen::Empty) => {
+                reasons.push(format!("{store}: its folder is empty"));
+                empty.push(store);
+            }
+            Err(NotOpen::Bad(reason)) => reasons.push(format!("{store}: {reason}")),
+        }
+        opened.push(result.ok());
+    }
+    let mut newest = Maps::default();
+    for store in opened.iter().flatten() {
+        if let Ok(maps) = store.storage().maps().await
+            && maps.epoch > newest.epoch
+        {
+            newest = maps;
+        }
+    }
+    let count = places.len();
+    let opened_count = opened.iter().flatten().count();
+    let too_few =
+        |least| StartError::NotEnoughStores { opened: opened_count, count, least, reasons: reasons.join("; ") };
+    if newest.epoch == 0 {
+        return Err(too_few(1));
+    }
+    let config = FsConfig::decode(&newest.bytes)?;
+    let least = usize::from(config.store_count) - usize::from(config.parity);
+    if usize::from(config.store_count) != count {
+        return Err(StartError::Impossible(format!(
+            "the file system has {} stores, but {count} were given",
+            config.store_count
+        )));
+    }
+    if opened_count < least {
+        return Err(too_few(least));
+    }
+    for (place, store) in config.stores().zip(&opened) {
+        let Some(identity) = store.as_ref().map(Open::identity) else { continue };
+        if identity.store != place || identity.fs != config.fs {
+            return Err(StartError::Foreign { place, found: identity.store, fs: identity.fs });
+        }
+    }
+    for reason in &reasons {
+        tracing::warn!("a store is missing; the file system works without it: {reason}");
+    }
+    for store in empty {
+        tracing::warn!(%store, "its folder is empty: starting it anew; `starling scrub --repair` restores its share");
+        let at = usize::from(store.raw());
+        let anew = create_one(host, &config, store, &places[at]).await?;
+        anew.storage().put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
+        opened[at] = Some(anew);
+    }
+    let by_id = config.stores().zip(opened.iter().zip(places)).map(|(id, opened)| {
+        let storage: Arc<dyn Storage> = match opened {
+            (Some(store), _) => store.storage(),
+            // It may come back.
+            (None, Place::Remote(remote)) => {
+                remote.expect(config.fs, id);
+                remote.clone()
+            }
+            (None, _) => Arc::new(Absent),
+        };
+        (id, storage)
+    });
+    let by_id = by_id.collect();
+    let servers = opened.into_iter().flatten().filter_map(|store| match store {
+        Open::Local(server) => Some(server),
+        Open::Remote(..) => None,
+    });
+    Ok(Opened { config, by_id, servers: servers.collect() })
+}
+
+/// Stands in for a store that could not be opened.
+struct Absent;
+
+impl Storage for Absent {
+    fn put(&self, _: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn read(&self, _: FragmentId, _: u16, _: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        unavailable()
+    }
+    fn describe(&self, _: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        unavailable()
+    }
+    fn list(&self, _: LogId, _: u64, _: usize) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        unavailable()
+    }
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
+        unavailable()
+    }
+    fn delete(&self, _: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn seal(&self, _: Seal) -> BoxFuture<Result<Seal, StorageError>> {
+        unavailable()
+    }
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
+        unavailable()
+    }
+    fn put_maps(&self, _: Maps) -> BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
+        unavailable()
+    }
+    fn verify(&self, _: FragmentId) -> BoxFuture<Result<(), StorageError>> {
+        unavailable()
+    }
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
+        unavailable()
+    }
+}
+
+fn unavailable<T: Send + 'static>() -> BoxFuture<Result<T, StorageError>> {
+    Box::pin(std::future::ready(Err(StorageError::Unavailable)))
+}
