@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
 use storage::server::{Identity, Server as StoreServer};
+use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
 
@@ -60,7 +61,7 @@ pub(crate) async fn free_bytes(places: &[Place]) -> Result<u64, StartError> {
 async fn free_at(store: StoreId, place: &Place) -> Result<u64, StartError> {
     match place {
         Place::Disk(disk) => {
-            if !disk.list().await?.is_empty() {
+            if !is_empty(disk.as_ref()).await? {
                 return Err(StartError::Exists(store));
             }
             Ok(disk.space().await?.free_bytes)
@@ -97,6 +98,7 @@ async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Plac
         }
         Place::Remote(remote) => {
             remote.initialise(identity).await.map_err(|e| StartError::Remote(store, e))?;
+            remote.expect(identity.fs, identity.store).await;
             Ok(Open::Remote(remote.clone(), identity))
         }
         Place::Missing => Err(missing().into()),
@@ -139,15 +141,15 @@ async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
         Place::Missing => Err(NotOpen::Bad(missing().to_string())),
         Place::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(identity)) => {
-                remote.expect(identity.fs, identity.store);
+                remote.expect(identity.fs, identity.store).await;
                 Ok(Open::Remote(remote.clone(), identity))
             }
             Ok(Presence::Empty(_)) => Err(NotOpen::Empty),
             Err(error) => Err(NotOpen::Bad(error.to_string())),
         },
         Place::Disk(disk) => {
-            let names = disk.list().await;
-            if names.map_err(|e| NotOpen::Bad(format!("its folder cannot be listed: {e}")))?.is_empty() {
+            let empty = is_empty(disk.as_ref()).await;
+            if empty.map_err(|e| NotOpen::Bad(format!("its folder cannot be listed: {e}")))? {
                 return Err(NotOpen::Empty);
             }
             let server = StoreServer::open(host.clone(), disk.clone()).await;
@@ -186,7 +188,8 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
     }
     let mut newest = Maps::default();
     for store in opened.iter().flatten() {
-        if let Ok(maps) = store.storage().maps().await
+        let asked = host::timeout(&*host.clock, OPEN_TIMEOUT, store.storage().maps()).await;
+        if let Ok(Ok(maps)) = asked
             && maps.epoch > newest.epoch
         {
             newest = maps;
@@ -226,19 +229,19 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         anew.storage().put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
         opened[at] = Some(anew);
     }
-    let by_id = config.stores().zip(opened.iter().zip(places)).map(|(id, opened)| {
+    let mut by_id: Vec<(StoreId, Arc<dyn Storage>)> = Vec::new();
+    for (id, opened) in config.stores().zip(opened.iter().zip(places)) {
         let storage: Arc<dyn Storage> = match opened {
             (Some(store), _) => store.storage(),
-            // It may come back.
+            // It may come back. Nobody waits for that.
             (None, Place::Remote(remote)) => {
-                remote.expect(config.fs, id);
+                drop(remote.expect(config.fs, id));
                 remote.clone()
             }
             (None, _) => Arc::new(Absent),
         };
-        (id, storage)
-    });
-    let by_id = by_id.collect();
+        by_id.push((id, storage));
+    }
     let servers = opened.into_iter().flatten().filter_map(|store| match store {
         Open::Local(server) => Some(server),
         Open::Remote(..) => None,

@@ -17,6 +17,14 @@ pub struct Args {
 pub enum Command {
     /// Run a file system and mount it; create it on first use.
     Up(Up),
+    /// Serve one storage server from a folder, for `up --store` of this or another machine.
+    Store(Store),
+    /// Make the keys for stores on other machines.
+    #[command(after_help = "Examples:
+  starling keys ./keys                                 prints what to copy where
+  starling store ./s0 --listen 0.0.0.0:7450 --keys ./keys
+  starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450 --store tls://three:7450")]
+    Keys(Keys),
     /// Commit everything, unmount, and end the process that serves the mount.
     #[command(after_help = "Examples:\n  starling down ./mnt")]
     Down(Mounted),
@@ -77,12 +85,44 @@ pub struct Fsck {
     pub json: bool,
 }
 
+/// Arguments of `store`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling store ./s0 --listen 127.0.0.1:7450 --background
+  starling store /disk1/s --listen 0.0.0.0:7450 --keys ./keys
+  starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451 --store /disk3/s
+
+An empty folder becomes a store when `up` creates a file system over it, or starts one whose store there was lost. SIGINT and SIGTERM
+close the store. Without --keys only this machine can reach it, and every user of this machine can.")]
+pub struct Store {
+    /// The store's folder; made if it is not there.
+    pub folder: PathBuf,
+    /// Address and port to listen at; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: String,
+    /// A folder with keys from `starling keys`: serve over TLS, and only those who have keys of the same making.
+    #[arg(long, value_name = "DIR")]
+    pub keys: Option<PathBuf>,
+    /// Detach from the terminal once listening; the log is starling.log in the folder.
+    #[arg(long)]
+    pub background: bool,
+}
+
+/// Arguments of `keys`.
+#[derive(ClapArgs, Debug)]
+pub struct Keys {
+    /// A new folder for them.
+    pub folder: PathBuf,
+}
+
 /// Arguments of `up`.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling up ./mnt --data ./data                      five stores below ./data, one parity fragment per stripe
   starling up ./mnt --data ./data --parity 2           survives any two stores
   starling up ./mnt --data ./data --store /disk1/s --store /disk2/s --store /disk3/s
+  starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451   stores that `starling store` serves
+  starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450
   starling up ./mnt --data ./data --background         returns when mounted; end it with `starling down ./mnt`
 
 Sizes: bytes, or with KiB, MiB, GiB, TiB. Stores, parity, block size and store size are fixed when the file system is
@@ -97,9 +137,13 @@ pub struct Up {
     /// Number of storage servers (at creation) [default: 5].
     #[arg(long)]
     pub stores: Option<u16>,
-    /// A storage server's folder, repeated for each, in place of folders below --data (at creation).
-    #[arg(long = "store", value_name = "PATH", conflicts_with = "stores")]
+    /// A storage server, repeated for each, in place of folders below --data: a folder, or tcp://HOST:PORT or tls://HOST:PORT where
+    /// `starling store` serves one. Later, all in the same order, where they are now.
+    #[arg(long = "store", value_name = "PLACE", conflicts_with = "stores")]
     pub store: Vec<PathBuf>,
+    /// A folder with keys from `starling keys`, for tls:// stores [default: the last one given].
+    #[arg(long, value_name = "DIR")]
+    pub keys: Option<PathBuf>,
     /// Parity fragments per stripe: how many stores may be bad at once (at creation) [default: 1].
     #[arg(long)]
     pub parity: Option<u8>,

@@ -43,6 +43,7 @@ pub async fn collect(served: &Served) -> Value {
         .map(|s| {
             json!({
                 "id": s.id.raw(),
+                "place": served.places.get(usize::from(s.id.raw())).map(ToString::to_string),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
                 "writable": s.status.as_ref().map(|t| t.writable),
@@ -129,12 +130,13 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             _ => String::new(),
         };
         println!(
-            "store {:<7} {}: {} of {} used, {} fragments{read_only}{damaged}",
+            "store {:<7} {}: {} of {} used, {} fragments{read_only}{damaged}, {}",
             store["id"],
             text(&store["state"]),
             bytes(&store["used_bytes"]),
             bytes(&store["capacity_bytes"]),
-            store["fragments"]
+            store["fragments"].as_u64().map_or("?".to_string(), |n| n.to_string()),
+            text(&store["place"])
         );
     }
     let space = &s["space"];

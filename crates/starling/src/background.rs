@@ -1,19 +1,18 @@
-//! `starling up --background`: the same command again without `--background`, in a session of its own, logging to the
-//! data folder. Returns when that process serves, or says why it does not.
+//! `--background`: the same command again without `--background`, in a session of its own, logging to the data folder or
+//! the store's folder. Returns when that process serves, or says why it does not.
 
-use crate::settings::Settings;
-use crate::{up, usage};
+use crate::usage;
 use anyhow::Context;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-/// See the module's header.
-pub fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&settings.data)
-        .map_err(|e| usage(format!("cannot make the data folder {}: {e}", settings.data.display())))?;
-    let log_path = settings.data.join("starling.log");
+/// See the module's header. `ready` is what the first line begins with when the process serves.
+pub fn start(folder: &Path, ready: &str) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(folder).map_err(|e| usage(format!("cannot make the folder {}: {e}", folder.display())))?;
+    let log_path = folder.join(storage::site::LOG);
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
     let log = log.map_err(|e| usage(format!("{}: {e}", log_path.display())))?;
     let before = log.metadata().context("log file")?.len();
@@ -28,7 +27,7 @@ pub fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     let stdout = child.stdout.take().context("output of the background process")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("output of the background process")?;
-    if line.starts_with(up::READY) {
+    if line.starts_with(ready) {
         print!("{line}");
         println!("serving as process {}; its log: {}", child.id(), log_path.display());
         return Ok(ExitCode::SUCCESS);

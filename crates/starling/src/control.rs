@@ -47,6 +47,8 @@ pub enum Request {
 pub struct Served {
     /// The roles.
     pub machine: Machine,
+    /// Where its stores are, in their order.
+    pub places: Vec<crate::location::Location>,
     /// The mount, until it ends.
     pub mount: Mutex<Option<fuse::Mount>>,
 }

@@ -1,29 +1,43 @@
 //! The data folder.
 //!
-//! `stores.json` lists the stores' folders in their order (fixed at creation), `lock` is locked by the process that serves
+//! `stores.json` lists the stores' places in their order and names the folder with the keys, `lock` is locked by the process that serves
 //! the file system, `control.sock` leads to it, `store-N/` are the stores unless they are elsewhere, `starling.log` is where
 //! a background process logs.
 
+use crate::location::Location;
 use crate::settings::Geometry;
-use crate::usage;
+use crate::{keys, usage};
 use anyhow::Context;
 use cluster::Place;
+use host::Host;
 use host::real::RealDisk;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use storage::tcp::{Address, Remote};
 
 const STORES: &str = "stores.json";
-const VERSION: u32 = 1;
+/// Version 1 had folders only, and no keys.
+const VERSION: u32 = 2;
 
-#[derive(Serialize, Deserialize)]
+/// What `stores.json` has.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-struct Stores {
+pub struct Stores {
     version: u32,
-    /// Relative ones are relative to the data folder.
-    folders: Vec<PathBuf>,
+    /// Where the stores are. Relative folders are relative to the data folder.
+    #[serde(alias = "folders")]
+    pub places: Vec<Location>,
+    /// The folder with the keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// A locked data folder.
@@ -89,44 +103,61 @@ impl Folder {
         &self.path
     }
 
-    /// The stores' folders; `None` if there is no file system yet.
-    pub fn stores(&self) -> anyhow::Result<Option<Vec<PathBuf>>> {
+    /// The stores; `None` if there is no file system yet.
+    pub fn stores(&self) -> anyhow::Result<Option<Stores>> {
         let path = self.path.join(STORES);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(usage(format!("{}: {e}", path.display()))),
         };
-        let stores: Stores = serde_json::from_str(&text)
-            .map_err(|e| usage(format!("{} is damaged ({e}): restore it, or write it anew by hand", path.display())))?;
-        if stores.version != VERSION {
-            let version = stores.version;
+        let damaged = |e: serde_json::Error| {
+            usage(format!("{} is damaged ({e}): restore it, or write it anew by hand", path.display()))
+        };
+        let Versioned { version } = serde_json::from_str(&text).map_err(damaged)?;
+        if version > VERSION {
             return Err(usage(format!(
-                "{} has version {version}, this program knows {VERSION}: use a newer starling",
+                "{} has version {version}, this program knows up to {VERSION}: use a newer starling",
                 path.display()
             )));
         }
-        Ok(Some(stores.folders.into_iter().map(|f| self.path.join(f)).collect()))
+        let stores: Stores = serde_json::from_str(&text).map_err(damaged)?;
+        Ok(Some(Stores { version: VERSION, ..stores }))
     }
 
-    /// Chooses and makes the stores' folders of a new file system.
-    pub fn make_stores(&self, geometry: &Geometry) -> anyhow::Result<Vec<PathBuf>> {
-        let folders: Vec<PathBuf> = if geometry.store.is_empty() {
-            (0..geometry.store_count()).map(|i| PathBuf::from(format!("store-{i}"))).collect()
-        } else {
-            let absolute = geometry.store.iter().map(std::path::absolute);
-            absolute.collect::<Result<_, _>>().map_err(|e| usage(format!("--store: {e}")))?
+    /// The stores of a new file system: those asked for, or folders below this one.
+    pub fn new_stores(&self, geometry: &Geometry) -> anyhow::Result<Stores> {
+        let places = match geometry.store.is_empty() {
+            true => (0..geometry.store_count()).map(|i| Location::Folder(format!("store-{i}").into())).collect(),
+            false => self.absolute(&geometry.store)?,
         };
-        for folder in &folders {
-            let path = self.path.join(folder);
-            std::fs::create_dir_all(&path).map_err(|e| usage(format!("store folder {}: {e}", path.display())))?;
-        }
-        Ok(folders)
+        Ok(Stores { version: VERSION, places, keys: None })
     }
 
-    /// Records the stores' folders, once the file system has been created.
-    pub fn record_stores(&self, folders: Vec<PathBuf>) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(&Stores { version: VERSION, folders })?;
+    /// Places as given on the command line, with folders by their absolute paths.
+    pub fn absolute(&self, places: &[Location]) -> anyhow::Result<Vec<Location>> {
+        let absolute = |place: &Location| match place {
+            Location::Folder(path) => Ok(Location::Folder(std::path::absolute(path)?)),
+            server => Ok(server.clone()),
+        };
+        let places: std::io::Result<_> = places.iter().map(absolute).collect();
+        places.map_err(|e| usage(format!("--store: {e}")))
+    }
+
+    /// Makes the stores' folders of a new file system.
+    pub fn make_folders(&self, stores: &Stores) -> anyhow::Result<()> {
+        for place in &stores.places {
+            if let Location::Folder(folder) = place {
+                let path = self.path.join(folder);
+                std::fs::create_dir_all(&path).map_err(|e| usage(format!("store folder {}: {e}", path.display())))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the stores.
+    pub fn record_stores(&self, stores: &Stores) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(stores)?;
         let (path, temporary) = (self.path.join(STORES), self.path.join("stores.json.new"));
         let mut file = File::create(&temporary).context("stores.json")?;
         file.write_all(text.as_bytes()).context("stores.json")?;
@@ -135,16 +166,35 @@ impl Folder {
         File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
     }
 
-    /// The places of the stores.
-    pub fn places(&self, folders: &[PathBuf]) -> anyhow::Result<Vec<Place>> {
-        let open = |folder: &PathBuf| -> anyhow::Result<Place> {
-            let path = self.path.join(folder);
-            if !path.is_dir() {
-                return Ok(Place::Missing);
+    /// The places of the stores, as the machine takes them. Folders are locked until they are dropped.
+    pub fn places(&self, host: &Host, stores: &Stores) -> anyhow::Result<Vec<Place>> {
+        let keys = match (&stores.keys, stores.places.iter().find(|p| matches!(p, Location::Server { tls: true, .. })))
+        {
+            (_, None) => None,
+            (Some(keys), Some(_)) => Some(keys::of_mount(keys)?),
+            (None, Some(place)) => {
+                return Err(usage(format!("{place} needs keys: give --keys (`starling keys` makes them)")));
             }
-            let disk = RealDisk::open(&path).with_context(|| format!("store folder {}", path.display()))?;
-            Ok(Place::Disk(disk))
         };
-        folders.iter().map(open).collect()
+        let open = |place: &Location| match place {
+            Location::Folder(folder) => self.folder_place(folder),
+            Location::Server { tls, host: name, port } => {
+                let keys = keys.clone().filter(|_| *tls);
+                let address = Address { host: name.clone(), port: *port, keys };
+                Ok(Place::Remote(Remote::new(host.clone(), address)))
+            }
+        };
+        stores.places.iter().map(open).collect()
+    }
+
+    fn folder_place(&self, folder: &Path) -> anyhow::Result<Place> {
+        let path = self.path.join(folder);
+        if !path.is_dir() {
+            return Ok(Place::Missing);
+        }
+        let disk = RealDisk::open(&path).with_context(|| format!("store folder {}", path.display()))?;
+        let busy = |_| usage(format!("store folder {} is in use by another process", path.display()));
+        disk.lock().map_err(busy)?;
+        Ok(Place::Disk(disk))
     }
 }

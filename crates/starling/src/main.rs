@@ -2,7 +2,8 @@
 //!
 //! - `args`: the command line; `settings`: it and the configuration file, checked.
 //! - `folder`: the data folder: its lock, its list of stores.
-//! - `up`: runs and mounts a file system; `background`: the same, detached.
+//! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
+//! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
@@ -15,13 +16,17 @@ mod background;
 mod control;
 mod folder;
 mod fsck;
+mod keys;
+mod location;
 mod settings;
 mod size;
+mod store;
 mod up;
 
 use anyhow::Context;
 use args::{Args, Command};
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// An error of the one who asks: exit code 2.
@@ -70,16 +75,31 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
             match up.background {
-                true => background::start(&settings),
+                true => background::start(&settings.data, up::READY),
                 false => runtime()?.block_on(up::run(settings)),
             }
         }
+        Command::Store(store) => match store.background {
+            true => background::start(&store.folder, store::READY),
+            // One thread: beside those of its disk, a store has too little to do for hand-overs to pay.
+            false => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.context("start the runtime")?.block_on(store::run(store))
+            }
+        },
+        Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
         Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint)),
         Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
         Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
     }
+}
+
+/// Prints a line. Whoever started this process may have gone with the other end of standard output: then nobody is told.
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -1,6 +1,7 @@
 //! Settings of `up`: the configuration file under the command line, checked.
 
 use crate::args::Up;
+use crate::location::Location;
 use crate::{size, usage};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ const STORES_DEFAULT: u16 = 5;
 struct File {
     stores: Option<u16>,
     store: Option<Vec<PathBuf>>,
+    keys: Option<PathBuf>,
     parity: Option<u8>,
     block_size: Option<String>,
     store_size: Option<String>,
@@ -27,8 +29,8 @@ struct File {
 pub struct Geometry {
     /// Number of stores.
     pub stores: Option<u16>,
-    /// Their folders.
-    pub store: Vec<PathBuf>,
+    /// Where they are.
+    pub store: Vec<Location>,
     /// Parity fragments.
     pub parity: Option<u8>,
     /// Block size in bytes.
@@ -53,6 +55,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// For creation.
     pub geometry: Geometry,
+    /// The folder with keys.
+    pub keys: Option<PathBuf>,
     /// Bound of the data cache.
     pub cache_bytes: u64,
     /// Let other users in.
@@ -80,9 +84,10 @@ impl Settings {
         if cache_bytes < CACHE_BYTES_MIN {
             return Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))));
         }
+        let store = if up.store.is_empty() { file.store.unwrap_or_default() } else { up.store.clone() };
         let geometry = Geometry {
             stores: up.stores.or(file.stores),
-            store: if up.store.is_empty() { file.store.unwrap_or_default() } else { up.store.clone() },
+            store: store.iter().map(|written| Location::parse(written)).collect::<Result<_, _>>()?,
             parity: up.parity.or(file.parity),
             block_size,
             store_size: bytes("store-size", &up.store_size.clone().or(file.store_size))?,
@@ -94,6 +99,7 @@ impl Settings {
             mountpoint: up.mountpoint.clone(),
             data: up.data.clone(),
             geometry,
+            keys: up.keys.clone().or(file.keys),
             cache_bytes,
             allow_other: up.allow_other || file.allow_other.unwrap_or(false),
         })

@@ -2,13 +2,12 @@
 
 use crate::control::{self, Served, Server};
 use crate::folder::Folder;
+use crate::location::Location;
 use crate::settings::{Geometry, Settings};
-use crate::{size, usage};
+use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, Machine, Run, StartError};
 use host::Host;
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,30 +42,37 @@ fn new_file_system(geometry: &Geometry) -> Create {
 }
 
 /// Starts the roles over a data folder, creating the file system if there is none.
-async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<Machine> {
+async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(Machine, Vec<Location>)> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
-    let folders: Vec<PathBuf> = match known {
-        Some(folders) => folders,
-        None => {
-            let folders = folder.make_stores(geometry)?;
-            let places = folder.places(&folders)?;
-            let create = new_file_system(geometry);
-            let config = machine::create(host, &places, create).await.map_err(explain)?;
-            folder.record_stores(folders.clone())?;
-            let (fs, stores, parity) = (config.fs, config.store_count, config.parity);
-            eprintln!(
-                "created file system {fs}: {stores} stores of {}, parity {parity}, blocks of {}",
-                size::show(config.store_capacity_bytes),
-                size::show(config.block_size.into())
-            );
-            folders
-        }
+    let mut stores = match &known {
+        Some(known) => known.clone(),
+        None => folder.new_stores(geometry)?,
     };
+    if let Some(keys) = &settings.keys {
+        stores.keys = Some(std::path::absolute(keys).map_err(|e| usage(format!("--keys: {e}")))?);
+    }
+    if !geometry.store.is_empty() {
+        stores.places = folder.absolute(&geometry.store)?;
+    }
+    if known.is_none() {
+        folder.make_folders(&stores)?;
+    }
+    let places = folder.places(host, &stores)?;
+    if known.is_none() {
+        let config = machine::create(host, &places, new_file_system(geometry)).await.map_err(explain)?;
+        folder.record_stores(&stores)?;
+        let (fs, count, parity) = (config.fs, config.store_count, config.parity);
+        eprintln!(
+            "created file system {fs}: {count} stores of {}, parity {parity}, blocks of {}",
+            size::show(config.store_capacity_bytes),
+            size::show(config.block_size.into())
+        );
+    }
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let run = Run { cache_bytes: settings.cache_bytes, root_mode: 0o755, root_uid: uid, root_gid: gid };
-    let machine = Machine::start(host.clone(), &folder.places(&folders)?, run).await.map_err(explain)?;
+    let machine = Machine::start(host.clone(), &places, run).await.map_err(explain)?;
     let config = machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
@@ -81,7 +87,11 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
             return Err(usage(format!("{flag} was fixed at {is} when the file system was created: leave it out")));
         }
     }
-    Ok(machine)
+    if known.is_some_and(|known| known != stores) {
+        // They have moved, and what was given is where they are.
+        folder.record_stores(&stores)?;
+    }
+    Ok((machine, stores.places))
 }
 
 /// Runs until a signal, `starling down` or an unmount ends it.
@@ -96,7 +106,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(explain)?;
     }
     let folder = Folder::open(&settings.data, true)?;
-    let machine = start(&host, &folder, &settings).await?;
+    let (machine, places) = start(&host, &folder, &settings).await?;
     if machine.recovery.segment_count > 0 {
         let r = machine.recovery;
         eprintln!("recovered: {} segments with {} changes in {:?}", r.segment_count, r.delta_count, r.time);
@@ -117,7 +127,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         }
     };
     let closed = mount.closed();
-    let served = Arc::new(Served { machine, mount: Mutex::new(Some(mount)) });
+    let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)) });
     let server = Server::start(&socket, served.clone()).context("control socket")?;
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
@@ -137,10 +147,4 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     stopped?;
     say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints a line. Whoever started this process may have gone with the other end of standard output: then nobody is told.
-fn say(line: &str) {
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -117,8 +117,8 @@ pub enum Presence {
 pub trait RemoteStorage: Storage {
     /// What is there. Errors say what is in the way: it cannot be reached, it does not know the caller, it speaks another version.
     fn presence(&self) -> BoxFuture<io::Result<Presence>>;
-    /// Makes an empty store there, and expects it from now on. Refused (`AlreadyExists`) if there is a store.
+    /// Makes an empty store there. Refused if there is a store.
     fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>>;
-    /// From now on this store is used, once and as long as it is there.
-    fn expect(&self, fs: FsUuid, store: StoreId);
+    /// From now on this store is used, whenever it is there. Done when it is, or when it was seen that it is not.
+    fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()>;
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
 //! - [`server`]: the server over a [`host::Disk`].
-//! - [`wire`]: the interface as bytes; `tcp` (with the feature of that name): a server over a network.
+//! - [`site`]: a folder that a process serves, with a store or without.
+//! - [`wire`]: the interface as bytes; `tcp` (with the feature of that name): a site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
 //! Pure: `space` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
@@ -17,6 +18,7 @@ mod packed;
 mod recovery;
 pub mod server;
 mod shared;
+pub mod site;
 mod space;
 #[cfg(feature = "tcp")]
 pub mod tcp;

@@ -1,24 +1,33 @@
 //! The storage interface as bytes: requests, answers, and the greeting that comes before them. Pure.
 //!
-//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then frames follow, both ways: u32 length
-//! of what follows, u64 number that pairs an answer with its request, u8 kind, fields. A fragment's payload or the bytes
-//! that were read come last in their frame and are not copied. All integers are little-endian.
+//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then frames follow, both ways: u32 length of
+//! the head, u32 length of the tail, head, tail. The head is a u64 number that pairs an answer with its request, a u8 kind, and
+//! fields. The tail is a fragment's payload or the bytes that were read, and is not copied; of other frames it is
+//! empty. All integers are little-endian.
+//!
+//! Before anything else of a store may be asked, the connection must be attached to it by name ([`Request::Attach`]): another store
+//! that stands at the same address by now has segments of the same names.
 //!
 //! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more memory than the frame has.
 
-use crate::api::{Maps, Seal, StorageError, StoreStatus};
+use crate::api::{Identity, Maps, Presence, Seal, StorageError, StoreStatus};
 use bytes::Bytes;
+use host::DiskSpace;
 use std::ops::Range;
-use striped_log::fragment::{Fragment, FragmentHeader, HEADER_LEN};
+use striped_log::fragment::{FRAGMENT_LEN_MAX, Fragment, FragmentHeader, HEADER_LEN};
 use types::codec::{DecodeError, Put, Reader};
-use types::{FragmentId, LogId, SegmentId, StoreId};
+use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
-/// Longest frame in bytes, without its length field.
-pub const FRAME_LEN_MAX: u32 = 64 << 20;
+/// Bytes of the two lengths before each frame.
+pub const LENGTHS_LEN: usize = 8;
+/// Longest head of a frame in bytes.
+pub const HEAD_LEN_MAX: u32 = 64 << 20;
+/// Longest tail.
+pub const TAIL_LEN_MAX: u32 = FRAGMENT_LEN_MAX;
 /// Most headers that one `list` answer may have, unless one seq has more.
 pub const LIST_COUNT_MAX: u32 = 16 << 10;
 
@@ -44,14 +53,32 @@ pub fn check_greeting(bytes: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// A call of [`Storage`](crate::api::Storage); see there.
+/// The lengths of a frame's head and tail.
+pub fn lengths(bytes: [u8; LENGTHS_LEN]) -> Result<(usize, usize), DecodeError> {
+    let r = &mut Reader::new(&bytes);
+    let (head, tail) = (r.u32("head length")?, r.u32("tail length")?);
+    if head > HEAD_LEN_MAX || tail > TAIL_LEN_MAX {
+        return Err(DecodeError::Invalid("frame length"));
+    }
+    Ok((head as usize, tail as usize))
+}
+
+/// A call of [`Storage`](crate::api::Storage) or [`RemoteStorage`](crate::api::RemoteStorage); see there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are the arguments of the methods")]
 pub enum Request {
     Put(Fragment),
-    Read { id: FragmentId, attempt: u16, range: Range<u32> },
+    Read {
+        id: FragmentId,
+        attempt: u16,
+        range: Range<u32>,
+    },
     Describe(SegmentId),
-    List { log: LogId, from_seq: u64, count_max: u32 },
+    List {
+        log: LogId,
+        from_seq: u64,
+        count_max: u32,
+    },
     Segments,
     Delete(Vec<SegmentId>),
     Seal(Seal),
@@ -60,6 +87,13 @@ pub enum Request {
     Maps,
     Verify(FragmentId),
     Status,
+    Presence,
+    Initialise(Identity),
+    /// From now on, requests of this connection are for this store.
+    Attach {
+        fs: FsUuid,
+        store: StoreId,
+    },
 }
 
 /// What a call came to.
@@ -83,18 +117,23 @@ pub enum Answer {
     Maps(Maps),
     /// Of `status`.
     Status(StoreStatus),
+    /// Of `presence`.
+    Presence(Presence),
+    /// `initialise` or attaching was refused, in words.
+    Not(String),
 }
 
-/// A frame in two pieces, the second possibly empty: what was encoded, length field included, and what was not copied.
+/// A frame in two pieces, the second possibly empty: what was encoded, lengths included, and what was not copied.
 pub type Frame = [Bytes; 2];
 
 fn frame(number: u64, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Frame {
-    let mut out = Vec::with_capacity(64);
+    let mut out = Vec::with_capacity(LENGTHS_LEN + 16 + HEADER_LEN);
     out.put_u32(0);
+    out.put_u32(tail.len() as u32);
     out.put_u64(number);
     out.put_u8(kind);
     fields(&mut out);
-    let len = (out.len() - 4 + tail.len()) as u32;
+    let len = (out.len() - LENGTHS_LEN) as u32;
     out[..4].copy_from_slice(&len.to_le_bytes());
     [out.into(), tail]
 }
@@ -142,15 +181,29 @@ fn list<T>(
     (0..r.count(each, what)?).map(|_| item(r)).collect()
 }
 
-/// What is left of the frame that `r` reads.
-fn tail(frame: &Bytes, r: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
-    let begin = frame.len() - r.remaining();
-    r.take(r.remaining(), "tail")?;
-    Ok(frame.slice(begin..))
+fn put_fs(out: &mut Vec<u8>, fs: FsUuid) {
+    out.extend_from_slice(&fs.0);
 }
 
-fn whole<T>(value: T, r: &Reader<'_>) -> Result<T, DecodeError> {
-    if r.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
+fn fs(r: &mut Reader<'_>) -> Result<FsUuid, DecodeError> {
+    let mut fs = [0; 16];
+    fs.copy_from_slice(r.take(16, "file system")?);
+    Ok(FsUuid(fs))
+}
+
+fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
+    put_fs(out, identity.fs);
+    out.put_u16(identity.store.raw());
+    out.put_u64(identity.capacity_bytes);
+}
+
+fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
+    Ok(Identity { fs: fs(r)?, store: StoreId::new(r.u16("store")?), capacity_bytes: r.u64("capacity")? })
+}
+
+/// The head must have been read to its end, and the tail be used.
+fn whole<T>(value: T, r: &Reader<'_>, tail: &Bytes) -> Result<T, DecodeError> {
+    if r.is_empty() && tail.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
 }
 
 impl Request {
@@ -181,17 +234,23 @@ impl Request {
             Request::Maps => short(10, &|_| ()),
             Request::Verify(id) => short(11, &|out| put_id(out, id)),
             Request::Status => short(12, &|_| ()),
+            Request::Presence => short(13, &|_| ()),
+            Request::Initialise(identity) => short(14, &|out| put_identity(out, identity)),
+            Request::Attach { fs, store } => short(15, &|out| {
+                put_fs(out, *fs);
+                out.put_u16(store.raw());
+            }),
         }
     }
 
-    /// Reads a frame without its length field. A fragment comes with its checksums compared.
-    pub fn decode(frame: &Bytes) -> Result<(u64, Request), DecodeError> {
-        let r = &mut Reader::new(frame);
+    /// Reads a frame's head and tail. A fragment comes with its checksums compared.
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, Request), DecodeError> {
+        let r = &mut Reader::new(head);
         let number = r.u64("request number")?;
         let request = match r.u8("request kind")? {
             1 => {
                 let header = FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)?;
-                let fragment = Fragment { header, payload: tail(frame, r)? };
+                let fragment = Fragment { header, payload: std::mem::take(&mut tail) };
                 fragment.check()?;
                 Request::Put(fragment)
             }
@@ -212,9 +271,12 @@ impl Request {
             10 => Request::Maps,
             11 => Request::Verify(id(r)?),
             12 => Request::Status,
+            13 => Request::Presence,
+            14 => Request::Initialise(identity(r)?),
+            15 => Request::Attach { fs: fs(r)?, store: StoreId::new(r.u16("store")?) },
             _ => return Err(DecodeError::Invalid("request kind")),
         };
-        whole((number, request), r)
+        whole((number, request), r, &tail)
     }
 }
 
@@ -245,17 +307,23 @@ impl Answer {
                 out.put_u64(status.fragment_count);
                 out.put_u8(status.writable.into());
             }),
+            Answer::Presence(Presence::Store(identity)) => short(10, &|out| put_identity(out, identity)),
+            Answer::Presence(Presence::Empty(space)) => short(11, &|out| {
+                out.put_u64(space.total_bytes);
+                out.put_u64(space.free_bytes);
+            }),
+            Answer::Not(text) => short(12, &|out| out.put_blob(text.as_bytes())),
         }
     }
 
-    /// Reads a frame without its length field.
-    pub fn decode(frame: &Bytes) -> Result<(u64, Answer), DecodeError> {
-        let r = &mut Reader::new(frame);
+    /// Reads a frame's head and tail.
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, Answer), DecodeError> {
+        let r = &mut Reader::new(head);
         let number = r.u64("request number")?;
         let answer = match r.u8("answer kind")? {
             1 => Answer::Done,
             2 => Answer::Refused(error(r)?),
-            3 => Answer::Bytes(tail(frame, r)?),
+            3 => Answer::Bytes(std::mem::take(&mut tail)),
             4 => Answer::Headers(list(r, HEADER_LEN, "headers", |r| {
                 FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)
             })?),
@@ -276,9 +344,15 @@ impl Answer {
                     _ => return Err(DecodeError::Invalid("writable")),
                 },
             }),
+            10 => Answer::Presence(Presence::Store(identity(r)?)),
+            11 => Answer::Presence(Presence::Empty(DiskSpace {
+                total_bytes: r.u64("disk size")?,
+                free_bytes: r.u64("free space")?,
+            })),
+            12 => Answer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
-        whole((number, answer), r)
+        whole((number, answer), r, &tail)
     }
 }
 
@@ -326,6 +400,8 @@ mod tests {
     use crate::testing::{fragment, segment};
     use proptest::prelude::*;
 
+    const IDENTITY: Identity = Identity { fs: FsUuid([9; 16]), store: StoreId::new(3), capacity_bytes: 1 << 40 };
+
     fn requests() -> Vec<Request> {
         let one = fragment(1, 2, 1, 70_000);
         let id = one.header.id;
@@ -343,6 +419,9 @@ mod tests {
             Request::Maps,
             Request::Verify(id),
             Request::Status,
+            Request::Presence,
+            Request::Initialise(IDENTITY),
+            Request::Attach { fs: IDENTITY.fs, store: IDENTITY.store },
         ]
     }
 
@@ -370,47 +449,66 @@ mod tests {
             Answer::Seals(vec![seal]),
             Answer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
             Answer::Status(status),
+            Answer::Presence(Presence::Store(IDENTITY)),
+            Answer::Presence(Presence::Empty(DiskSpace { total_bytes: 9, free_bytes: 8 })),
+            Answer::Not("there is a store already".into()),
         ]);
         answers
     }
 
-    /// The frame in one piece, without its length field, which is checked.
-    fn joined([head, tail]: Frame) -> Bytes {
-        let all = [head, tail].concat();
-        assert_eq!(u32::from_le_bytes([all[0], all[1], all[2], all[3]]) as usize, all.len() - 4);
-        Bytes::from(all).slice(4..)
+    /// Head and tail, without the lengths, which are checked.
+    fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
+        let mut bytes = [0; LENGTHS_LEN];
+        bytes.copy_from_slice(&head[..LENGTHS_LEN]);
+        assert_eq!(lengths(bytes), Ok((head.len() - LENGTHS_LEN, tail.len())));
+        (head.slice(LENGTHS_LEN..), tail)
+    }
+
+    fn request_of((head, tail): (Bytes, Bytes)) -> Result<(u64, Request), DecodeError> {
+        Request::decode(&head, tail)
+    }
+
+    fn answer_of((head, tail): (Bytes, Bytes)) -> Result<(u64, Answer), DecodeError> {
+        Answer::decode(&head, tail)
     }
 
     #[test]
     fn everything_reads_back() {
         for (number, request) in requests().into_iter().enumerate() {
             let number = number as u64;
-            assert_eq!(Request::decode(&joined(request.encode(number))), Ok((number, request)));
+            assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
         }
         for (number, answer) in answers().into_iter().enumerate() {
             let number = number as u64;
-            assert_eq!(Answer::decode(&joined(answer.encode(number))), Ok((number, answer)));
+            assert_eq!(answer_of(parts(answer.encode(number))), Ok((number, answer)));
         }
     }
 
     #[test]
     fn frames_cut_short_or_too_long_are_refused() {
-        for request in requests().into_iter().skip(2) {
-            let bytes = joined(request.encode(1));
-            assert!((0..bytes.len()).all(|len| Request::decode(&bytes.slice(..len)).is_err()), "{request:?}");
-            let longer = Bytes::from([&bytes[..], &[0]].concat());
-            assert!(Request::decode(&longer).is_err(), "{request:?}");
+        for request in requests() {
+            let (head, tail) = parts(request.encode(1));
+            let cut = |len| Request::decode(&head[..len], tail.clone());
+            assert!((0..head.len()).all(|len| cut(len).is_err()), "{request:?}");
+            let longer = [&head[..], &[0]].concat();
+            assert!(Request::decode(&longer, tail.clone()).is_err(), "{request:?}");
+            let longer = Bytes::from([&tail[..], &[0]].concat());
+            assert!(Request::decode(&head, longer).is_err(), "{request:?}");
         }
-        let put = joined(requests()[0].encode(1));
-        assert!(Request::decode(&put.slice(..put.len() - 1)).is_err());
+        let (head, tail) = parts(requests()[0].encode(1));
+        assert!(Request::decode(&head, tail.slice(1..)).is_err());
+        let absurd = (HEAD_LEN_MAX + 1).to_le_bytes();
+        assert!(lengths([absurd, [0; 4]].concat().try_into().unwrap()).is_err());
+        let absurd = (TAIL_LEN_MAX + 1).to_le_bytes();
+        assert!(lengths([[0; 4], absurd].concat().try_into().unwrap()).is_err());
     }
 
     #[test]
     fn a_payload_that_was_changed_on_the_way_is_refused() {
-        let mut bytes = joined(requests()[0].encode(1)).to_vec();
-        let last = bytes.len() - 1;
-        bytes[last] ^= 1;
-        assert_eq!(Request::decode(&bytes.into()), Err(DecodeError::Checksum("fragment payload")));
+        let (head, tail) = parts(requests()[0].encode(1));
+        let mut tail = tail.to_vec();
+        tail[69_999] ^= 1;
+        assert_eq!(Request::decode(&head, tail.into()), Err(DecodeError::Checksum("fragment payload")));
     }
 
     #[test]
@@ -429,20 +527,20 @@ mod tests {
             which in any::<prop::sample::Index>(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
-            let mut frames: Vec<Bytes> = requests().iter().map(|request| joined(request.encode(1))).collect();
-            frames.extend(answers().iter().map(|answer| joined(answer.encode(1))));
-            let mut bytes = which.get(&frames).to_vec();
+            let mut frames: Vec<_> = requests().iter().map(|request| parts(request.encode(1))).collect();
+            frames.extend(answers().iter().map(|answer| parts(answer.encode(1))));
+            let (head, tail) = which.get(&frames);
+            let mut head = head.to_vec();
             for (at, value) in changes {
-                let at = at.index(bytes.len());
-                bytes[at] = value;
+                let at = at.index(head.len());
+                head[at] = value;
             }
-            let bytes = Bytes::from(bytes);
             // What decodes must also encode, and be the same again.
-            if let Ok((number, request)) = Request::decode(&bytes) {
-                prop_assert_eq!(Request::decode(&joined(request.encode(number))), Ok((number, request)));
+            if let Ok((number, request)) = Request::decode(&head, tail.clone()) {
+                prop_assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
             }
-            if let Ok((number, answer)) = Answer::decode(&bytes) {
-                prop_assert_eq!(Answer::decode(&joined(answer.encode(number))), Ok((number, answer)));
+            if let Ok((number, answer)) = Answer::decode(&head, tail.clone()) {
+                prop_assert_eq!(answer_of(parts(answer.encode(number))), Ok((number, answer)));
             }
         }
     }

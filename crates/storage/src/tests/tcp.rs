@@ -1,53 +1,137 @@
-//! The server through a connection on the loopback interface.
+//! The server through connections on the loopback interface.
 
 use super::model::identity;
-use crate::api::{Maps, Seal, Storage, StorageError};
+use crate::api::{Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError};
 use crate::server::Server;
-use crate::tcp::{Remote, serve};
+use crate::site::Site;
+use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
 use crate::testing::fragment;
 use host::real::RealDisk;
 use host::{Host, first, join_all};
-use std::net::SocketAddr;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use types::LogId;
+use types::{FsUuid, LogId};
 
+/// A served site, empty at first.
 struct Rig {
     host: Host,
-    storage: Arc<Server>,
-    listener: Option<TcpListener>,
-    address: SocketAddr,
+    site: Arc<Site>,
+    port: u16,
 }
 
-fn with_store<F: Future<Output = ()>>(test: impl FnOnce(Rig) -> F) {
+fn with_site<F: Future<Output = ()>>(keys: Option<ServerKeys>, test: impl FnOnce(Rig) -> F) {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let host = host::real::host(runtime.handle().clone()).unwrap();
     runtime.block_on(async {
         let disk = RealDisk::open(folder.path()).unwrap();
-        let storage = Server::create(host.clone(), disk, identity()).await.unwrap();
+        let site = Site::open(host.clone(), disk).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        test(Rig { host, storage, listener: Some(listener), address }).await;
+        let port = listener.local_addr().unwrap().port();
+        host.tasks.spawn(Box::pin(serve(host.clone(), listener, site.clone(), keys)));
+        test(Rig { host, site, port }).await;
+    });
+}
+
+fn with_store<F: Future<Output = ()>>(test: impl FnOnce(Rig) -> F) {
+    with_site(None, |rig| async move {
+        rig.site.initialise(identity()).await.unwrap();
+        test(rig).await;
     });
 }
 
 impl Rig {
-    fn serve(&mut self) {
-        let listener = self.listener.take().unwrap();
-        let serving = serve(self.host.clone(), listener, self.storage.clone());
-        self.host.tasks.spawn(Box::pin(async move { drop(serving.await) }));
+    fn remote_at(&self, port: u16, keys: Option<ClientKeys>) -> Arc<Remote> {
+        Remote::new(self.host.clone(), Address { host: "127.0.0.1".into(), port, keys })
     }
+
+    async fn remote(&self) -> Arc<Remote> {
+        let remote = self.remote_at(self.port, None);
+        remote.expect(identity().fs, identity().store).await;
+        remote
+    }
+
+    fn server(&self) -> Arc<Server> {
+        self.site.store(identity().fs, identity().store).unwrap()
+    }
+}
+
+/// An authority with keys for both sides, as `starling keys` makes them.
+fn keys() -> (ServerKeys, ClientKeys) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let signed = |usage| {
+        let mut params = CertificateParams::new([TLS_NAME.to_string()]).unwrap();
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &ca).unwrap().pem(), key.serialize_pem())
+    };
+    let (store, mount) = (signed(ExtendedKeyUsagePurpose::ServerAuth), signed(ExtendedKeyUsagePurpose::ClientAuth));
+    let ca = ca.pem();
+    (
+        ServerKeys::new(ca.as_bytes(), store.0.as_bytes(), store.1.as_bytes()).unwrap(),
+        ClientKeys::new(ca.as_bytes(), mount.0.as_bytes(), mount.1.as_bytes()).unwrap(),
+    )
+}
+
+#[test]
+fn an_empty_site_tells_its_space_and_takes_one_store() {
+    with_site(None, |rig| async move {
+        let remote = rig.remote_at(rig.port, None);
+        assert!(matches!(remote.presence().await.unwrap(), Presence::Empty(space) if space.free_bytes > 0));
+        assert_eq!(remote.status().await, Err(StorageError::Unavailable));
+        remote.initialise(identity()).await.unwrap();
+        assert_eq!(remote.presence().await.unwrap(), Presence::Store(identity()));
+        let refused = remote.initialise(Identity { fs: FsUuid([1; 16]), ..identity() }).await.unwrap_err();
+        assert!(refused.to_string().contains("another store"), "{refused}");
+        remote.expect(identity().fs, identity().store).await;
+        assert_eq!(remote.put(fragment(1, 0, 0, 100)).await, Ok(()));
+        assert_eq!(rig.server().verify(fragment(1, 0, 0, 100).header.id).await, Ok(()));
+    });
+}
+
+#[test]
+fn another_store_at_the_same_address_is_not_used() {
+    with_store(|rig| async move {
+        let remote = rig.remote_at(rig.port, None);
+        remote.expect(FsUuid([1; 16]), identity().store).await;
+        assert_eq!(remote.segments().await, Err(StorageError::Unavailable));
+        assert_eq!(remote.delete(vec![fragment(1, 0, 0, 9).header.id.segment]).await, Err(StorageError::Unavailable));
+        remote.expect(identity().fs, identity().store).await;
+        assert_eq!(remote.segments().await, Ok(vec![]));
+    });
+}
+
+#[test]
+fn large_and_small_fragments_come_through_tls_and_strangers_do_not() {
+    let (server_keys, client_keys) = keys();
+    with_site(Some(server_keys), |rig| async move {
+        rig.site.initialise(identity()).await.unwrap();
+        let remote = rig.remote_at(rig.port, Some(client_keys));
+        remote.expect(identity().fs, identity().store).await;
+        let fragments: Vec<_> = (0..8).map(|seq| fragment(1, seq, 0, 140_000 * seq as u32)).collect();
+        let puts = fragments.iter().map(|f| remote.put(f.clone())).collect();
+        join_all(puts).await.into_iter().collect::<Result<(), _>>().unwrap();
+        for f in &fragments {
+            assert_eq!(remote.read(f.header.id, 0, 0..f.header.len).await.as_ref(), Ok(&f.payload));
+        }
+        for stranger in [Some(keys().1), None] {
+            let stranger = rig.remote_at(rig.port, stranger);
+            stranger.presence().await.unwrap_err();
+        }
+        assert_eq!(remote.segments().await.unwrap().len(), 8);
+    });
 }
 
 #[test]
 fn every_request_comes_through() {
-    with_store(|mut rig| async move {
-        rig.serve();
-        let remote = Remote::connect(rig.host.clone(), rig.address).await.unwrap();
+    with_store(|rig| async move {
+        let remote = rig.remote().await;
         let fragments: Vec<_> = (0..20).map(|seq| fragment(1, seq, 0, 1000 * seq as u32)).collect();
         let puts = fragments.iter().map(|f| remote.put(f.clone())).collect();
         join_all(puts).await.into_iter().collect::<Result<(), _>>().unwrap();
@@ -60,8 +144,8 @@ fn every_request_comes_through() {
         assert_eq!(remote.describe(id.segment).await, Ok(vec![last.header.clone()]));
         assert_eq!(remote.list(LogId::new(1), 0, usize::MAX).await.unwrap().len(), 20);
         assert_eq!(remote.verify(id).await, Ok(()));
-        assert_eq!(remote.segments().await, rig.storage.segments().await);
-        assert_eq!(remote.status().await, rig.storage.status().await);
+        assert_eq!(remote.segments().await, rig.server().segments().await);
+        assert_eq!(remote.status().await, rig.server().status().await);
         assert_eq!(remote.delete(vec![id.segment]).await, Ok(()));
         assert_eq!(remote.verify(id).await, Err(StorageError::NotFound(id)));
         let seal = Seal { log: LogId::new(1), epoch: 1, through: 5 };
@@ -76,27 +160,32 @@ fn every_request_comes_through() {
 
 #[test]
 fn a_connection_that_breaks_ends_its_requests_and_is_made_anew() {
-    with_store(|mut rig| async move {
-        // Between the two: lets one connection through, and cuts it when told.
+    with_store(|rig| async move {
+        // Between the two: lets connections through, and cuts the first two when told.
         let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = between.local_addr().unwrap();
-        let (store, (cut, cutting)) = (rig.address, oneshot::channel::<()>());
-        rig.serve();
+        let port = between.local_addr().unwrap().port();
+        let (store, host) = (rig.port, rig.host.clone());
+        let ends: [_; 2] = std::array::from_fn(|_| oneshot::channel::<()>());
+        let (cut, cutting): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
         rig.host.tasks.spawn(Box::pin(async move {
-            let mut cutting = Some(cutting);
+            let mut cutting = cutting.into_iter();
             loop {
                 let (mut near, _) = between.accept().await.unwrap();
-                let mut far = TcpStream::connect(store).await.unwrap();
-                let carried = tokio::io::copy_bidirectional(&mut near, &mut far);
-                match cutting.take() {
-                    Some(cutting) => drop(first(carried, cutting).await),
-                    None => drop(carried.await),
-                }
+                let mut far = TcpStream::connect(("127.0.0.1", store)).await.unwrap();
+                let cutting = cutting.next();
+                host.tasks.spawn(Box::pin(async move {
+                    let carried = tokio::io::copy_bidirectional(&mut near, &mut far);
+                    match cutting {
+                        Some(cutting) => drop(first(carried, cutting).await),
+                        None => drop(carried.await),
+                    }
+                }));
             }
         }));
-        let remote = Remote::connect(rig.host.clone(), address).await.unwrap();
+        let remote = rig.remote_at(port, None);
+        remote.expect(identity().fs, identity().store).await;
         remote.put(fragment(1, 0, 0, 100)).await.unwrap();
-        cut.send(()).unwrap();
+        cut.into_iter().for_each(|cut| cut.send(()).unwrap());
         let mut unavailable = 0;
         loop {
             match remote.status().await {
@@ -113,18 +202,39 @@ fn a_connection_that_breaks_ends_its_requests_and_is_made_anew() {
 
 #[test]
 fn a_peer_that_speaks_something_else_is_cut_off_and_harms_nobody() {
-    with_store(|mut rig| async move {
-        rig.serve();
-        let remote = Remote::connect(rig.host.clone(), rig.address).await.unwrap();
+    with_store(|rig| async move {
+        let remote = rig.remote().await;
         let greeting = crate::wire::greeting();
-        for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[&greeting[..], &[255; 100]].concat()] {
-            let mut stranger = TcpStream::connect(rig.address).await.unwrap();
+        let absurd = [&greeting[..], &[255; 100]].concat();
+        let without_attaching = [&greeting[..], &crate::wire::Request::Segments.encode(1).concat()].concat();
+        for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &absurd, &without_attaching] {
+            let mut stranger = TcpStream::connect(("127.0.0.1", rig.port)).await.unwrap();
             stranger.write_all(said).await.unwrap();
+            stranger.shutdown().await.unwrap();
             let mut heard = Vec::new();
             // An end or a reset, but an end.
             let _ = stranger.read_to_end(&mut heard).await;
-            assert!(heard.is_empty() || heard == greeting);
+            let refused = crate::wire::Answer::Refused(StorageError::Unavailable).encode(1).concat();
+            let told = heard.strip_prefix(&greeting[..]).unwrap_or(&heard);
+            assert!(told.is_empty() || told == refused, "{heard:?}");
         }
         assert_eq!(remote.put(fragment(1, 0, 0, 100)).await, Ok(()));
+    });
+}
+
+#[test]
+fn a_server_of_another_version_is_refused_by_name() {
+    with_site(None, |rig| async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        rig.host.tasks.spawn(Box::pin(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut newer = crate::wire::greeting();
+            newer[8] = 0xff;
+            stream.write_all(&newer).await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }));
+        let error = rig.remote_at(port, None).presence().await.unwrap_err().to_string();
+        assert!(error.starts_with("tcp://127.0.0.1:") && error.contains("newer starling"), "{error}");
     });
 }

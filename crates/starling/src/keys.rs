@@ -1,0 +1,101 @@
+//! Keys for TLS: `starling keys` makes them, `store` and `up` read them.
+//!
+//! The authority signs one certificate for stores and one for those who mount, and is then forgotten: nobody can make
+//! more keys for this file system, and the key of a store does not let its holder read other stores.
+
+use crate::usage;
+use anyhow::Context;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+use storage::tcp::{ClientKeys, KeyError, ServerKeys, TLS_NAME};
+
+const CA: &str = "ca.pem";
+/// Certificate and key.
+const STORE: [&str; 2] = ["store.pem", "store-key.pem"];
+const MOUNT: [&str; 2] = ["mount.pem", "mount-key.pem"];
+
+/// `starling keys`.
+pub fn make(folder: &Path) -> anyhow::Result<ExitCode> {
+    let shown = folder.display();
+    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(usage(format!("{shown} is not empty: give a new folder")));
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "starling");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    let signed = |name: &str, usage: ExtendedKeyUsagePurpose| -> anyhow::Result<[String; 2]> {
+        let mut params = CertificateParams::new([name.to_string()])?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![usage];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate()?;
+        Ok([params.signed_by(&key, &ca)?.pem(), key.serialize_pem()])
+    };
+    let store = signed(TLS_NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
+    let mount = signed("mount.starling", ExtendedKeyUsagePurpose::ClientAuth)?;
+
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| usage(format!("cannot make {shown}: {e}")))?;
+    write(folder, CA, &ca.pem())?;
+    for (names, texts) in [(STORE, store), (MOUNT, mount)] {
+        for (name, text) in names.iter().zip(texts) {
+            write(folder, name, &text)?;
+        }
+    }
+    println!("made keys in {shown}, for one file system; nobody can make more that fit them");
+    println!("to each machine with stores, copy     {CA} {}", STORE.join(" "));
+    println!("to each machine that mounts, copy     {CA} {}", MOUNT.join(" "));
+    println!("the -key files are secret: keep their mode at 0600");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let mut file = file.with_context(|| format!("create {}", path.display()))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(|| format!("write {}", path.display()))
+}
+
+fn read(folder: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+    let path = folder.join(name);
+    std::fs::read(&path).map_err(|e| {
+        usage(format!("key file {}: {e}: make keys with `starling keys`, copy what it says", path.display()))
+    })
+}
+
+/// The authority's certificate, a certificate, its key.
+fn read_all(folder: &Path, [certificate, key]: [&str; 2]) -> anyhow::Result<[Vec<u8>; 3]> {
+    let all = [read(folder, CA)?, read(folder, certificate)?, read(folder, key)?];
+    let path = folder.join(key);
+    let mode = path.metadata().map_err(|e| usage(format!("key file {}: {e}", path.display())))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let shown = path.display();
+        return Err(usage(format!("others can read the key file {shown}: `chmod 600 {shown}`")));
+    }
+    Ok(all)
+}
+
+fn unusable(folder: &Path) -> impl Fn(KeyError) -> anyhow::Error + '_ {
+    move |e| usage(format!("the keys in {}: {e}: make new ones with `starling keys`", folder.display()))
+}
+
+/// What a store needs.
+pub fn of_store(folder: &Path) -> anyhow::Result<ServerKeys> {
+    let [ca, certificate, key] = read_all(folder, STORE)?;
+    ServerKeys::new(&ca, &certificate, &key).map_err(unusable(folder))
+}
+
+/// What one who mounts needs.
+pub fn of_mount(folder: &Path) -> anyhow::Result<ClientKeys> {
+    let [ca, certificate, key] = read_all(folder, MOUNT)?;
+    ClientKeys::new(&ca, &certificate, &key).map_err(unusable(folder))
+}

@@ -1,0 +1,129 @@
+//! Where a store is: a folder, or a storage server of another process.
+
+use crate::usage;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// See the module's header. Written as a path, or as `tcp://HOST:PORT` or `tls://HOST:PORT`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "PathBuf", into = "PathBuf")]
+pub enum Location {
+    /// A folder.
+    Folder(PathBuf),
+    /// A storage server.
+    Server {
+        /// Reached over TLS, with keys; otherwise on this machine.
+        tls: bool,
+        /// Host name or IP address.
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
+}
+
+impl Location {
+    /// Reads a location as users write it.
+    pub fn parse(written: &Path) -> anyhow::Result<Location> {
+        let Some((scheme, rest)) = written.to_str().and_then(|text| text.split_once("://")) else {
+            return Ok(Location::Folder(written.to_owned()));
+        };
+        let shown = written.display();
+        let tls = match scheme {
+            "tcp" => false,
+            "tls" => true,
+            _ => {
+                return Err(usage(format!("--store {shown}: a store is a folder, tcp://HOST:PORT or tls://HOST:PORT")));
+            }
+        };
+        let (host, port) =
+            split_port(rest).ok_or_else(|| usage(format!("--store {shown}: write it as {scheme}://HOST:PORT")))?;
+        if !tls && !is_loopback(host) {
+            return Err(usage(format!(
+                "--store {shown}: plain tcp:// is for stores on this machine: use tls:// and --keys (`starling keys` makes them)"
+            )));
+        }
+        Ok(Location::Server { tls, host: host.to_string(), port })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Folder(path) => write!(f, "{}", path.display()),
+            Location::Server { tls, host, port } => {
+                let scheme = if *tls { "tls" } else { "tcp" };
+                match host.contains(':') {
+                    true => write!(f, "{scheme}://[{host}]:{port}"),
+                    false => write!(f, "{scheme}://{host}:{port}"),
+                }
+            }
+        }
+    }
+}
+
+impl From<Location> for PathBuf {
+    fn from(location: Location) -> PathBuf {
+        match location {
+            Location::Folder(path) => path,
+            server => server.to_string().into(),
+        }
+    }
+}
+
+impl TryFrom<PathBuf> for Location {
+    type Error = String;
+    fn try_from(path: PathBuf) -> Result<Location, String> {
+        Location::parse(&path).map_err(|e| e.to_string())
+    }
+}
+
+/// Host and port of `HOST:PORT` or `[IPV6]:PORT`.
+pub fn split_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = match host.strip_prefix('[') {
+        Some(inner) => inner.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let port = port.parse().ok()?;
+    (!host.is_empty()).then_some((host, port))
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_read_and_written_the_same() {
+        for text in
+            ["./s0", "/a b", "tcp://127.0.0.1:7450", "tcp://localhost:1", "tcp://[::1]:7450", "tls://far.example:9"]
+        {
+            let location = Location::parse(Path::new(text)).unwrap();
+            assert_eq!(location.to_string(), text);
+            assert_eq!(location.clone(), serde_json::from_str(&serde_json::to_string(&location).unwrap()).unwrap());
+            assert_eq!(matches!(location, Location::Folder(_)), !text.contains("://"));
+        }
+    }
+
+    #[test]
+    fn unusable_addresses_are_refused_with_what_to_do() {
+        for (text, word) in [
+            ("http://a:1", "tls://HOST:PORT"),
+            ("tcp://127.0.0.1", "tcp://HOST:PORT"),
+            ("tcp://127.0.0.1:x", "tcp://HOST:PORT"),
+            ("tls://:7450", "tls://HOST:PORT"),
+            ("tls://::1:7450", "tls://HOST:PORT"),
+            ("tcp://10.0.0.1:7450", "--keys"),
+            ("tcp://far.example:7450", "--keys"),
+        ] {
+            let said = Location::parse(Path::new(text)).unwrap_err();
+            assert!(said.to_string().contains(word) && said.is::<crate::Usage>(), "{text}: {said}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A storage server over TCP or TLS: [`serve`] at the store, [`Remote`] wherever the store is wanted.
+//!
+//! - `frames`: frames on a connection, written and read with as few copies, system calls and hand-overs as can be.
+//! - `server`: the store's end; `remote`: the other one; `tls`: keys, and connections that use them.
+//!
+//! One connection carries many requests at a time; answers come in any order. A [`Remote`] has two: one for large
+//! fragments, one for all the rest, so that a small commit does not wait behind megabytes of a stream.
+//!
+//! When a connection breaks, all requests under way on it end as [`StorageError::Unavailable`](crate::api::StorageError), which for a
+//! change means *unknown*; later ones fail at once until a new connection stands, so that readers turn to the rest of the stripe
+//! without waiting. Plain TCP has no authentication and no encryption: it is for the loopback interface.
+
+mod frames;
+mod remote;
+mod server;
+mod tls;
+
+pub use remote::{Address, Remote};
+pub use server::serve;
+pub use tls::{ClientKeys, KeyError, ServerKeys, TLS_NAME};
+
+use crate::wire::{GREETING_LEN, check_greeting, greeting};
+use socket2::{SockRef, TcpKeepalive};
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use types::codec::DecodeError;
+
+/// Requests under way on one connection; further ones wait.
+const REQUESTS_MAX: usize = 128;
+/// How long connecting, with greetings and keys, may take.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long what was sent may stay unacknowledged, and an idle connection unproven, before the connection counts as broken.
+const DEAD_TIME: Duration = Duration::from_secs(10);
+
+/// What is read from.
+type ReadEnd = Box<dyn AsyncRead + Send + Unpin>;
+/// What is written to.
+type WriteEnd = Box<dyn AsyncWrite + Send + Unpin>;
+
+fn invalid(error: DecodeError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Small requests leave at once, and a peer whose machine is gone is noticed.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(DEAD_TIME))?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(DEAD_TIME).with_interval(DEAD_TIME / 4))
+}
+
+/// Exchanges greetings.
+async fn greet(from: &mut ReadEnd, to: &mut WriteEnd) -> io::Result<()> {
+    to.write_all(&greeting()).await?;
+    to.flush().await?;
+    let mut theirs = [0; GREETING_LEN];
+    from.read_exact(&mut theirs).await?;
+    check_greeting(&theirs).map_err(invalid)
+}

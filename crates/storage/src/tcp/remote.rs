@@ -1,0 +1,432 @@
+//! A store at the other end of connections.
+
+use super::frames::{Inbox, Outbox};
+use super::tls::ClientKeys;
+use super::{CONNECT_TIME_MAX, REQUESTS_MAX, ReadEnd, WriteEnd, greet, invalid, prepare};
+use crate::api::{Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
+use crate::wire::{Answer, Request};
+use bytes::Bytes;
+use host::{Clock, Either, Host, first, join_all, timeout};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use striped_log::fragment::{Fragment, FragmentHeader};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+
+/// Fragments and reads beyond this many bytes go over the second connection.
+const SMALL_LEN_MAX: usize = 128 << 10;
+/// How long making a store may take: it sets disk space aside.
+const INITIALISE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Pause after the first failed attempt to connect; doubles with each further one.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest such pause.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// Where a storage server listens.
+#[derive(Clone)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// With keys: TLS.
+    pub keys: Option<ClientKeys>,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.keys.is_some() { "tls" } else { "tcp" };
+        match self.host.contains(':') {
+            true => write!(f, "{scheme}://[{}]:{}", self.host, self.port),
+            false => write!(f, "{scheme}://{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Address {
+    /// What to do about an error, for people; begins with a separator, or is empty.
+    fn hint(&self, error: &io::Error) -> &'static str {
+        let of_tls = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => ": is `starling store` running there?",
+            _ if of_tls => ": the keys on both sides must come from one `starling keys`, and both sides must use them",
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+                if self.keys.is_none() =>
+            {
+                ": if it is a starling store with keys, use tls://"
+            }
+            _ => "",
+        }
+    }
+
+    /// A connection with greetings exchanged.
+    async fn dial(&self, clock: &dyn Clock) -> io::Result<(ReadEnd, WriteEnd)> {
+        let dialing = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            prepare(&stream)?;
+            let (mut from, mut to): (ReadEnd, WriteEnd) = match &self.keys {
+                Some(keys) => keys.connect(stream).await?,
+                None if !stream.peer_addr()?.ip().is_loopback() => {
+                    return Err(io::Error::other("not on this machine: use --keys and tls://"));
+                }
+                None => {
+                    let (from, to) = stream.into_split();
+                    (Box::new(from), Box::new(to))
+                }
+            };
+            greet(&mut from, &mut to).await?;
+            Ok((from, to))
+        };
+        timeout(clock, CONNECT_TIME_MAX, dialing).await.map_err(|_| io::ErrorKind::TimedOut)?
+    }
+}
+
+/// One request and its answer, outside of any link.
+async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result<Answer> {
+    outbox.send(request.encode(0));
+    let (head, tail) = inbox.next().await?;
+    let (_, answer) = Answer::decode(&head, tail).map_err(invalid)?;
+    Ok(answer)
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer that makes no sense")
+}
+
+/// A store at the other end of connections, which are made anew whenever they break, until this is dropped.
+pub struct Remote {
+    host: Host,
+    address: Address,
+    expected: Mutex<Option<Expected>>,
+}
+
+/// The connections to the store that is wanted.
+struct Expected {
+    links: [Arc<Link>; 2],
+    /// Dropped with this; ends the connections' tasks.
+    _alive: [oneshot::Sender<()>; 2],
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.links.iter().for_each(|link| link.down());
+    }
+}
+
+impl Remote {
+    /// A storage server that is not asked for anything yet.
+    pub fn new(host: Host, address: Address) -> Arc<Remote> {
+        Arc::new(Remote { host, address, expected: Mutex::new(None) })
+    }
+
+    /// One request over a connection of its own.
+    fn ask_once(&self, request: Request, time: Duration) -> BoxFuture<io::Result<Answer>> {
+        let (host, address) = (self.host.clone(), self.address.clone());
+        Box::pin(async move {
+            let asking = async {
+                let (from, to) = address.dial(host.clock.as_ref()).await?;
+                let (outbox, writing) = Outbox::new(to);
+                host.tasks.spawn(Box::pin(writing));
+                let answer = ask(&mut Inbox::new(from), &outbox, request).await;
+                outbox.close();
+                answer
+            };
+            let answer = timeout(host.clock.as_ref(), time, asking).await;
+            let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            answer.map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}{}", address.hint(&e))))
+        })
+    }
+
+    /// The connection for a request of so many bytes, or the other one if that is down.
+    fn link(&self, len: usize) -> Option<Arc<Link>> {
+        let expected = self.expected.lock();
+        let [small, large] = &expected.as_ref()?.links;
+        let (wanted, other) = if len > SMALL_LEN_MAX { (large, small) } else { (small, large) };
+        [wanted, other].into_iter().find(|link| link.is_up()).cloned()
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        request: Request,
+        len: usize,
+        expected: impl FnOnce(Answer) -> Option<T> + Send + 'static,
+    ) -> BoxFuture<Result<T, StorageError>> {
+        let Some(link) = self.link(len) else {
+            return Box::pin(std::future::ready(Err(StorageError::Unavailable)));
+        };
+        Box::pin(async move {
+            let place = link.places.clone().acquire_owned().await;
+            let (done, answered) = oneshot::channel();
+            let (outbox, waiting) = link.register(done)?;
+            outbox.send(request.encode(waiting.number));
+            let answer = answered.await.map_err(|_| StorageError::Unavailable)?;
+            drop(place);
+            match answer {
+                Answer::Refused(error) => Err(error),
+                answer => expected(answer).ok_or(StorageError::Unavailable),
+            }
+        })
+    }
+}
+
+impl RemoteStorage for Remote {
+    fn presence(&self) -> BoxFuture<io::Result<Presence>> {
+        let asked = self.ask_once(Request::Presence, 2 * CONNECT_TIME_MAX);
+        Box::pin(async move {
+            match asked.await? {
+                Answer::Presence(presence) => Ok(presence),
+                Answer::Not(text) => Err(io::Error::other(text)),
+                _ => Err(unexpected()),
+            }
+        })
+    }
+
+    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>> {
+        let asked = self.ask_once(Request::Initialise(identity), INITIALISE_TIME_MAX);
+        Box::pin(async move {
+            match asked.await? {
+                Answer::Done => Ok(()),
+                Answer::Not(text) => Err(io::Error::other(text)),
+                _ => Err(unexpected()),
+            }
+        })
+    }
+
+    fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()> {
+        let (mut links, mut alive, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let (ends, ended) = oneshot::channel();
+            let (first_tried, has_tried) = oneshot::channel();
+            let link = Arc::new(Link::new());
+            let keeper =
+                Keeper { host: self.host.clone(), address: self.address.clone(), fs, store, link: link.clone() };
+            self.host.tasks.spawn(Box::pin(async move {
+                let _: Either<(), _> = first(keeper.run(first_tried), ended).await;
+            }));
+            links.push(link);
+            alive.push(ends);
+            tried.push(has_tried);
+        }
+        if let (Ok(links), Ok(alive)) = (links.try_into(), alive.try_into()) {
+            let replaced = self.expected.lock().replace(Expected { links, _alive: alive });
+            drop(replaced);
+        }
+        Box::pin(async move { drop(join_all(tried).await) })
+    }
+}
+
+/// One connection, standing or not.
+struct Link {
+    state: Mutex<LinkState>,
+    places: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct LinkState {
+    /// Where requests go while the connection stands.
+    outbox: Option<Arc<Outbox>>,
+    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
+    last_number: u64,
+}
+
+/// A request under way; forgotten when its caller stops waiting.
+struct Waiting {
+    link: Weak<Link>,
+    number: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.state.lock().waiting.remove(&self.number);
+        }
+    }
+}
+
+impl Link {
+    fn new() -> Link {
+        Link { state: Mutex::default(), places: Arc::new(Semaphore::new(REQUESTS_MAX)) }
+    }
+
+    fn is_up(&self) -> bool {
+        self.state.lock().outbox.is_some()
+    }
+
+    /// Ends all requests under way.
+    fn down(&self) {
+        let (outbox, waiting) = {
+            let mut state = self.state.lock();
+            (state.outbox.take(), std::mem::take(&mut state.waiting))
+        };
+        // Without the lock: whoever waits wakes up and takes it.
+        drop(waiting);
+        if let Some(outbox) = outbox {
+            outbox.close();
+        }
+    }
+
+    fn register(self: &Arc<Self>, done: oneshot::Sender<Answer>) -> Result<(Arc<Outbox>, Waiting), StorageError> {
+        let state = &mut *self.state.lock();
+        let outbox = state.outbox.clone().ok_or(StorageError::Unavailable)?;
+        state.last_number += 1;
+        state.waiting.insert(state.last_number, done);
+        Ok((outbox, Waiting { link: Arc::downgrade(self), number: state.last_number }))
+    }
+
+    /// Hands answers out until the connection breaks.
+    async fn receive(&self, mut inbox: Inbox) -> io::Error {
+        loop {
+            let decoded = match inbox.next().await {
+                Ok((head, tail)) => Answer::decode(&head, tail).map_err(invalid),
+                Err(error) => Err(error),
+            };
+            match decoded {
+                Ok((number, answer)) => {
+                    let waiting = self.state.lock().waiting.remove(&number);
+                    // Nobody waits for it any more: it came too late.
+                    let _ = waiting.map(|done| done.send(answer));
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+}
+
+/// Keeps a link connected and attached.
+struct Keeper {
+    host: Host,
+    address: Address,
+    fs: FsUuid,
+    store: StoreId,
+    link: Arc<Link>,
+}
+
+impl Keeper {
+    async fn connect(&self) -> io::Result<Inbox> {
+        let (from, to) = self.address.dial(self.host.clock.as_ref()).await?;
+        let (outbox, writing) = Outbox::new(to);
+        self.host.tasks.spawn(Box::pin(writing));
+        let mut inbox = Inbox::new(from);
+        let attach = Request::Attach { fs: self.fs, store: self.store };
+        let asked = timeout(self.host.clock.as_ref(), CONNECT_TIME_MAX, ask(&mut inbox, &outbox, attach)).await;
+        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(Answer::Done) => {
+                self.link.state.lock().outbox = Some(outbox);
+                Ok(inbox)
+            }
+            other => {
+                outbox.close();
+                match other? {
+                    Answer::Not(text) => Err(io::Error::other(text)),
+                    _ => Err(unexpected()),
+                }
+            }
+        }
+    }
+
+    async fn run(self, first_tried: oneshot::Sender<()>) {
+        let mut first_tried = Some(first_tried);
+        let mut backoff = BACKOFF_MIN;
+        let mut told = false;
+        loop {
+            let connected = self.connect().await;
+            // Nobody waits for later attempts.
+            let _ = first_tried.take().map(|tried| tried.send(()));
+            match connected {
+                Ok(inbox) => {
+                    let error = self.link.receive(inbox).await;
+                    self.link.down();
+                    tracing::warn!(store = %self.store, address = %self.address, %error, "connection to store lost");
+                    (backoff, told) = (BACKOFF_MIN, true);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(store = %self.store, address = %self.address, %error, "store cannot be reached");
+                    }
+                }
+            }
+            self.host.clock.sleep(backoff).await;
+            backoff = (2 * backoff).min(BACKOFF_MAX);
+        }
+    }
+}
+
+/// The one kind of answer that a request may have.
+macro_rules! answer {
+    ($pattern:pat => $value:expr) => {
+        |answer| match answer {
+            $pattern => Some($value),
+            _ => None,
+        }
+    };
+}
+
+impl Storage for Remote {
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        if fragment.header.check().is_err() {
+            return Box::pin(std::future::ready(Err(StorageError::BadRequest("fragment header"))));
+        }
+        let len = fragment.payload.len();
+        self.call(Request::Put(fragment), len, answer!(Answer::Done => ()))
+    }
+
+    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        let len = range.len();
+        self.call(Request::Read { id, attempt, range }, len, move |answer| match answer {
+            Answer::Bytes(bytes) if bytes.len() == len => Some(bytes),
+            _ => None,
+        })
+    }
+
+    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        self.call(Request::Describe(segment), 0, answer!(Answer::Headers(headers) => headers))
+    }
+
+    fn list(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        count_max: usize,
+    ) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        let count_max = u32::try_from(count_max).unwrap_or(u32::MAX);
+        self.call(Request::List { log, from_seq, count_max }, 0, answer!(Answer::Headers(headers) => headers))
+    }
+
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
+        self.call(Request::Segments, 0, answer!(Answer::Segments(segments) => segments))
+    }
+
+    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
+        self.call(Request::Delete(segments), 0, answer!(Answer::Done => ()))
+    }
+
+    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
+        self.call(Request::Seal(seal), 0, answer!(Answer::Seal(seal) => seal))
+    }
+
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
+        self.call(Request::Seals, 0, answer!(Answer::Seals(seals) => seals))
+    }
+
+    fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
+        self.call(Request::PutMaps(maps), 0, answer!(Answer::Done => ()))
+    }
+
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
+        self.call(Request::Maps, 0, answer!(Answer::Maps(maps) => maps))
+    }
+
+    fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
+        self.call(Request::Verify(id), 0, answer!(Answer::Done => ()))
+    }
+
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
+        self.call(Request::Status, 0, answer!(Answer::Status(status) => status))
+    }
+}
