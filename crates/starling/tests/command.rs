@@ -3,20 +3,10 @@
 
 mod common;
 
-use common::{Mounted, run, starling, text};
+use common::{Mounted, refused, run, starling};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-
-/// Runs a command that must be refused; the one line that it says.
-fn refused(command: &mut Command) -> String {
-    let output = command.output().expect("start");
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
-    let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("starling: ")).collect();
-    assert_eq!(lines.len(), 1, "{said}");
-    lines[0].to_string()
-}
 
 fn up(mountpoint: &Path, data: &Path) -> Command {
     let mut command = starling();

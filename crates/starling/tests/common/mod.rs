@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The command under test.
@@ -23,6 +24,16 @@ pub fn run(command: &mut Command) -> String {
 /// Both outputs of a command.
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs a command that must be refused; the one line that it says.
+pub fn refused(command: &mut Command) -> String {
+    let output = command.output().expect("start");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
+    let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("starling: ")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    lines[0].to_string()
 }
 
 /// A mounted file system below a temporary folder.
@@ -51,6 +62,11 @@ impl Mounted {
     /// Mounts it again.
     pub fn up_again(&mut self) {
         self.start(&[]);
+    }
+
+    /// Mounts it again with flags.
+    pub fn up_with(&mut self, flags: &[&str]) {
+        self.start(flags);
     }
 
     fn process(&self) -> Option<i32> {
@@ -102,4 +118,63 @@ pub fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
+}
+
+/// A process that serves a store on a free port of the loopback interface; ended when dropped.
+pub struct StoreProcess {
+    child: Child,
+    /// Its port.
+    pub port: u16,
+    folder: PathBuf,
+    keys: Option<PathBuf>,
+}
+
+impl StoreProcess {
+    /// Serves `folder`.
+    pub fn start(folder: PathBuf, keys: Option<&Path>) -> StoreProcess {
+        let (child, port) = Self::spawn(&folder, 0, keys);
+        StoreProcess { child, port, folder, keys: keys.map(Path::to_owned) }
+    }
+
+    fn spawn(folder: &Path, port: u16, keys: Option<&Path>) -> (Child, u16) {
+        let mut command = starling();
+        command.arg("store").arg(folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
+        if let Some(keys) = keys {
+            command.arg("--keys").arg(keys);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("start a store");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("output")).read_line(&mut line).expect("a line");
+        let port = line.trim().strip_prefix("store listening at 127.0.0.1:").and_then(|port| port.parse().ok());
+        (child, port.unwrap_or_else(|| panic!("not listening: {line}")))
+    }
+
+    /// How `up --store` names it.
+    pub fn place(&self) -> String {
+        format!("{}://localhost:{}", if self.keys.is_some() { "tls" } else { "tcp" }, self.port)
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it as a service manager does; true if it ended well.
+    pub fn terminate(&mut self) -> bool {
+        // SAFETY: kill takes numbers only; the process is a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.child.wait().expect("wait").success()
+    }
+
+    /// Starts it again, on its port.
+    pub fn restart(&mut self) {
+        (self.child, self.port) = Self::spawn(&self.folder, self.port, self.keys.as_deref());
+    }
+}
+
+impl Drop for StoreProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
