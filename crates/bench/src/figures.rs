@@ -6,7 +6,7 @@ use crate::results::{Samples, advantage};
 use crate::scenario::{Better, Metric};
 use crate::target::TargetKind;
 
-/// What a metric of Starling is held against.
+/// What a metric of Starling is held against; the same for all ways to run it that are judged.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     /// At least this many times better than the best peer with redundancy.
@@ -67,6 +67,8 @@ pub enum Verdict {
 /// A figure with its verdict.
 #[derive(Debug, Serialize)]
 pub struct Judged {
+    /// Which way to run Starling.
+    pub target: TargetKind,
     /// What is measured.
     pub metric: Metric,
     /// What is to be reached, in words.
@@ -81,15 +83,20 @@ pub struct Judged {
 
 /// Judges every figure. `cache_mib` is the limit that Starling's cache was given.
 pub fn judge(samples: &Samples, cache_mib: u64) -> Vec<Judged> {
-    FIGURES.iter().map(|&(metric, bar)| judge_one(samples, cache_mib, metric, bar)).collect()
+    let judge_all =
+        |target| FIGURES.iter().map(move |&(metric, bar)| judge_one(samples, cache_mib, target, metric, bar));
+    TargetKind::JUDGED.into_iter().flat_map(judge_all).collect()
 }
 
-fn judge_one(samples: &Samples, cache_mib: u64, metric: Metric, bar: Bar) -> Judged {
-    let ours = samples.value(metric, TargetKind::Starling);
+fn judge_one(samples: &Samples, cache_mib: u64, target: TargetKind, metric: Metric, bar: Bar) -> Judged {
+    let ours = samples.value(metric, target);
+    let judged = |wanted: String, measured, unit, enough: &dyn Fn(f64) -> bool| {
+        judged(target, metric, wanted, measured, unit, enough)
+    };
     let against = |others: &[TargetKind]| Some((ours?, samples.best(metric, others)?));
     let at_least = |wanted: String, bound: f64, others: &[TargetKind]| {
         let measured = against(others).map(|(ours, (other, theirs))| (advantage(metric, ours, theirs), Some(other)));
-        judged(metric, wanted, measured, "x", |ratio| ratio >= bound)
+        judged(wanted, measured, "x", &|ratio| ratio >= bound)
     };
     let less = if metric.better() == Better::Lower { " less than" } else { "" };
     match bar {
@@ -102,31 +109,32 @@ fn judge_one(samples: &Samples, cache_mib: u64, metric: Metric, bar: Bar) -> Jud
         Bar::DoNothing(bound) => at_least(format!("≥ {bound}x{less} do-nothing"), bound, &TargetKind::DO_NOTHING),
         Bar::DoNothingTime(bound) => {
             let measured = against(&TargetKind::DO_NOTHING).map(|(ours, (other, theirs))| (ours / theirs, Some(other)));
-            judged(metric, format!("≤ {bound}x do-nothing's time"), measured, "x", |ratio| ratio <= bound)
+            judged(format!("≤ {bound}x do-nothing's time"), measured, "x", &|ratio| ratio <= bound)
         }
         Bar::Own(other, bound) => {
-            let measured = ours.zip(samples.value(other, TargetKind::Starling)).map(|(a, b)| (a / b, None));
-            judged(metric, format!("≤ {bound}x its own p99 when idle"), measured, "x", |ratio| ratio <= bound)
+            let measured = ours.zip(samples.value(other, target)).map(|(a, b)| (a / b, None));
+            judged(format!("≤ {bound}x its own p99 when idle"), measured, "x", &|ratio| ratio <= bound)
         }
         Bar::Mib(bound) => {
             let measured = ours.map(|ours| (ours, None));
-            judged(metric, format!("≤ {bound} MiB"), measured, " MiB", |ours| ours <= bound as f64)
+            judged(format!("≤ {bound} MiB"), measured, " MiB", &|ours| ours <= bound as f64)
         }
         Bar::CacheAndMib(overhead) => {
             let bound = cache_mib + overhead;
             let measured = ours.map(|ours| (ours, None));
             let wanted = format!("≤ {bound} MiB (cache limit + {overhead})");
-            judged(metric, wanted, measured, " MiB", |ours| ours <= bound as f64)
+            judged(wanted, measured, " MiB", &|ours| ours <= bound as f64)
         }
     }
 }
 
 fn judged(
+    target: TargetKind,
     metric: Metric,
     wanted: String,
     measured: Option<(f64, Option<TargetKind>)>,
     unit: &str,
-    enough: impl Fn(f64) -> bool,
+    enough: &dyn Fn(f64) -> bool,
 ) -> Judged {
     let verdict = match measured {
         None => Verdict::NotMeasured,
@@ -138,16 +146,18 @@ fn judged(
         Some((value, None)) => format!("{value:.2}{unit}"),
         Some((value, Some(other))) => format!("{value:.2}{unit} ({})", other.title()),
     };
-    Judged { metric, wanted, measured: measured.map(|(value, _)| value), measured_text, verdict }
+    Judged { target, metric, wanted, measured: measured.map(|(value, _)| value), measured_text, verdict }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use TargetKind::{FusePassthrough, FusePassthroughWriteback, GlusterDisperse, Moosefs, Starling};
+    use TargetKind::{
+        FusePassthrough, FusePassthroughWriteback, GlusterDisperse, Moosefs, Starling, StarlingTcp, StarlingTls,
+    };
 
     fn verdict(samples: &Samples, metric: Metric, bar: Bar) -> (Verdict, Option<f64>) {
-        let judged = judge_one(samples, 100, metric, bar);
+        let judged = judge_one(samples, 100, Starling, metric, bar);
         (judged.verdict, judged.measured)
     }
 
@@ -188,9 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn stores_over_tcp_are_held_against_the_same_figures_and_over_tls_against_none() {
+        let mut samples = Samples::default();
+        for (target, value) in [(Starling, 700.0), (StarlingTcp, 600.0), (StarlingTls, 1.0), (Moosefs, 100.0)] {
+            samples.add(Metric::Create, target, value);
+        }
+        let judged = judge(&samples, 100);
+        let of_create: Vec<_> = judged.iter().filter(|f| f.verdict != Verdict::NotMeasured).collect();
+        assert_eq!(
+            of_create.iter().map(|f| (f.target, f.measured)).collect::<Vec<_>>(),
+            [(Starling, Some(7.0)), (StarlingTcp, Some(6.0))]
+        );
+    }
+
+    #[test]
     fn nothing_measured_is_neither_pass_nor_fail() {
         let judged = judge(&Samples::default(), 100);
-        assert_eq!(judged.len(), FIGURES.len());
+        assert_eq!(judged.len(), 2 * FIGURES.len());
         assert!(judged.iter().all(|figure| figure.verdict == Verdict::NotMeasured));
     }
 }

@@ -126,7 +126,7 @@ fn run_all(options: &RunOptions) -> Result<ExitCode> {
     require_root()?;
     command::catch_interrupts()?;
     let targets = with_both_modes(&options.targets);
-    let starling = match targets.contains(&TargetKind::Starling) {
+    let starling = match targets.iter().any(|kind| TargetKind::STARLING.contains(kind)) {
         true => Some(site::starling_program(options.place.starling.as_deref())?),
         false => None,
     };

@@ -85,13 +85,19 @@ impl Report {
         let targets = self.samples.targets();
         let mut header = vec!["".to_owned()];
         header.extend(targets.iter().map(|target| target.title().to_owned()));
-        header.extend(["Starling : best redundant peer".to_owned(), "Starling : do-nothing".to_owned()]);
+        let ours: Vec<_> = TargetKind::JUDGED.into_iter().filter(|kind| targets.contains(kind)).collect();
+        for kind in &ours {
+            header.push(format!("{} : best redundant peer", kind.title()));
+            header.push(format!("{} : do-nothing", kind.title()));
+        }
         table_header(out, &header);
         for metric in self.samples.metrics() {
             let mut row = vec![metric.title().to_owned()];
             row.extend(targets.iter().map(|&target| self.cell(metric, target)));
-            row.push(self.ratio(metric, &TargetKind::REDUNDANT_PEERS));
-            row.push(self.ratio(metric, &TargetKind::DO_NOTHING));
+            for &kind in &ours {
+                row.push(self.ratio(metric, kind, &TargetKind::REDUNDANT_PEERS));
+                row.push(self.ratio(metric, kind, &TargetKind::DO_NOTHING));
+            }
             table_row(out, &row);
         }
         out.push_str("\nRatios above 1 mean that Starling is better, for times and costs too.\n");
@@ -108,8 +114,8 @@ impl Report {
         text
     }
 
-    fn ratio(&self, metric: Metric, others: &[TargetKind]) -> String {
-        let ours = self.samples.value(metric, TargetKind::Starling);
+    fn ratio(&self, metric: Metric, kind: TargetKind, others: &[TargetKind]) -> String {
+        let ours = self.samples.value(metric, kind);
         match (ours, self.samples.best(metric, others)) {
             (Some(ours), Some((_, theirs))) => format!("{:.2}", advantage(metric, ours, theirs)),
             _ => "–".to_owned(),
@@ -117,8 +123,10 @@ impl Report {
     }
 
     fn figures_table(&self, out: &mut String) {
-        table_header(out, &["Figure", "to reach", "measured", ""].map(str::to_owned));
-        for figure in &self.figures {
+        table_header(out, &["Figure", "of", "to reach", "measured", ""].map(str::to_owned));
+        let measured = self.samples.targets();
+        // A way to run Starling that was not asked for has nothing to reach.
+        for figure in self.figures.iter().filter(|f| f.target == TargetKind::Starling || measured.contains(&f.target)) {
             let verdict = match figure.verdict {
                 Verdict::Pass => "pass",
                 Verdict::Fail => "**fail**",
@@ -128,6 +136,7 @@ impl Report {
                 out,
                 &[
                     figure.metric.title().to_owned(),
+                    figure.target.title().to_owned(),
                     figure.wanted.clone(),
                     figure.measured_text.clone(),
                     verdict.to_owned(),
@@ -243,7 +252,12 @@ mod tests {
     #[test]
     fn report_names_ratios_verdicts_and_what_is_missing() {
         let mut samples = Samples::default();
-        for (target, value) in [(TargetKind::Starling, 12_000.0), (TargetKind::Moosefs, 1500.0)] {
+        for (target, value) in [
+            (TargetKind::Starling, 12_000.0),
+            (TargetKind::StarlingTcp, 8_000.0),
+            (TargetKind::StarlingTls, 7_000.0),
+            (TargetKind::Moosefs, 1500.0),
+        ] {
             samples.add(Metric::Create, target, value);
         }
         samples.add(Metric::Create, TargetKind::Moosefs, 2500.0);
@@ -269,8 +283,10 @@ mod tests {
         let text = Report { conditions, samples, figures, missing }.markdown();
         assert!(text.contains("**Quick sizes"), "{text}");
         assert!(text.contains("cache limit: 512 MiB, `--parity 2`."), "{text}");
-        assert!(text.contains("| 12,000 | 2,000 (1,500..2,500) | 6.00 | – |"), "{text}");
-        assert!(text.contains("| ≥ 6x the best redundant peer | 6.00x (MooseFS goal 2) | pass |"), "{text}");
+        assert!(text.contains("| 12,000 | 8,000 | 7,000 | 2,000 (1,500..2,500) | 6.00 | – | 4.00 | – |"), "{text}");
+        assert!(text.contains("| Starling | ≥ 6x the best redundant peer | 6.00x (MooseFS goal 2) | pass |"), "{text}");
+        let over_tcp = "| Starling over TCP | ≥ 6x the best redundant peer | 4.00x (MooseFS goal 2) | **fail** |";
+        assert!(text.contains(over_tcp), "{text}");
         assert!(text.contains("- sshfs: not installed: sshfs"), "{text}");
     }
 }

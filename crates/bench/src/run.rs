@@ -83,7 +83,8 @@ impl Run<'_> {
         for mut target in targets {
             check_interrupt()?;
             let dir = target.dir().join(format!("bench-{name}"));
-            let peer = !matches!(target.kind(), TargetKind::Starling | TargetKind::Ext4)
+            let peer = target.kind() != TargetKind::Ext4
+                && !TargetKind::STARLING.contains(&target.kind())
                 && !TargetKind::DO_NOTHING.contains(&target.kind());
             let places = Places { dir: &dir, tree: &self.tree };
             let Some(scenario) = scenario::scenario(name, &self.sizes, &places, peer) else { continue };

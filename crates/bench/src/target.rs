@@ -29,8 +29,12 @@ pub enum TargetKind {
     FusePassthrough,
     /// The same with the kernel's write-back cache.
     FusePassthroughWriteback,
-    /// Starling with all roles on this machine.
+    /// Starling with all roles in one process.
     Starling,
+    /// Starling with its stores in five processes, over loopback TCP.
+    StarlingTcp,
+    /// The same over TLS.
+    StarlingTls,
     /// GlusterFS, disperse 4+1.
     #[serde(rename = "gluster")]
     GlusterDisperse,
@@ -48,11 +52,13 @@ struct Script {
 
 impl TargetKind {
     /// All targets, in the order of the report's columns.
-    pub const ALL: [TargetKind; 7] = [
+    pub const ALL: [TargetKind; 9] = [
         TargetKind::Ext4,
         TargetKind::FusePassthrough,
         TargetKind::FusePassthroughWriteback,
         TargetKind::Starling,
+        TargetKind::StarlingTcp,
+        TargetKind::StarlingTls,
         TargetKind::GlusterDisperse,
         TargetKind::Moosefs,
         TargetKind::Sshfs,
@@ -64,6 +70,12 @@ impl TargetKind {
     /// Both modes of the file system that does nothing.
     pub const DO_NOTHING: [TargetKind; 2] = [TargetKind::FusePassthrough, TargetKind::FusePassthroughWriteback];
 
+    /// The ways to run Starling.
+    pub const STARLING: [TargetKind; 3] = [TargetKind::Starling, TargetKind::StarlingTcp, TargetKind::StarlingTls];
+
+    /// Those that are to reach the figures.
+    pub const JUDGED: [TargetKind; 2] = [TargetKind::Starling, TargetKind::StarlingTcp];
+
     /// The name in tables.
     pub fn title(self) -> &'static str {
         match self {
@@ -71,6 +83,8 @@ impl TargetKind {
             TargetKind::FusePassthrough => "do-nothing FUSE",
             TargetKind::FusePassthroughWriteback => "do-nothing, write-back",
             TargetKind::Starling => "Starling",
+            TargetKind::StarlingTcp => "Starling over TCP",
+            TargetKind::StarlingTls => "Starling over TLS",
             TargetKind::GlusterDisperse => "GlusterFS 4+1",
             TargetKind::Moosefs => "MooseFS goal 2",
             TargetKind::Sshfs => "sshfs",
@@ -84,6 +98,8 @@ impl TargetKind {
             TargetKind::FusePassthrough => "fuse-passthrough",
             TargetKind::FusePassthroughWriteback => "fuse-passthrough-writeback",
             TargetKind::Starling => "starling",
+            TargetKind::StarlingTcp => "starling-tcp",
+            TargetKind::StarlingTls => "starling-tls",
             TargetKind::GlusterDisperse => "gluster",
             TargetKind::Moosefs => "moosefs",
             TargetKind::Sshfs => "sshfs",
@@ -96,7 +112,9 @@ impl TargetKind {
             TargetKind::Ext4 => None,
             TargetKind::FusePassthrough => script("fuse-passthrough.sh", "plain"),
             TargetKind::FusePassthroughWriteback => script("fuse-passthrough.sh", "writeback"),
-            TargetKind::Starling => script("starling.sh", ""),
+            TargetKind::Starling => script("starling.sh", "local"),
+            TargetKind::StarlingTcp => script("starling.sh", "tcp"),
+            TargetKind::StarlingTls => script("starling.sh", "tls"),
             TargetKind::GlusterDisperse => script("gluster.sh", "disperse"),
             TargetKind::Moosefs => script("moosefs.sh", "goal2"),
             TargetKind::Sshfs => script("sshfs.sh", ""),
@@ -182,7 +200,7 @@ pub struct Target {
 impl Target {
     /// Why the target cannot be set up on this machine, if it cannot.
     pub fn unavailable(kind: TargetKind, site: &Site) -> Option<String> {
-        if kind == TargetKind::Starling && site.starling.is_none() {
+        if TargetKind::STARLING.contains(&kind) && site.starling.is_none() {
             return Some("no program: give --starling PATH".to_owned());
         }
         let script = kind.script()?;
@@ -240,7 +258,7 @@ impl Target {
     }
 
     /// Empties the client's caches, by mounting anew, and the machine's page cache. Servers keep running, except
-    /// Starling's, which live in the same process.
+    /// those of Starling that live in the same process.
     pub fn make_cold(&mut self) -> Result<()> {
         self.act("unmount", Interrupts::Obey)?;
         drop_caches()?;
@@ -351,7 +369,9 @@ mod tests {
             Site { root: dir.path().to_owned(), starling: None, starling_args: String::new(), request_log: None };
         site.prepare().unwrap();
         assert_eq!(Target::unavailable(TargetKind::Ext4, &site), None);
-        assert!(Target::unavailable(TargetKind::Starling, &site).unwrap().contains("--starling"));
+        for kind in TargetKind::STARLING {
+            assert!(Target::unavailable(kind, &site).unwrap().contains("--starling"));
+        }
         let target = Target::set_up(TargetKind::Ext4, &site).unwrap();
         let folder = target.dir().to_owned();
         fs::write(folder.join("x"), "y").unwrap();
