@@ -6,7 +6,7 @@
 
 use super::{ReadEnd, WriteEnd, invalid};
 use crate::wire::{Frame, LENGTHS_LEN, lengths};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,6 +24,8 @@ const PIECES_MAX: usize = 32;
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the buffer that small frames are read through.
 const BUFFER_LEN: usize = 16 << 10;
+/// What is read ahead where a large tail is likely to follow: the lengths and a put's head.
+const HEAD_AHEAD_LEN: usize = 640;
 /// Memory that a peer gets for a frame's head before it has sent as much.
 const HEAD_TRUSTED_LEN: usize = 64 << 10;
 
@@ -185,72 +187,148 @@ pub struct Inbox {
     /// What of the buffer was read and not taken.
     begin: usize,
     end: usize,
+    /// What the buffer may take at a time: little where large tails come one after the other, which go past it.
+    ahead: usize,
 }
 
 impl Inbox {
     /// Reads frames from the connection.
     pub fn new(from: ReadEnd) -> Inbox {
-        Inbox { from, buffer: vec![0; BUFFER_LEN].into(), begin: 0, end: 0 }
+        Inbox { from, buffer: vec![0; BUFFER_LEN].into(), begin: 0, end: 0, ahead: BUFFER_LEN }
     }
 
     /// Head and tail of the next frame. The tail begins at a page.
     pub async fn next(&mut self) -> io::Result<(Vec<u8>, Bytes)> {
         let mut bytes = [0; LENGTHS_LEN];
-        while self.end - self.begin < LENGTHS_LEN {
-            self.buffer.copy_within(self.begin..self.end, 0);
-            (self.begin, self.end) = (0, self.end - self.begin);
-            match self.from.read(&mut self.buffer[self.end..]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => self.end += len,
-            }
-        }
-        self.take(&mut bytes);
+        self.fill(&mut &mut bytes[..]).await?;
         let (head_len, tail_len) = lengths(bytes).map_err(invalid)?;
-        let mut head = vec![0; head_len.min(HEAD_TRUSTED_LEN)];
-        self.fill(&mut head).await?;
-        let more = head_len - head.len();
-        if more > 0 && (&mut self.from).take(more as u64).read_to_end(&mut head).await? < more {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let mut head = Vec::with_capacity(head_len.min(HEAD_TRUSTED_LEN));
+        self.fill(&mut (&mut head).limit(head_len)).await?;
+        self.ahead = if tail_len > BUFFER_LEN { HEAD_AHEAD_LEN } else { BUFFER_LEN };
         if tail_len == 0 {
             return Ok((head, Bytes::new()));
         }
-        let mut tail = AlignedBuffer::zeroed(tail_len);
+        let mut tail = AlignedBuffer::with_room(tail_len);
         self.fill(&mut tail).await?;
         Ok((head, tail.freeze()))
     }
 
-    /// Takes out of the buffer what `out` has room for; how much that was.
-    fn take(&mut self, out: &mut [u8]) -> usize {
-        let len = out.len().min(self.end - self.begin);
-        out[..len].copy_from_slice(&self.buffer[self.begin..self.begin + len]);
-        self.begin += len;
-        len
+    /// Fills `out`: from the buffer, and then with what comes, which goes through the buffer if it is little, so that it brings along
+    /// what follows.
+    async fn fill(&mut self, out: &mut (impl BufMut + Send)) -> io::Result<()> {
+        loop {
+            let taken = out.remaining_mut().min(self.end - self.begin);
+            out.put_slice(&self.buffer[self.begin..self.begin + taken]);
+            self.begin += taken;
+            if !out.has_remaining_mut() {
+                return Ok(());
+            }
+            let read = match out.remaining_mut() < self.ahead {
+                true => {
+                    let read = self.from.read(&mut self.buffer[..self.ahead]).await?;
+                    (self.begin, self.end) = (0, read);
+                    read
+                }
+                false => self.from.read_buf(out).await?,
+            };
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::TAIL_LEN_MAX;
+    use tokio::io::AsyncWriteExt;
+    use types::aligned::PAGE_LEN;
+
+    fn frame(head_len: usize, tail_len: usize) -> Frame {
+        let byte = |i: usize| (i ^ i >> 8 ^ head_len) as u8;
+        let mut head = Vec::new();
+        head.extend_from_slice(&(head_len as u32).to_le_bytes());
+        head.extend_from_slice(&(tail_len as u32).to_le_bytes());
+        head.extend((0..head_len).map(byte));
+        [head.into(), (0..tail_len).map(byte).collect()]
     }
 
-    async fn fill(&mut self, out: &mut [u8]) -> io::Result<()> {
-        let have = self.take(out);
-        if have < out.len() {
-            // Small pieces bring what follows them along.
-            if out.len() - have < BUFFER_LEN / 2 {
-                return self.fill_buffered(&mut out[have..]).await;
-            }
-            self.from.read_exact(&mut out[have..]).await?;
-        }
-        Ok(())
+    fn frames() -> Vec<Frame> {
+        let lens = [0, 1, 17, 600, BUFFER_LEN - 1, BUFFER_LEN, BUFFER_LEN + 1, 100_000];
+        let tails = [0, 1, 4096, BUFFER_LEN - 20, BUFFER_LEN, BUFFER_LEN + 1, 300_000, TAIL_LEN_MAX as usize, 5];
+        lens.into_iter().flat_map(|head| tails.map(|tail| frame(head, tail))).collect()
     }
 
-    /// As `fill`, when the buffer is empty, by way of it.
-    async fn fill_buffered(&mut self, mut out: &mut [u8]) -> io::Result<()> {
-        while !out.is_empty() {
-            (self.begin, self.end) = (0, 0);
-            match self.from.read(&mut self.buffer).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => self.end = len,
-            }
-            let taken = self.take(out);
-            out = &mut out[taken..];
+    fn block_on(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+    }
+
+    /// Pipes of these lengths cut frames everywhere.
+    #[test]
+    fn frames_of_all_lengths_come_out_as_they_went_in() {
+        for pipe_len in [97, 10_000, 8 << 20] {
+            block_on(async move {
+                let (near, far) = tokio::io::duplex(pipe_len);
+                let (outbox, writing) = Outbox::new(Box::new(near));
+                let sending = tokio::spawn(async move {
+                    for frame in frames() {
+                        outbox.room().await;
+                        outbox.send(frame);
+                    }
+                    outbox
+                });
+                tokio::spawn(writing);
+                let mut inbox = Inbox::new(Box::new(far));
+                for [head, tail] in frames() {
+                    let (got_head, got_tail) = inbox.next().await.unwrap();
+                    assert!(got_head[..] == head[LENGTHS_LEN..] && got_tail == tail, "{} {}", head.len(), tail.len());
+                    assert!(tail.is_empty() || (got_tail.as_ptr() as usize).is_multiple_of(PAGE_LEN));
+                }
+                drop(sending.await.unwrap());
+                assert_eq!(inbox.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+            });
         }
-        Ok(())
+    }
+
+    #[test]
+    fn what_ends_inside_a_frame_or_is_too_long_is_an_error() {
+        block_on(async {
+            let whole = frame(600, 40_000).concat();
+            for len in [1, 7, 8, 100, 608, 700, whole.len() - 1] {
+                let (mut near, far) = tokio::io::duplex(1 << 20);
+                near.write_all(&whole[..len]).await.unwrap();
+                drop(near);
+                let error = Inbox::new(Box::new(far)).next().await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{len}");
+            }
+            let error = Inbox::new(Box::new(&[0xff; 100][..])).next().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        });
+    }
+
+    #[test]
+    fn an_outbox_that_is_closed_or_broken_waits_for_nobody() {
+        block_on(async {
+            for close in [true, false] {
+                let (near, far) = tokio::io::duplex(10);
+                let (outbox, writing) = Outbox::new(Box::new(near));
+                let writing = tokio::spawn(writing);
+                (0..8).for_each(|_| outbox.send(frame(10, TAIL_LEN_MAX as usize)));
+                let waiting = outbox.clone();
+                let waiting = tokio::spawn(async move { waiting.room().await });
+                tokio::task::yield_now().await;
+                assert!(!waiting.is_finished(), "8 MiB are waiting");
+                if close {
+                    outbox.close()
+                } else {
+                    drop(far)
+                }
+                waiting.await.unwrap();
+                writing.await.unwrap();
+                outbox.send(frame(1, 1));
+                outbox.room().await;
+            }
+        });
     }
 }
