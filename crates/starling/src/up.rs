@@ -76,7 +76,6 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     let config = machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
-        ("--store", (!geometry.store.is_empty()).then_some(geometry.store.len() as u64), config.store_count.into()),
         ("--parity", geometry.parity.map(u64::from), config.parity.into()),
         ("--block-size", geometry.block_size.map(u64::from), config.block_size.into()),
         ("--store-size", geometry.store_size, config.store_capacity_bytes),
