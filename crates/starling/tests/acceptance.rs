@@ -14,8 +14,10 @@ use std::process::Command;
 
 /// Where cargo keeps the sources of the Lua interpreter.
 fn lua_sources() -> PathBuf {
+    // Without the filter it would ask for crates of other systems, which are not there.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = run(Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", &platform])
         .current_dir(env!("CARGO_MANIFEST_DIR")));
     let metadata: serde_json::Value = serde_json::from_str(&output).expect("cargo metadata");
     let packages = metadata["packages"].as_array().expect("packages");

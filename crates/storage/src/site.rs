@@ -29,7 +29,8 @@ pub struct Site {
 impl Site {
     /// Opens the store, if there is one. Errs if what is there cannot be opened.
     pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Site>, OpenError> {
-        let server = match is_empty(disk.as_ref()).await? {
+        let empty = is_empty(disk.as_ref()).await?;
+        let server = match empty {
             true => None,
             false => Some(Server::open(host.clone(), disk.clone()).await?),
         };
