@@ -57,5 +57,11 @@ async fn greet(from: &mut ReadEnd, to: &mut WriteEnd) -> io::Result<()> {
     to.flush().await?;
     let mut theirs = [0; GREETING_LEN];
     from.read_exact(&mut theirs).await?;
-    check_greeting(&theirs).map_err(invalid)
+    check_greeting(&theirs).map_err(|error| match error {
+        DecodeError::Version { found, known, .. } => io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("it speaks version {found} of the storage protocol, this program {known}: use one starling on both sides"),
+        ),
+        other => invalid(other),
+    })
 }

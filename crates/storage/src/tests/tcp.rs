@@ -235,6 +235,9 @@ fn a_server_of_another_version_is_refused_by_name() {
             let _ = stream.read_to_end(&mut Vec::new()).await;
         }));
         let error = rig.remote_at(port, None).presence().await.unwrap_err().to_string();
-        assert!(error.starts_with("tcp://127.0.0.1:") && error.contains("newer starling"), "{error}");
+        assert!(
+            error.starts_with("tcp://127.0.0.1:") && error.contains("version 255") && error.contains("one starling"),
+            "{error}"
+        );
     });
 }
