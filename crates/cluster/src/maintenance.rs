@@ -28,6 +28,12 @@ const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// less where live data leaves less than that, see [`FreeGoal`].
 const FREE_PERCENT_LOW: u64 = 25;
 const FREE_PERCENT_HIGH: u64 = 35;
+/// Nothing was cut for so long: the store is idle, and segments are merged that would not be worth it otherwise.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+/// When idle, segments are cleaned that gain at least this share of what they take: small ones, above all.
+const IDLE_GAIN_PERCENT: u64 = 25;
+/// And as long as so many bytes more are gained by each step.
+const IDLE_GAIN_BYTES: u64 = 256 << 10;
 /// How long a round waits for the managers to apply what was cut before.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
@@ -52,6 +58,13 @@ pub struct Done {
     pub live_bytes: u64,
     /// Segments there are.
     pub segment_count: u64,
+}
+
+/// Since when nothing was cut, and whether what there was to merge since has been merged.
+struct Quiet {
+    cut: u64,
+    since: Duration,
+    merged: bool,
 }
 
 /// How many bytes should be free on each store. What live data leaves, less what writers may not use, is shared between free
@@ -130,6 +143,7 @@ impl Maintenance {
     async fn run(self: Arc<Self>) {
         let mut last_cut = 0;
         let mut last_time = self.host.clock.now();
+        let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
         while !self.stopping.load(SeqCst) {
             let wake = first(self.client.space_wanted(), self.stop.notified());
             let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(())));
@@ -141,7 +155,16 @@ impl Maintenance {
                 cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             // Looked at only after changes: stores that live data fills cannot be helped.
             let short = !due && cut > last_cut && self.is_short().await;
+            if quiet.cut != cut {
+                quiet = Quiet { cut, since: now, merged: false };
+            }
             if !wanted && !due && !short {
+                if !quiet.merged && now >= quiet.since + IDLE_TIME {
+                    quiet.merged = !self.merge().await.unwrap_or_else(|e| {
+                        tracing::error!("merging segments: {e}");
+                        false
+                    });
+                }
                 continue;
             }
             if let Err(e) = self.tidy(wanted).await {
@@ -184,7 +207,7 @@ impl Maintenance {
         while self.free_bytes().await.is_some_and(|free| free < target) {
             target = goal.high;
             let before = self.done().segment_count;
-            if self.clean_some().await? == Cleaned::default() {
+            if self.clean_some(0).await? == Cleaned::default() {
                 break;
             }
             self.checkpoint_and_delete().await?;
@@ -201,7 +224,7 @@ impl Maintenance {
         let _one_at_a_time = self.round.lock().await;
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
-        let cleaned = self.clean_some().await?;
+        let cleaned = self.clean_some(0).await?;
         self.checkpoint_and_delete().await?;
         self.report_used().await;
         Ok(cleaned)
@@ -276,8 +299,29 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Cleans the segments that are most worth it.
-    async fn clean_some(&self) -> Result<Cleaned, CleanError> {
+    /// One step of what is done when idle: merges what small and half-empty segments hold. False when there is no more to gain.
+    async fn merge(&self) -> Result<bool, CleanError> {
+        let _one_at_a_time = self.round.lock().await;
+        self.checkpoint_and_delete().await?;
+        let before = self.stored_bytes().await?;
+        let cleaned = self.clean_some(IDLE_GAIN_PERCENT).await?;
+        if cleaned.segment_count < 2 {
+            return Ok(false);
+        }
+        self.checkpoint_and_delete().await?;
+        self.report_used().await;
+        // Merging writes index segments, which are small themselves: it must not live on its own waste.
+        let freed = before.saturating_sub(self.stored_bytes().await?);
+        Ok(freed > cleaned.moved_bytes * IDLE_GAIN_PERCENT / 100 + IDLE_GAIN_BYTES)
+    }
+
+    /// What all segments take on all stores.
+    async fn stored_bytes(&self) -> Result<u64, CleanError> {
+        Ok(self.stripe.segments().await?.values().sum())
+    }
+
+    /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of what they take.
+    async fn clean_some(&self, gain_percent: u64) -> Result<Cleaned, CleanError> {
         let (existing, live) = (self.stripe.segments().await?, self.usage().await?);
         let newest = |log: LogId| existing.keys().filter(|s| s.log == log).map(|s| s.seq).max().unwrap_or(0);
         let (k, m) = self.stripe.redundancy();
@@ -291,8 +335,10 @@ impl Maintenance {
                 Some(SegmentUse { id: *id, live_bytes, total_bytes, age })
             })
             .collect();
+        let worth = |s: &SegmentUse| s.gain_bytes() * 100 >= s.total_bytes * gain_percent;
+        let candidates = candidates.into_iter().filter(worth);
         let want = u64::from(self.stripe.payload_len_max()) * VICTIMS_MAX as u64 / 2;
-        let mut victims = choose(candidates.into_iter(), want);
+        let mut victims = choose(candidates, want);
         victims.truncate(VICTIMS_MAX);
         // The copies are there before the victims are gone.
         let mut room = self.free_bytes().await.unwrap_or(0).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
