@@ -33,7 +33,7 @@ const IDLE_TIME: Duration = Duration::from_secs(10);
 /// When idle, segments are cleaned that gain at least this share of what they take: small ones, above all.
 const IDLE_GAIN_PERCENT: u64 = 25;
 /// And as long as so many bytes more are gained by each step.
-const IDLE_GAIN_BYTES: u64 = 256 << 10;
+const IDLE_GAIN_BYTES: u64 = 64 << 10;
 /// How long a round waits for the managers to apply what was cut before.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
