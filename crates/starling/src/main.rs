@@ -29,6 +29,10 @@ use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// Memory that one thread frees serves the others, so that the process stays within the cache's bound and a little.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// An error of the one who asks: exit code 2.
 #[derive(Debug)]
 pub struct Usage(pub String);
