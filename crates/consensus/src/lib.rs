@@ -1,0 +1,234 @@
+//! The consensus engine: agrees on the maps of a file system (design, section 3.6).
+//!
+//! It owns one voter of a Raft group (openraft), and the folder with what that voter must not forget. What is agreed on is one
+//! value: the maps in force, an epoch and opaque bytes. A change names the epoch that it replaces and is refused if another
+//! came first. No data of files passes through here.
+//!
+//! What it must survive: a crash or a loss of power at any point. A change that was acknowledged is then there; one that was
+//! not is there or is not. What it need not survive is the loss of its folder: every store keeps the maps too, and whoever starts
+//! the file system makes a new group from the newest of them ([`Consensus::create`]). A folder that has rotted says so, and never
+//! goes back to an older state by itself.
+//!
+//! The group has one voter, in the process that is the file system: its log is short, its network has no peers, and it sets no
+//! timers, as there is nobody to time out. More voters need a [`network`] and the usual timers; log, vote and snapshot are
+//! kept as for any group.
+//!
+//! - [`runtime`]: openraft on the host's clock, tasks and randomness.
+//! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
+//! - [`store`]: openraft's view of them.
+
+pub mod files;
+pub mod image;
+pub mod network;
+pub mod runtime;
+pub mod store;
+#[doc(hidden)]
+pub mod testing;
+
+use files::{Files, LoadError};
+use host::{Disk, Host};
+use image::{Change, Image, State};
+use network::NoPeers;
+use openraft::error::{ClientWriteError, Fatal, RaftError};
+use openraft::{
+    BasicNode, CommittedLeaderId, Config, LogId, Membership, Raft, ServerState, SnapshotPolicy, StoredMembership,
+};
+use runtime::{HostRuntime, within};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Cursor;
+use std::sync::Arc;
+use storage::api::Maps;
+use store::Store;
+use thiserror::Error;
+use types::FsUuid;
+
+/// Most bytes of maps.
+pub const MAPS_LEN_MAX: usize = 64 * 1024;
+/// Entries of the log after which a snapshot replaces them.
+const LOG_LEN_MAX: u64 = 16;
+/// The one voter.
+const VOTER: u64 = 1;
+/// Between the ticks of a clock that nobody needs: a day, in milliseconds.
+const TICK_MS: u64 = 24 * 3600 * 1000;
+
+/// What became of an entry: the maps' epoch, `Err` if a change expected another.
+pub type Outcome = Result<u64, u64>;
+
+openraft::declare_raft_types!(
+    /// The types of this Raft group.
+    pub Types:
+        D = Change,
+        R = Outcome,
+        NodeId = u64,
+        Node = BasicNode,
+        Entry = openraft::Entry<Types>,
+        SnapshotData = Cursor<Vec<u8>>,
+        AsyncRuntime = HostRuntime,
+);
+
+/// Why a folder gives no voter.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Nothing was ever recorded there.
+    #[error("it is empty")]
+    Empty,
+    /// It cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The engine does not start.
+    #[error("the engine does not start: {0}")]
+    Engine(#[from] Fatal<u64>),
+}
+
+/// Why maps were not replaced.
+#[derive(Debug, Error)]
+pub enum ProposeError {
+    /// Others are in force than the caller thinks.
+    #[error("the maps of epoch {expected} were to be replaced, but those of epoch {current} are in force")]
+    Stale {
+        /// What the caller thinks.
+        expected: u64,
+        /// What is.
+        current: u64,
+    },
+    /// More than [`MAPS_LEN_MAX`] bytes.
+    #[error("maps of {0} bytes are longer than the {MAPS_LEN_MAX} bytes allowed")]
+    TooLong(usize),
+    /// The voter does not lead its group; nothing was changed.
+    #[error("this voter does not lead: {0}")]
+    NotLeader(String),
+    /// The engine has stopped. Whether the maps were replaced is unknown until the next start.
+    #[error("the engine has stopped ({0}); whether the maps were replaced shows at the next start")]
+    Stopped(String),
+}
+
+/// What there is to say of a voter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Raft's term.
+    pub term: u64,
+    /// Entries agreed on since the group was made.
+    pub agreed_count: u64,
+    /// Epoch of the maps in force.
+    pub epoch: u64,
+    /// Why it has stopped, if it has.
+    pub stopped: Option<String>,
+}
+
+/// A running voter.
+pub struct Consensus {
+    host: Host,
+    fs: FsUuid,
+    raft: Raft<Types>,
+    store: Store,
+}
+
+impl Consensus {
+    /// A new group, whose first state is `maps`, in place of whatever the folder holds.
+    pub async fn create(host: &Host, disk: &Arc<dyn Disk>, fs: FsUuid, maps: Maps) -> Result<Consensus, OpenError> {
+        // As after the first entry of any group, which says who votes, and a snapshot: so that a group has its maps from the
+        // first moment that it exists.
+        let first = LogId::new(CommittedLeaderId::new(0, 0), 0);
+        let nodes = BTreeMap::from([(VOTER, BasicNode::default())]);
+        let membership = Membership::new(vec![BTreeSet::from([VOTER])], nodes);
+        let state = State { applied: Some(first), membership: StoredMembership::new(Some(first), membership), maps };
+        let image = Image { purged: Some(first), snapshot: Some(state), ..Image::default() };
+        let mut files = Files::create(disk, fs).await.map_err(LoadError::Disk)?;
+        files.write(&image).await.map_err(LoadError::Disk)?;
+        Consensus::start(host, files, image).await
+    }
+
+    /// The voter whose state the folder holds.
+    pub async fn open(host: &Host, disk: &Arc<dyn Disk>) -> Result<Consensus, OpenError> {
+        let (files, image) = Files::load(disk).await?.ok_or(OpenError::Empty)?;
+        Consensus::start(host, files, image).await
+    }
+
+    async fn start(host: &Host, files: Files, image: Image) -> Result<Consensus, OpenError> {
+        let fs = files.fs();
+        let store = Store::new(files, image);
+        let config = Config {
+            cluster_name: fs.to_string(),
+            heartbeat_interval: TICK_MS,
+            election_timeout_min: 2 * TICK_MS,
+            election_timeout_max: 3 * TICK_MS,
+            enable_tick: false,
+            enable_heartbeat: false,
+            enable_elect: false,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(LOG_LEN_MAX),
+            max_in_snapshot_log_to_keep: 0,
+            ..Config::default()
+        };
+        let raft = within(host, async {
+            let raft = Raft::new(VOTER, Arc::new(config), NoPeers, store.clone(), store.clone()).await?;
+            // A voter that led when it stopped leads again at once; otherwise nobody else can be elected.
+            if raft.with_raft_state(|state| state.server_state).await? != ServerState::Leader {
+                raft.trigger().elect().await?;
+            }
+            let mut metrics = raft.metrics();
+            loop {
+                {
+                    let now = metrics.borrow_and_update();
+                    now.running_state.clone()?;
+                    let applied = now.last_applied.map(|id| id.index);
+                    if now.state == ServerState::Leader && applied == now.last_log_index {
+                        break;
+                    }
+                }
+                if metrics.changed().await.is_err() {
+                    return Err(Fatal::Stopped);
+                }
+            }
+            Ok(raft)
+        });
+        let raft = raft.await?;
+        Ok(Consensus { host: host.clone(), fs, raft, store })
+    }
+
+    /// Whose maps these are.
+    pub fn fs(&self) -> FsUuid {
+        self.fs
+    }
+
+    /// The maps in force.
+    pub fn maps(&self) -> Maps {
+        self.store.state().maps
+    }
+
+    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. Unless the error is
+    /// [`ProposeError::Stopped`], or the caller gives up waiting, it tells that nothing was changed.
+    pub async fn propose(&self, expected: u64, maps: Maps) -> Result<(), ProposeError> {
+        if maps.bytes.len() > MAPS_LEN_MAX {
+            return Err(ProposeError::TooLong(maps.bytes.len()));
+        }
+        let write = self.raft.client_write(Change { expected, maps });
+        match within(&self.host, write).await {
+            Ok(response) => match response.data {
+                Ok(_) => Ok(()),
+                Err(current) => Err(ProposeError::Stale { expected, current }),
+            },
+            Err(RaftError::APIError(e @ ClientWriteError::ForwardToLeader(_))) => {
+                Err(ProposeError::NotLeader(e.to_string()))
+            }
+            Err(e) => Err(ProposeError::Stopped(e.to_string())),
+        }
+    }
+
+    /// What there is to say of it.
+    pub fn status(&self) -> Status {
+        let metrics = self.raft.metrics();
+        let now = metrics.borrow();
+        Status {
+            term: now.current_term,
+            agreed_count: now.last_applied.map_or(0, |id| id.index + 1),
+            epoch: self.maps().epoch,
+            stopped: now.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+
+    /// Stops the voter. There is nothing to write: all that counts is durable.
+    pub async fn close(&self) {
+        // Never errs in this version of openraft; a voter that has stopped already is what is wanted.
+        let _ = within(&self.host, self.raft.shutdown()).await;
+    }
+}
