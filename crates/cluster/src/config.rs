@@ -1,10 +1,14 @@
-//! What is fixed when a file system is created. Every store keeps a copy (as its maps), so any n - m of them tell it.
+//! What a file system is: what was fixed when it was created, and who manages which slots. These are its maps: the consensus
+//! engine decides them, and every store keeps a copy, so any n - m of them tell it.
 
 use bytes::Bytes;
+use manager::map::ManagerMap;
+use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
-use types::{FsUuid, LogId, StoreId};
+use types::{FsUuid, LogId, ManagerId, StoreId};
 
-const VERSION: u16 = 1;
+/// Version 1 had a number of managers in place of the manager map.
+const VERSION: u16 = 2;
 /// Most stores of one file system.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Most managers of one file system on one machine.
@@ -21,7 +25,7 @@ pub fn manager_log(index: u16) -> LogId {
 }
 
 /// See the module's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsConfig {
     /// The file system's identity.
     pub fs: FsUuid,
@@ -31,10 +35,15 @@ pub struct FsConfig {
     pub parity: u8,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Managers that share the slots.
-    pub manager_count: u16,
     /// Bytes that each store may use.
     pub store_capacity_bytes: u64,
+    /// Which manager serves which slots.
+    pub managers: ManagerMap,
+}
+
+/// The manager map of a new file system: so many managers share the slots.
+pub fn first_manager_map(manager_count: u16) -> ManagerMap {
+    ManagerMap { epoch: 1, owners: (0..manager_count).map(ManagerId::new).collect() }
 }
 
 impl FsConfig {
@@ -43,7 +52,12 @@ impl FsConfig {
         (0..self.store_count).map(StoreId::new)
     }
 
-    /// The bytes that stores keep.
+    /// All managers.
+    pub fn manager_ids(&self) -> BTreeSet<ManagerId> {
+        self.managers.owners.iter().copied().collect()
+    }
+
+    /// The bytes that voters and stores keep.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u16(VERSION);
@@ -51,8 +65,8 @@ impl FsConfig {
         out.put_u16(self.store_count);
         out.put_u8(self.parity);
         out.put_u32(self.block_size);
-        out.put_u16(self.manager_count);
         out.put_u64(self.store_capacity_bytes);
+        self.managers.encode(&mut out);
         out.into()
     }
 
@@ -60,20 +74,23 @@ impl FsConfig {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let version = r.u16("config version")?;
-        if version != VERSION {
+        if version == 0 || version > VERSION {
             return Err(DecodeError::Version { what: "file system configuration", found: version, known: VERSION });
         }
         let mut fs = [0; 16];
         fs.copy_from_slice(r.take(16, "file system id")?);
-        let config = FsConfig {
-            fs: FsUuid(fs),
-            store_count: r.u16("store count")?,
-            parity: r.u8("parity")?,
-            block_size: r.u32("block size")?,
-            manager_count: r.u16("manager count")?,
-            store_capacity_bytes: r.u64("store capacity")?,
+        let (store_count, parity) = (r.u16("store count")?, r.u8("parity")?);
+        let block_size = r.u32("block size")?;
+        let old_managers = if version == 1 { Some(first_manager_map(r.u16("manager count")?)) } else { None };
+        let store_capacity_bytes = r.u64("store capacity")?;
+        let managers = match old_managers {
+            Some(managers) => managers,
+            None => ManagerMap::decode(&mut r)?,
         };
-        config.check().map_err(|_| DecodeError::Invalid("file system configuration"))?;
+        let config = FsConfig { fs: FsUuid(fs), store_count, parity, block_size, store_capacity_bytes, managers };
+        if !r.is_empty() || config.check().is_err() {
+            return Err(DecodeError::Invalid("file system configuration"));
+        }
         Ok(config)
     }
 
@@ -93,8 +110,12 @@ impl FsConfig {
                 self.block_size
             ));
         }
-        if self.manager_count == 0 || self.manager_count > MANAGER_COUNT_MAX {
-            return Err(format!("1 to {MANAGER_COUNT_MAX} managers, not {}", self.manager_count));
+        let managers = self.manager_ids();
+        if managers.is_empty() || managers.len() > MANAGER_COUNT_MAX.into() {
+            return Err(format!("1 to {MANAGER_COUNT_MAX} managers, not {}", managers.len()));
+        }
+        if managers.iter().zip(0..).any(|(id, index)| id.raw() != index) {
+            return Err("managers must be numbered from 0 without gaps".into());
         }
         if self.store_capacity_bytes < STORE_CAPACITY_BYTES_MIN {
             let least = STORE_CAPACITY_BYTES_MIN >> 20;
@@ -104,6 +125,28 @@ impl FsConfig {
             ));
         }
         Ok(())
+    }
+}
+
+impl FsConfig {
+    /// What it is by newer maps, which must be of the same file system.
+    pub fn continued(&self, newer: &[u8]) -> Result<FsConfig, DecodeError> {
+        let next = FsConfig::decode(newer)?;
+        self.may_become(&next).map_err(|_| DecodeError::Invalid("maps: they contradict those of the stores"))?;
+        Ok(next)
+    }
+
+    /// What keeps this from being changed into `next`, if anything. What was fixed at creation stays, and so does the manager of
+    /// each slot, as nothing hands a slot over yet; of the manager map, the epoch may grow.
+    pub fn may_become(&self, next: &FsConfig) -> Result<(), String> {
+        let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
+        if (FsConfig { managers, ..next.clone() }) != *self {
+            return Err("identity, stores, parity, sizes and the managers of slots cannot be changed".into());
+        }
+        match next.managers.epoch < self.managers.epoch {
+            true => Err(format!("the manager map's epoch is {} and never goes back", self.managers.epoch)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -120,8 +163,8 @@ mod tests {
             store_count: 5,
             parity: 1,
             block_size: 65536,
-            manager_count: 2,
             store_capacity_bytes: 1 << 30,
+            managers: ManagerMap { epoch: 7, owners: [0, 1, 1].map(ManagerId::new).to_vec() },
         }
     }
 
@@ -142,12 +185,36 @@ mod tests {
     }
 
     #[test]
+    fn version_one_had_a_number_of_managers_which_became_the_first_map() {
+        let mut bytes = vec![1, 0];
+        bytes.extend_from_slice(&[7; 16]);
+        bytes.extend_from_slice(&[5, 0, 1, 0, 0, 1, 0, 3, 0]);
+        bytes.extend_from_slice(&(1u64 << 30).to_le_bytes());
+        assert_eq!(FsConfig::decode(&bytes), Ok(FsConfig { managers: first_manager_map(3), ..config() }));
+        assert!(FsConfig::decode(&bytes[..bytes.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn what_was_fixed_stays_fixed_and_the_manager_maps_epoch_only_grows() {
+        let with = |epoch, owners: &[u16]| {
+            let owners = owners.iter().copied().map(ManagerId::new).collect();
+            FsConfig { managers: ManagerMap { epoch, owners }, ..config() }
+        };
+        assert_eq!(config().may_become(&with(8, &[0, 1, 1])), Ok(()));
+        for other in [with(6, &[0, 1, 1]), with(8, &[0, 1]), FsConfig { parity: 2, ..config() }] {
+            assert!(config().may_become(&other).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
     fn impossible_numbers_are_named() {
         for (change, word) in [
             (FsConfig { parity: 3, ..config() }, "--parity"),
             (FsConfig { store_count: 1, ..config() }, "stores"),
             (FsConfig { block_size: 5000, ..config() }, "--block-size"),
             (FsConfig { store_capacity_bytes: 1, ..config() }, "at least"),
+            (FsConfig { managers: first_manager_map(17), ..config() }, "1 to 16 managers"),
+            (FsConfig { managers: ManagerMap { epoch: 1, owners: vec![ManagerId::new(1)] }, ..config() }, "numbered"),
         ] {
             assert!(change.check().is_err_and(|e| e.contains(word)), "{word}");
         }

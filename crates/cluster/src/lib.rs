@@ -1,6 +1,7 @@
 //! Puts the roles of the core together on one machine.
 //!
-//! - [`config`]: what is fixed when a file system is created; kept by every store.
+//! - [`config`]: what a file system is; the contents of its maps.
+//! - [`maps`]: the maps in force, decided by the consensus engine and kept by every store.
 //! - [`machine`]: creation, start with recovery, stop.
 //! - [`stores`]: where the stores are; opening and creating them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
@@ -12,6 +13,7 @@ pub mod cleaner;
 pub mod config;
 pub mod machine;
 pub mod maintenance;
+pub mod maps;
 pub mod stores;
 
 pub use config::FsConfig;

@@ -1,25 +1,25 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
-//! Start: open the stores, agree on the configuration, open the managers at their last checkpoints, recover the tails of
+//! Start: open the stores and the consensus folder, agree on the maps, open the managers at their last checkpoints, recover the tails of
 //! the client's and then the cleaner's log and roll them forward, and only then let a client in. What it takes follows
 //! the work since the last checkpoint, not the size of the stores.
 
 use crate::cleaner::Cleaner;
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manager_log};
 use crate::maintenance::Maintenance;
+use crate::maps::{self, ChangeError, Keeper};
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, Place};
 use client::{Client, Managers};
-use host::Host;
+use host::{Disk, Host};
 use manager::api::{Manager, ManagerError};
-use manager::map::ManagerMap;
 use manager::server::{Config as ManagerConfig, Server as ManagerServer};
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::StorageError;
+use storage::api::{Maps, StorageError};
 use storage::server::{OpenError, Server as StoreServer};
 use stripe::{LogWriter, Options, Stripe, StripeError};
 use thiserror::Error;
-use types::{ClientId, FsError, FsUuid, ManagerId, StoreId};
+use types::{ClientId, FsError, FsUuid, StoreId};
 use vfs::fs::FileSystem;
 
 /// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
@@ -54,7 +54,8 @@ impl Create {
 
     fn config(&self, fs: FsUuid, store_count: u16, store_capacity_bytes: u64) -> FsConfig {
         let Create { parity, block_size, manager_count, .. } = *self;
-        FsConfig { fs, store_count, parity, block_size, manager_count, store_capacity_bytes }
+        let managers = first_manager_map(manager_count);
+        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers }
     }
 }
 
@@ -104,7 +105,24 @@ pub enum StartError {
         /// Whose it is.
         fs: FsUuid,
     },
-    /// The stores' configuration cannot be read.
+    /// The consensus folder of a new file system is in use.
+    #[error("the consensus folder is not empty: give another data folder")]
+    ConsensusExists,
+    /// The consensus folder is that of another file system.
+    #[error(
+        "the consensus folder belongs to file system {found}, the stores to {fs}: put back the right one, or remove it, and it is \
+         made anew from the stores"
+    )]
+    ForeignConsensus {
+        /// Whose it is.
+        found: FsUuid,
+        /// Whose the stores are.
+        fs: FsUuid,
+    },
+    /// The consensus folder cannot be made, or was written by a newer program.
+    #[error("the consensus folder: {0}")]
+    Consensus(consensus::OpenError),
+    /// The maps cannot be read.
     #[error("the configuration kept by the stores: {0}")]
     Config(#[from] types::codec::DecodeError),
     /// A remote store cannot be reached, or refuses.
@@ -143,8 +161,10 @@ pub struct Recovery {
 
 /// A running machine.
 pub struct Machine {
-    /// What is fixed.
+    /// What the file system is, by the maps in force at the start.
     pub config: FsConfig,
+    /// The maps.
+    pub maps: Keeper,
     /// The file system.
     pub client: Client,
     /// The stripes beneath.
@@ -159,8 +179,13 @@ pub struct Machine {
     stores: Vec<Arc<StoreServer>>,
 }
 
-/// Makes a new file system over empty places.
-pub async fn create(host: &Host, places: &[Place], create: Create) -> Result<FsConfig, StartError> {
+/// Makes a new file system over empty places for its stores, and an empty disk for the consensus engine.
+pub async fn create(
+    host: &Host,
+    places: &[Place],
+    consensus: &Arc<dyn Disk>,
+    create: Create,
+) -> Result<FsConfig, StartError> {
     let mut fs = [0; 16];
     fs[..8].copy_from_slice(&host.random.next_u64().to_le_bytes());
     fs[8..].copy_from_slice(&host.random.next_u64().to_le_bytes());
@@ -169,28 +194,42 @@ pub async fn create(host: &Host, places: &[Place], create: Create) -> Result<FsC
     let capacity = create.store_capacity_bytes.unwrap_or(shared);
     let config = create.config(FsUuid(fs), u16::try_from(places.len()).unwrap_or(u16::MAX), capacity);
     config.check().map_err(StartError::Impossible)?;
-    stores::create(host, &config, places).await?;
+    if !consensus.list().await?.is_empty() {
+        return Err(StartError::ConsensusExists);
+    }
+    let first = Maps { epoch: 1, bytes: config.encode() };
+    maps::create(host, consensus, &config, first.clone()).await?;
+    stores::create(host, &config, places, first).await?;
     Ok(config)
 }
 
 impl Machine {
-    /// Starts all roles over the places given in the order of their stores.
-    pub async fn start(host: Host, places: &[Place], run: Run) -> Result<Machine, StartError> {
-        let Opened { config, by_id, servers } = stores::open(&host, places).await?;
+    /// Starts all roles over the places given in the order of their stores and the disk of the consensus engine, whose
+    /// contents may be lost.
+    pub async fn start(
+        host: Host,
+        places: &[Place],
+        consensus: &Arc<dyn Disk>,
+        run: Run,
+    ) -> Result<Machine, StartError> {
+        let Opened { config, maps: newest, behind, by_id, servers } = stores::open(&host, places).await?;
+        let agreed = maps::agree(&host, consensus, &config, &newest).await?;
+        let behind = behind || agreed.maps.epoch > newest.epoch;
+        let config = config.continued(&agreed.maps.bytes)?;
         let began = host.clock.now();
         let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
         let inode_count_max = (run.cache_bytes / 8 / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
-        let owners = (0..config.manager_count).map(ManagerId::new).collect();
-        let map = ManagerMap { epoch: 1, owners };
+        let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await?;
+        let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let mut managers = Vec::new();
-        for index in 0..config.manager_count {
+        for &id in &manager_ids {
             let manager = ManagerConfig {
-                id: ManagerId::new(index),
-                log: manager_log(index),
+                id,
+                log: manager_log(id.raw()),
                 block_size: config.block_size,
                 map: map.clone(),
-                cached_inodes_max: inode_count_max / usize::from(config.manager_count),
+                cached_inodes_max: inode_count_max / manager_ids.len(),
             };
             managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
         }
@@ -224,12 +263,17 @@ impl Machine {
         let maintenance =
             Maintenance::start(host.clone(), stripe.clone(), managers.clone(), client.clone(), cleaner).await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
-        Ok(Machine { config, client, stripe, managers, maintenance, recovery, host, stores: servers })
+        Ok(Machine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
     }
 
     /// What it runs on.
     pub fn host(&self) -> Host {
         self.host.clone()
+    }
+
+    /// Changes the maps; see [`Keeper::change`].
+    pub async fn change_maps(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
+        self.maps.change(change).await
     }
 
     /// Commits everything, writes checkpoints, and closes the stores, so that the next start has nothing to recover. On
@@ -242,6 +286,7 @@ impl Machine {
         for manager in &self.managers {
             manager.checkpoint().await?;
         }
+        self.maps.close().await;
         let mut closed = Ok(());
         for store in &self.stores {
             let close = host::timeout(&*self.host.clock, CLOSE_TIMEOUT, store.close());

@@ -75,9 +75,8 @@ async fn free_at(store: StoreId, place: &Place) -> Result<u64, StartError> {
     }
 }
 
-/// Makes a new file system's stores, with its configuration in them.
-pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place]) -> Result<(), StartError> {
-    let maps = Maps { epoch: 1, bytes: config.encode() };
+/// Makes a new file system's stores, with its maps in them.
+pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place], maps: Maps) -> Result<(), StartError> {
     for (store, place) in numbered(places) {
         let opened = create_one(host, config, store, place).await?;
         let failed = |e| StartError::Storage(store, e);
@@ -161,6 +160,10 @@ async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
 /// The stores of a file system, as far as they can be opened, and what they say it is.
 pub(crate) struct Opened {
     pub(crate) config: FsConfig,
+    /// The newest maps that they have.
+    pub(crate) maps: Maps,
+    /// Some have older ones, or did not tell.
+    pub(crate) behind: bool,
     pub(crate) by_id: Vec<(StoreId, Arc<dyn Storage>)>,
     /// Those of this process, to be closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
@@ -186,9 +189,11 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         }
         opened.push(result.ok());
     }
-    let mut newest = Maps::default();
+    let (mut newest, mut oldest) = (Maps::default(), u64::MAX);
     for store in opened.iter().flatten() {
         let asked = host::timeout(&*host.clock, OPEN_TIMEOUT, store.storage().maps()).await;
+        let epoch = asked.as_ref().map_or(0, |answer| answer.as_ref().map_or(0, |maps| maps.epoch));
+        oldest = oldest.min(epoch);
         if let Ok(Ok(maps)) = asked
             && maps.epoch > newest.epoch
         {
@@ -246,7 +251,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         Open::Local(server) => Some(server),
         Open::Remote(..) => None,
     });
-    Ok(Opened { config, by_id, servers: servers.collect() })
+    Ok(Opened { config, behind: oldest < newest.epoch, maps: newest, by_id, servers: servers.collect() })
 }
 
 /// Stands in for a store that could not be opened.

@@ -3,6 +3,7 @@
 
 use cluster::Place;
 use cluster::machine::{Create, Machine, Run, create};
+use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,14 +18,15 @@ fn run_all(block_size: u32, parity: u8) {
             let machine = sim.machine("one");
             let host = machine.host();
             let places: Vec<Place> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
+            let consensus: Arc<dyn Disk> = SimDisk::new(&sim, STORE_BYTES).mount(&machine);
             let run = async move {
                 let how = Create { parity, block_size, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES / 2) };
-                create(&host, &places, how).await.expect("create");
+                create(&host, &places, &consensus, how).await.expect("create");
                 let how = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-                let machine = Machine::start(host, &places, how).await.expect("start");
+                let machine = Machine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;
                 machine.stop().await.expect("stop");
-                let machine = Machine::start(machine.host(), &places, how).await.expect("start again");
+                let machine = Machine::start(machine.host(), &places, &consensus, how).await.expect("start again");
                 let report = cluster::check::check(&machine, |_| {}).await.expect("check");
                 assert_eq!(report.problems, Vec::<String>::new());
             };

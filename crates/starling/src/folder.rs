@@ -1,7 +1,7 @@
 //! The data folder.
 //!
 //! `stores.json` lists the stores' places in their order and names the folder with the keys, `lock` is locked by the process that serves
-//! the file system, `control.sock` leads to it, `store-N/` are the stores unless they are elsewhere, `starling.log` is where
+//! the file system, `control.sock` leads to it, `consensus/` is the consensus engine's, `store-N/` are the stores unless they are elsewhere, `starling.log` is where
 //! a background process logs.
 
 use crate::location::Location;
@@ -9,16 +9,18 @@ use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
 use cluster::Place;
-use host::Host;
 use host::real::RealDisk;
+use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use storage::tcp::{Address, Remote};
 
 const STORES: &str = "stores.json";
+const CONSENSUS: &str = "consensus";
 /// Version 1 had folders only, and no keys.
 const VERSION: u32 = 2;
 
@@ -196,5 +198,17 @@ impl Folder {
         let busy = |_| usage(format!("store folder {} is in use by another process", path.display()));
         disk.lock().map_err(busy)?;
         Ok(Place::Disk(disk))
+    }
+
+    /// The disk of the consensus engine, whose folder is made if it is not there.
+    pub fn consensus(&self) -> anyhow::Result<Arc<dyn Disk>> {
+        let path = self.path.join(CONSENSUS);
+        let open = || {
+            if !path.is_dir() {
+                std::fs::create_dir(&path)?;
+            }
+            RealDisk::open(&path)
+        };
+        Ok(open().map_err(|e| usage(format!("consensus folder {}: {e}", path.display())))?)
     }
 }

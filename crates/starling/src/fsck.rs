@@ -19,7 +19,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let places = folder.places(&host, &stores)?;
     let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-    let machine = Machine::start(host, &places, run).await.map_err(|e| usage(e.to_string()))?;
+    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(|e| usage(e.to_string()))?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
     let report = check::check(&machine, |files| bar.set_position(files)).await;

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     keep_freed_memory();
     let args = Args::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     match run(args.command) {
         Ok(code) => code,

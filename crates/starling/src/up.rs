@@ -25,6 +25,9 @@ fn explain(e: StartError) -> anyhow::Error {
         | StartError::NotEnoughStores { .. }
         | StartError::Foreign { .. }
         | StartError::Config(_)
+        | StartError::ConsensusExists
+        | StartError::ForeignConsensus { .. }
+        | StartError::Consensus(_)
         | StartError::Remote(..)
         | StartError::Store(..) => usage(e.to_string()),
         other => anyhow::Error::new(other).context("start the file system"),
@@ -59,8 +62,9 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         folder.make_folders(&stores)?;
     }
     let places = folder.places(host, &stores)?;
+    let consensus = folder.consensus()?;
     if known.is_none() {
-        let config = machine::create(host, &places, new_file_system(geometry)).await.map_err(explain)?;
+        let config = machine::create(host, &places, &consensus, new_file_system(geometry)).await.map_err(explain)?;
         folder.record_stores(&stores)?;
         let (fs, count, parity) = (config.fs, config.store_count, config.parity);
         eprintln!(
@@ -72,8 +76,8 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let run = Run { cache_bytes: settings.cache_bytes, root_mode: 0o755, root_uid: uid, root_gid: gid };
-    let machine = Machine::start(host.clone(), &places, run).await.map_err(explain)?;
-    let config = machine.config;
+    let machine = Machine::start(host.clone(), &places, &consensus, run).await.map_err(explain)?;
+    let config = &machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
         ("--parity", geometry.parity.map(u64::from), config.parity.into()),

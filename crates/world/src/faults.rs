@@ -130,5 +130,39 @@ impl Episode {
     }
 }
 
+/// What befalls the consensus folder between two runs of the file system. It holds nothing that the stores cannot give back, so
+/// this may happen at any time, whatever faults the stores have.
+#[derive(Default)]
+pub struct Consensus {
+    backup: Option<Snapshot>,
+}
+
+impl Consensus {
+    /// Does something to the folder, or nothing; tells what.
+    pub fn before_start(&mut self, random: &SplitMix64, disk: &SimDisk) -> Option<&'static str> {
+        match random.below(12) {
+            0 => {
+                disk.wipe();
+                Some("deleted")
+            }
+            1 => {
+                for name in consensus::files::NAMES {
+                    disk.rot(name, 0..u64::MAX, 1 + random.below(300) as u32);
+                }
+                Some("rotten")
+            }
+            2 => {
+                self.backup = Some(disk.snapshot());
+                None
+            }
+            3 => {
+                disk.restore(&self.backup.take()?);
+                Some("as it was a while ago")
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Size of each disk; the stores use less.
 pub const DISK_BYTES: u64 = 1 << 30;

@@ -1,6 +1,6 @@
 //! One run: a file system on simulated disks from its creation to its last check.
 
-use crate::faults::{DISK_BYTES, Episode};
+use crate::faults::{self, DISK_BYTES, Episode};
 use crate::history::{History, cut_of, new_model};
 use crate::kernel::Kernel;
 use crate::operation::Generator;
@@ -10,7 +10,7 @@ use client::Client;
 use cluster::Place;
 use cluster::machine::{Create, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
-use host::{SplitMix64, join_all};
+use host::{Disk, SplitMix64, join_all};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
@@ -51,6 +51,10 @@ pub struct Outcome {
     pub power_losses: u64,
     /// Times something was done to a store.
     pub faults: u64,
+    /// Times the consensus folder was lost, damaged or set back.
+    pub consensus_faults: u64,
+    /// Changes of the maps that were acknowledged.
+    pub map_changes: u64,
     /// Answers out of the modelled kernel's cache.
     pub cache_hits: u64,
     /// Segments that the cleaner emptied.
@@ -71,6 +75,8 @@ impl Outcome {
             crashes: self.crashes + other.crashes,
             power_losses: self.power_losses + other.power_losses,
             faults: self.faults + other.faults,
+            consensus_faults: self.consensus_faults + other.consensus_faults,
+            map_changes: self.map_changes + other.map_changes,
             cache_hits: self.cache_hits + other.cache_hits,
             cleaned: self.cleaned + other.cleaned,
             deleted: self.deleted + other.deleted,
@@ -121,6 +127,7 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
     let result = sim.block_on(world.run());
     let mut outcome = world.outcome;
     outcome.digest = sim.digest();
+    outcome.map_changes = world.map_epochs.lock().change_count;
     let shared = world.shared.lock();
     (outcome.operations, outcome.refused_space, outcome.faults) =
         (shared.operations, shared.refused_space, shared.faults);
@@ -165,6 +172,22 @@ async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared
     }
 }
 
+/// Raises the manager map's epoch.
+async fn change_maps(machine: &Machine, epochs: &Mutex<MapEpochs>) {
+    let mut asked = 0;
+    let changed = machine.change_maps(|config| {
+        config.managers.epoch += 1;
+        asked = config.managers.epoch;
+        let mut epochs = epochs.lock();
+        epochs.asked = epochs.asked.max(asked);
+    });
+    if changed.await.is_ok() {
+        let mut epochs = epochs.lock();
+        epochs.known = epochs.known.max(asked);
+        epochs.change_count += 1;
+    }
+}
+
 /// Removes a name and all below it.
 fn remove_all(fs: &Client, parent: FileId, name: Vec<u8>) -> BoxFuture<Result<(), FsError>> {
     let fs = fs.clone();
@@ -194,11 +217,24 @@ struct World {
     options: Options,
     create: Create,
     disks: Vec<SimDisk>,
+    /// The consensus engine's.
+    consensus: SimDisk,
+    consensus_faults: faults::Consensus,
+    map_epochs: Arc<Mutex<MapEpochs>>,
     workers: Arc<Vec<Arc<Mutex<Worker>>>>,
     shared: Arc<Mutex<Shared>>,
     episode: Episode,
     outcome: Outcome,
     created: bool,
+}
+
+/// What is known of the manager map's epoch, which is what this world changes of the maps.
+struct MapEpochs {
+    /// Acknowledged, or seen by a start: never less from then on.
+    known: u64,
+    /// Asked for: never more.
+    asked: u64,
+    change_count: u64,
 }
 
 /// A started machine, and what it runs on.
@@ -240,6 +276,9 @@ impl World {
             options,
             create,
             disks: (0..count).map(|_| SimDisk::new(sim, DISK_BYTES)).collect(),
+            consensus: SimDisk::new(sim, DISK_BYTES),
+            consensus_faults: faults::Consensus::default(),
+            map_epochs: Arc::new(Mutex::new(MapEpochs { known: 1, asked: 1, change_count: 0 })),
             workers: Arc::new(workers.collect()),
             shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
             episode: Episode::default(),
@@ -292,6 +331,13 @@ impl World {
             }
         }
         self.episode.before_start(&self.random, &self.disks);
+        if self.options.faults
+            && self.created
+            && let Some(what) = self.consensus_faults.before_start(&self.random, &self.consensus)
+        {
+            self.say(|| format!("consensus folder {what}"));
+            self.outcome.consensus_faults += 1;
+        }
         let on = self.sim.machine("one");
         if self.options.crashes && self.random.chance(1, 8) {
             on.crash_after(1 + self.random.below(2000));
@@ -349,7 +395,12 @@ impl World {
             loop {
                 let scale = 1 << self.random.below(14);
                 clock.sleep(Duration::from_micros(1 + self.random.below(1000 * scale))).await;
-                match self.random.below(4) {
+                match self.random.below(5) {
+                    3 => {
+                        let (machine, epochs) = (machine.clone(), self.map_epochs.clone());
+                        // As below; what was not acknowledged may be in force or not.
+                        let _ = on.run(async move { change_maps(&machine, &epochs).await }).await;
+                    }
                     0 => {
                         let (machine, clean) = (machine.clone(), self.random.chance(1, 2));
                         // Fails only if the machine crashes first, or if stores are bad, which others will notice.
@@ -394,9 +445,11 @@ impl World {
         for disk in &self.disks {
             disk.wipe();
         }
+        self.consensus.wipe();
         let places: Vec<Place> = self.disks.iter().map(|disk| disk.mount(on).into()).collect();
+        let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, create) = (on.host(), self.create);
-        let work = async move { cluster::machine::create(&host, &places, create).await.map_err(failed) };
+        let work = async move { cluster::machine::create(&host, &places, &consensus, create).await.map_err(failed) };
         self.on_machine(on, "create", work).await??;
         let running = self.start_without(on, &[]).await?;
         self.prepare_workers(&running).await?;
@@ -409,10 +462,24 @@ impl World {
         let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
         let places: Vec<Place> = self.disks.iter().enumerate().map(mount).map(Place::from).collect();
         let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let host = on.host();
-        let work = async move { Machine::start(host, &places, run).await.map_err(|e| failed(format!("start: {e}"))) };
+        let work = async move {
+            Machine::start(host, &places, &consensus, run).await.map_err(|e| failed(format!("start: {e}")))
+        };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);
-        self.say(|| format!("started: {:?}", machine.recovery));
+        self.say(|| format!("started: {:?}, {:?}", machine.recovery, machine.maps.status()));
+        let found = machine.config.managers.epoch;
+        {
+            let mut epochs = self.map_epochs.lock();
+            if !(epochs.known..=epochs.asked).contains(&found) {
+                let (known, asked) = (epochs.known, epochs.asked);
+                return Err(failed(format!(
+                    "the manager map has epoch {found}, {known} was in force, {asked} asked for"
+                )));
+            }
+            epochs.known = found;
+        }
         let kernel = Kernel::new(Arc::new(machine.client.clone()), on.host().clock);
         Ok(Running { on: on.clone(), machine, kernel })
     }
@@ -443,6 +510,7 @@ impl World {
             self.say(|| "power loss".into());
             self.outcome.power_losses += 1;
             self.disks.iter().for_each(SimDisk::power_loss);
+            self.consensus.power_loss();
         }
     }
 

@@ -1,0 +1,193 @@
+//! The maps in force: decided by the consensus engine, kept by every store as well.
+//!
+//! At a start the newest of both counts. The voter's folder may be lost, rotten or out of a backup without harm: the stores tell
+//! the maps, and the group is made anew, or brought up to date, from them. Stores that lack the newest maps get them.
+//!
+//! A change is decided first, then pushed to a quorum of the stores, and only then is the next one decided. So at most one
+//! change is known to the voter and not to every quorum of the stores. When a voter's memory turns out to be lost, that one may be
+//! on a few stores that are away at the moment, and its epoch is not given to other maps: the same maps continue
+//! two epochs on.
+
+use crate::config::FsConfig;
+use crate::machine::StartError;
+use consensus::files::LoadError;
+use consensus::{Consensus, OpenError, ProposeError, Status};
+use host::{Disk, Host};
+use std::sync::Arc;
+use std::time::Duration;
+use storage::api::Maps;
+use stripe::{Stripe, StripeError};
+use thiserror::Error;
+use types::codec::DecodeError;
+
+/// How long the voter's disk may take to open, to decide or to close before the file system goes on without it.
+const VOTER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How far the epoch goes on when the voter's memory was lost; see the module's header.
+const EPOCHS_SKIPPED: u64 = 2;
+
+/// What `status` shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapsStatus {
+    /// Epoch of the maps in force.
+    pub epoch: u64,
+    /// What was wrong with the consensus folder at the start, if it had to be made anew or brought up to date from the stores.
+    pub rebuilt: Option<String>,
+    /// The voter, or why there is none: the file system works without, but its maps cannot be changed.
+    pub voter: Result<Status, String>,
+}
+
+/// Why the maps were not changed.
+#[derive(Debug, Error)]
+pub enum ChangeError {
+    /// There is no voter.
+    #[error("the consensus folder cannot be used ({0}): make it usable and start again")]
+    NoVoter(String),
+    /// This cannot be changed.
+    #[error("{0}")]
+    Fixed(String),
+    /// The present maps cannot be read.
+    #[error("the maps in force: {0}")]
+    Decode(#[from] DecodeError),
+    /// The voter refused, or has stopped.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+    /// The voter's disk does not answer. Whether the maps were changed shows at the next start.
+    #[error("the consensus folder's disk does not answer; whether the maps were changed shows at the next start")]
+    Unknown,
+    /// The change is decided, but too few stores could be told; they are told at the next change or start.
+    #[error("the maps are changed, but too few stores could be told yet: {0}")]
+    Push(StripeError),
+}
+
+/// The maps that a start goes on with.
+pub(crate) struct Agreed {
+    voter: Result<Consensus, String>,
+    rebuilt: Option<String>,
+    pub(crate) maps: Maps,
+}
+
+/// Makes the group of a new file system; its folder must be empty.
+pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig, maps: Maps) -> Result<(), StartError> {
+    let voter = Consensus::create(host, disk, config.fs, maps).await.map_err(StartError::Consensus)?;
+    voter.close().await;
+    Ok(())
+}
+
+/// Opens the voter and settles with the newest maps of the stores, whose file system is `config.fs`.
+pub(crate) async fn agree(
+    host: &Host,
+    disk: &Arc<dyn Disk>,
+    config: &FsConfig,
+    stores: &Maps,
+) -> Result<Agreed, StartError> {
+    let unusable = |why: String| {
+        tracing::warn!(
+            "the consensus folder cannot be used, the maps of the stores count and cannot be changed: {why}"
+        );
+        Ok(Agreed { voter: Err(why), rebuilt: None, maps: stores.clone() })
+    };
+    let continued = Maps { epoch: stores.epoch.saturating_add(EPOCHS_SKIPPED), bytes: stores.bytes.clone() };
+    let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, disk)).await {
+        Ok(opened) => opened,
+        Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
+    };
+    let (voter, why) = match opened {
+        Ok(voter) => {
+            if voter.fs() != config.fs {
+                return Err(StartError::ForeignConsensus { found: voter.fs(), fs: config.fs });
+            }
+            let maps = voter.maps();
+            if maps.epoch >= stores.epoch {
+                return Ok(Agreed { voter: Ok(voter), rebuilt: None, maps });
+            }
+            let brought = voter.propose(maps.epoch, continued.clone());
+            match host::timeout(&*host.clock, VOTER_TIMEOUT, brought).await {
+                Ok(Ok(())) => (voter, format!("it had maps of epoch {}, the stores of {}", maps.epoch, stores.epoch)),
+                Ok(Err(e)) => return unusable(e.to_string()),
+                Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
+            }
+        }
+        Err(e @ OpenError::Load(LoadError::Version(_))) => return Err(StartError::Consensus(e)),
+        Err(e) => {
+            let anew = Consensus::create(host, disk, config.fs, continued.clone());
+            match host::timeout(&*host.clock, VOTER_TIMEOUT, anew).await {
+                Ok(Ok(voter)) => (voter, e.to_string()),
+                Ok(Err(e)) => return unusable(e.to_string()),
+                Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
+            }
+        }
+    };
+    tracing::warn!("the consensus folder was rebuilt from the stores, nothing is lost: {why}");
+    Ok(Agreed { voter: Ok(voter), rebuilt: Some(why), maps: continued })
+}
+
+/// Keeps and changes the maps of a running file system. What runs has read them at its start.
+pub struct Keeper {
+    host: Host,
+    stripe: Arc<Stripe>,
+    /// Or why there is none.
+    voter: Result<Consensus, String>,
+    rebuilt: Option<String>,
+    /// Those that the start went on with.
+    first: Maps,
+    /// Whose turn it is to change the maps; true if a quorum of the stores has those in force.
+    pushed: tokio::sync::Mutex<bool>,
+}
+
+impl Keeper {
+    /// Goes on with what was agreed on, and gives it to the stores if any of them is `behind`.
+    pub(crate) async fn start(
+        host: Host,
+        stripe: Arc<Stripe>,
+        agreed: Agreed,
+        behind: bool,
+    ) -> Result<Keeper, StripeError> {
+        let Agreed { voter, rebuilt, maps } = agreed;
+        if behind {
+            stripe.put_maps(maps.clone()).await?;
+        }
+        Ok(Keeper { host, stripe, voter, rebuilt, first: maps, pushed: tokio::sync::Mutex::new(true) })
+    }
+
+    /// The maps in force.
+    pub fn maps(&self) -> Maps {
+        self.voter.as_ref().map_or_else(|_| self.first.clone(), Consensus::maps)
+    }
+
+    /// Changes the maps durably, and tells the stores; gives their new epoch. They take effect at the next start.
+    pub async fn change(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
+        let voter = self.voter.as_ref().map_err(|why| ChangeError::NoVoter(why.clone()))?;
+        let mut pushed = self.pushed.lock().await;
+        let current = voter.maps();
+        if !*pushed {
+            self.stripe.put_maps(current.clone()).await.map_err(ChangeError::Push)?;
+        }
+        let before = FsConfig::decode(&current.bytes)?;
+        let mut after = before.clone();
+        change(&mut after);
+        before.may_become(&after).map_err(ChangeError::Fixed)?;
+        let maps = Maps { epoch: current.epoch + 1, bytes: after.encode() };
+        *pushed = false;
+        let decided = host::timeout(&*self.host.clock, VOTER_TIMEOUT, voter.propose(current.epoch, maps.clone()));
+        decided.await.map_err(|_| ChangeError::Unknown)??;
+        let epoch = maps.epoch;
+        self.stripe.put_maps(maps).await.map_err(ChangeError::Push)?;
+        *pushed = true;
+        Ok(epoch)
+    }
+
+    /// What there is to say of it.
+    pub fn status(&self) -> MapsStatus {
+        let voter = self.voter.as_ref().map(Consensus::status).map_err(Clone::clone);
+        MapsStatus { epoch: self.maps().epoch, rebuilt: self.rebuilt.clone(), voter }
+    }
+
+    /// Stops the voter.
+    pub(crate) async fn close(&self) {
+        if let Ok(voter) = &self.voter
+            && host::timeout(&*self.host.clock, VOTER_TIMEOUT, voter.close()).await.is_err()
+        {
+            tracing::warn!("the consensus folder's disk does not answer; what it has is durable");
+        }
+    }
+}
