@@ -2,6 +2,7 @@
 
 use crate::control::{Request, Served, ask};
 use crate::size::show;
+use cluster::maps::MapsStatus;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -29,6 +30,32 @@ fn state_name(state: &StoreState) -> &'static str {
         StoreState::Failing => "failing",
         StoreState::Absent => "absent",
     }
+}
+
+/// The consensus folder and the maps.
+pub fn maps_json(status: &MapsStatus) -> Value {
+    let state = match (&status.voter, &status.rebuilt) {
+        (Err(_), _) => "unusable",
+        (Ok(voter), _) if voter.stopped.is_some() => "stopped",
+        (Ok(_), Some(_)) => "rebuilt from the stores",
+        (Ok(_), None) => "ok",
+    };
+    let voter = status.voter.as_ref();
+    let stopped = voter.ok().and_then(|v| v.stopped.as_ref());
+    json!({
+        "state": state,
+        "reason": voter.err().or(stopped).or(status.rebuilt.as_ref()),
+        "epoch": status.epoch,
+        "term": voter.ok().map(|v| v.term),
+        "entries": voter.ok().map(|v| v.agreed_count),
+    })
+}
+
+/// The same as a line.
+pub fn maps_line(maps: &Value) -> String {
+    let reason = maps["reason"].as_str().map(|r| format!(" ({r})")).unwrap_or_default();
+    let term = maps["term"].as_u64().map(|term| format!(", term {term}")).unwrap_or_default();
+    format!("{}{reason}, maps of epoch {}{term}", maps["state"].as_str().unwrap_or("?"), maps["epoch"])
 }
 
 /// Everything that `status` shows.
@@ -75,6 +102,7 @@ pub async fn collect(served: &Served) -> Value {
         "parity": config.parity,
         "block_size": config.block_size,
         "stores": stores,
+        "consensus": maps_json(&machine.maps.status()),
         "space": {
             "admitted_bytes": client.limit_bytes,
             "used_bytes": client.used_bytes,
@@ -139,6 +167,7 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             text(&store["place"])
         );
     }
+    println!("consensus     {}", maps_line(&s["consensus"]));
     let space = &s["space"];
     println!("space         {} of {} used", bytes(&space["used_bytes"]), bytes(&space["admitted_bytes"]));
     println!(

@@ -1,12 +1,13 @@
 //! `starling fsck`: checks a file system that is not running.
 
+use crate::ask::{maps_json, maps_line};
 use crate::folder::Folder;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
 use cluster::machine::{Machine, Run};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -24,24 +25,27 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
     let report = check::check(&machine, |files| bar.set_position(files)).await;
     bar.finish_and_clear();
+    let consensus = maps_json(&machine.maps.status());
     machine.stop().await.context("close the stores")?;
     let report = report.context("check")?;
-    show(&report, as_json)?;
+    show(&report, &consensus, as_json)?;
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(report: &Report, as_json: bool) -> anyhow::Result<()> {
+fn show(report: &Report, consensus: &Value, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let value = json!({
             "files": report.file_count,
             "bytes": report.byte_count,
             "live_bytes": report.live_bytes,
+            "consensus": consensus,
             "problems": report.problems,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
     }
     println!("{} files, {} read back", report.file_count, crate::size::show(report.byte_count));
+    println!("consensus: {}", maps_line(consensus));
     for problem in &report.problems {
         println!("problem: {problem}");
     }

@@ -125,3 +125,45 @@ fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
     let checked = run(starling().arg("fsck").arg("--data").arg(&fs.data));
     assert!(checked.contains("no problems"), "{checked}");
 }
+
+#[test]
+fn a_deleted_or_foreign_consensus_folder_costs_nothing_and_is_said() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let flags = &["--store-size", "128MiB", "--stores", "3"];
+    let mut fs = Mounted::up(dir.path(), "fs", flags);
+    let status = |path: &Path| -> serde_json::Value {
+        serde_json::from_str(&run(starling().args(["status", "--json"]).arg(path))).expect("status")
+    };
+    assert_eq!(status(&fs.mountpoint)["consensus"]["state"], "ok");
+    fs::write(fs.mountpoint.join("a"), "hello").expect("write");
+    fs.down();
+
+    let consensus = fs.data.join("consensus");
+    fs::remove_dir_all(&consensus).expect("delete the folder");
+    fs.up_again();
+    assert_eq!(fs::read_to_string(fs.mountpoint.join("a")).expect("read"), "hello");
+    assert_eq!(status(&fs.mountpoint)["consensus"]["state"], "rebuilt from the stores");
+    fs::write(fs.mountpoint.join("b"), "world").expect("write");
+    fs.down();
+
+    for name in ["state-a", "state-b"] {
+        fs::write(consensus.join(name), vec![0xee; 9000]).expect("damage");
+    }
+    let said = run(starling().args(["fsck", "--data"]).arg(&fs.data));
+    assert!(said.contains("consensus: rebuilt from the stores") && said.contains("no problems"), "{said}");
+    let said = run(starling().args(["fsck", "--data"]).arg(&fs.data));
+    assert!(said.contains("consensus: ok, maps of epoch"), "{said}");
+
+    let other = Mounted::up(dir.path(), "other", flags);
+    other.down();
+    fs::rename(&consensus, dir.path().join("own")).expect("rename");
+    fs::rename(other.data.join("consensus"), &consensus).expect("rename");
+    let said = refused(&mut up(&fs.mountpoint, &fs.data));
+    assert!(said.contains("the consensus folder belongs to file system"), "{said}");
+    fs::remove_dir_all(&consensus).expect("delete the folder");
+    fs::rename(dir.path().join("own"), &consensus).expect("rename");
+    fs.up_again();
+    assert_eq!(status(&fs.mountpoint)["consensus"]["state"], "ok");
+    assert_eq!(fs::read_to_string(fs.mountpoint.join("b")).expect("read"), "world");
+    fs.down();
+}
