@@ -1,0 +1,23 @@
+//! What must hold of the consensus folder's bytes, whatever they are: no panic, and what is accepted encodes to the bytes that
+//! were read.
+
+use consensus::files::{HEAD_LEN, Head};
+use consensus::image::Image;
+
+/// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose checksum is put right first, to get
+/// past that. Tells whether it was accepted.
+pub fn state(bytes: &[u8]) -> bool {
+    let Some((kind, rest)) = bytes.split_first() else { return false };
+    if kind % 2 == 0 {
+        let Ok(image) = Image::decode(rest) else { return false };
+        assert_eq!(image.encode(), rest);
+    } else {
+        let mut head = rest.to_vec();
+        head.resize(HEAD_LEN, 0);
+        let sum = crc_fast::crc32_iscsi(&head[..HEAD_LEN - 4]).to_le_bytes();
+        head[HEAD_LEN - 4..].copy_from_slice(&sum);
+        let Ok(decoded) = Head::decode(&head) else { return false };
+        assert_eq!(decoded.encode()[..], head[..]);
+    }
+    true
+}
