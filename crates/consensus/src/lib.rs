@@ -77,7 +77,7 @@ pub enum OpenError {
     Load(#[from] LoadError),
     /// The engine does not start.
     #[error("the engine does not start: {0}")]
-    Engine(#[from] Fatal<u64>),
+    Engine(Box<Fatal<u64>>),
 }
 
 /// Why maps were not replaced.
@@ -181,7 +181,7 @@ impl Consensus {
             }
             Ok(raft)
         });
-        let raft = raft.await?;
+        let raft = raft.await.map_err(|fatal| OpenError::Engine(Box::new(fatal)))?;
         Ok(Consensus { host: host.clone(), fs, raft, store })
     }
 

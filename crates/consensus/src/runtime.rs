@@ -304,8 +304,11 @@ mod tests {
         let sim = Sim::new(1);
         let machine = sim.machine("one");
         let host = machine.host();
-        let task = sim.block_on(within(&host, async { HostRuntime::spawn(std::future::pending::<()>()) }));
-        machine.crash();
-        assert_eq!(sim.block_on(task), Err(Ended));
+        let ended = sim.block_on(within(&host, async {
+            let task = HostRuntime::spawn(std::future::pending::<()>());
+            machine.crash();
+            task.await
+        }));
+        assert_eq!(ended, Err(Ended));
     }
 }

@@ -120,7 +120,10 @@ impl RaftLogStorage<Types> for Store {
         let written = self.change(|memory| memory.image.entries.extend(entries)).await;
         let failure = written.as_ref().err().map(|e| StorageIOError::write_logs(AnyError::new(e)));
         callback.log_io_completed(written);
-        failure.map_or(Ok(()), |e| Err(e.into()))
+        match failure {
+            Some(e) => Err(e.into()),
+            None => Ok(()),
+        }
     }
 
     async fn truncate(&mut self, from: LogId<u64>) -> Done<()> {
