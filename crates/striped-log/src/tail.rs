@@ -44,7 +44,8 @@ pub struct TailVerdict {
 }
 
 /// Judges the tail of one log from seq `from_seq` on. `after` is the segment with seq `from_seq - 1`, where it is known; without it
-/// the first segment need not chain to anything. `found` holds the fragments of that log with their stores, in any
+/// the first segment need not chain to anything. With it, the first segment may still be one of a later epoch that names no previous
+/// one: when that epoch began, `after` was deleted already, and a store that was away shows it again. `found` holds the fragments of that log with their stores, in any
 /// order; earlier ones are ignored.
 pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, FragmentHeader)>) -> TailVerdict {
     let found: Vec<_> = found.into_iter().filter(|(_, h)| h.id.segment.seq >= from_seq).collect();
@@ -59,7 +60,11 @@ pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, Fra
     let mut next_seq = from_seq;
     while let Some(id) = in_force.get(&next_seq) {
         let fragments = by_segment.get(id).map(Vec::as_slice).unwrap_or_default();
-        let Some(segment) = judge(last, fragments) else { break };
+        let begins_epoch = |header: &FragmentHeader| {
+            counted.is_empty() && header.previous.is_none() && last.is_some_and(|l| l.epoch < header.id.segment.epoch)
+        };
+        let follows = |header: &FragmentHeader| last.is_none() || header.previous == last || begins_epoch(header);
+        let Some(segment) = judge(follows, fragments) else { break };
         last = Some(segment.id);
         counted.push(segment);
         match next_seq.checked_add(1) {
@@ -89,13 +94,12 @@ fn newest_evidence(found: &[(StoreId, FragmentHeader)]) -> BTreeMap<u64, Segment
 /// The fragments of one attempt, by index.
 type Present<'a> = BTreeMap<u8, (StoreId, &'a FragmentHeader)>;
 
-/// The segment of which these are the fragments, if it follows `last` and one of its attempts can be read.
-fn judge(last: Option<SegmentId>, fragments: &[(StoreId, FragmentHeader)]) -> Option<CountedSegment> {
+/// The segment of which these are the fragments, if it `follows` the last one and one of its attempts can be read.
+fn judge(follows: impl Fn(&FragmentHeader) -> bool, fragments: &[(StoreId, FragmentHeader)]) -> Option<CountedSegment> {
     // Attempts are told apart by geometry too: two recoveries that did not see each other's may use one number.
     let mut attempts: BTreeMap<(u16, &Geometry), Present<'_>> = BTreeMap::new();
     for (store, header) in fragments {
-        let chained = last.is_none() || header.previous == last;
-        if chained && header.member() == Some(*store) {
+        if follows(header) && header.member() == Some(*store) {
             let attempt = attempts.entry((header.attempt, &header.geometry)).or_default();
             attempt.insert(header.id.index, (*store, header));
         }
@@ -196,6 +200,23 @@ mod tests {
         assert_eq!(counted(&verdict(5, Some(id(1, 4)), found.clone())), []);
         assert_eq!(counted(&verdict(5, Some(id(2, 4)), found.clone())), [id(2, 5)]);
         assert_eq!(counted(&verdict(5, None, found)), [id(2, 5)]);
+    }
+
+    /// A store that was away showed a segment again that had been deleted everywhere else. The log had gone on without knowing it,
+    /// and all of it was discarded because it did not chain to that segment.
+    #[test]
+    fn regression_a_deleted_segment_that_turns_up_before_the_tail_discards_nothing() {
+        let mut found = attempt(id(1, 2), Some(id(1, 1)), 0, 1, 0);
+        found.extend(attempt(id(4, 3), None, 0, 1, 1));
+        found.extend(attempt(id(4, 4), Some(id(4, 3)), 0, 1, 2));
+        assert_eq!(counted(&verdict(3, Some(id(1, 2)), found.clone())), [id(4, 3), id(4, 4)]);
+        // A segment of the same or an earlier epoch would name it.
+        assert_eq!(counted(&verdict(3, Some(id(4, 2)), found.clone())), []);
+        assert_eq!(counted(&verdict(3, Some(id(5, 2)), found)), []);
+        // In the middle of the log every segment names the one before.
+        let mut found = attempt(id(1, 3), Some(id(1, 2)), 0, 1, 0);
+        found.extend(attempt(id(4, 4), None, 0, 1, 1));
+        assert_eq!(counted(&verdict(3, Some(id(1, 2)), found)), [id(1, 3)]);
     }
 
     #[test]

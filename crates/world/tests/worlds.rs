@@ -65,3 +65,9 @@ fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
 fn regression_machine_starts_though_the_stores_are_full_of_dead_segments() {
     run_all(30005..30006, Options { operations: 1500, fill: true, ..CRASHES });
 }
+
+/// A store came back with a segment that had been deleted while it was away, and what the log had gone on with was discarded.
+#[test]
+fn regression_a_deleted_segment_that_turns_up_again_discards_nothing() {
+    run_all(4978..4979, FAULTS);
+}
