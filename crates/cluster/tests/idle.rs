@@ -2,7 +2,9 @@
 
 use cluster::Place;
 use cluster::machine::{Create, Machine, Run, create};
+use host::Disk;
 use host::sim::{Sim, SimDisk};
+use std::sync::Arc;
 use std::time::Duration;
 use types::FileId;
 use vfs::fs::{Cred, FileSystem, OpenFlags};
@@ -16,12 +18,13 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
     let machine = sim.machine("one");
     let host = machine.host();
     let places: Vec<Place> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
+    let consensus: Arc<dyn Disk> = SimDisk::new(&sim, STORE_BYTES).mount(&machine);
     sim.block_on(async move {
         let store_capacity_bytes = Some(STORE_BYTES / 2);
         let how = Create { parity: 1, block_size: 64 * 1024, manager_count: 2, store_capacity_bytes };
-        create(&host, &places, how).await.expect("create");
+        create(&host, &places, &consensus, how).await.expect("create");
         let how = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-        let machine = Machine::start(host.clone(), &places, how).await.expect("start");
+        let machine = Machine::start(host.clone(), &places, &consensus, how).await.expect("start");
         let client = &machine.client;
         let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         for i in 0..FILES {
@@ -49,7 +52,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
             assert_eq!(client.read(id, handle, 0, 100).await.expect("read"), name);
         }
         machine.stop().await.expect("stop");
-        let machine = Machine::start(machine.host(), &places, how).await.expect("start again");
+        let machine = Machine::start(machine.host(), &places, &consensus, how).await.expect("start again");
         let report = cluster::check::check(&machine, |_| {}).await.expect("check");
         assert_eq!(report.problems, Vec::<String>::new());
     });
