@@ -105,9 +105,6 @@ pub enum StartError {
         /// Whose it is.
         fs: FsUuid,
     },
-    /// The consensus folder of a new file system is in use.
-    #[error("the consensus folder is not empty: give another data folder")]
-    ConsensusExists,
     /// The consensus folder is that of another file system.
     #[error(
         "the consensus folder belongs to file system {found}, the stores to {fs}: put back the right one, or remove it, and it is \
@@ -179,7 +176,8 @@ pub struct Machine {
     stores: Vec<Arc<StoreServer>>,
 }
 
-/// Makes a new file system over empty places for its stores, and an empty disk for the consensus engine.
+/// Makes a new file system over empty places for its stores, and a disk for the consensus engine, on which an earlier attempt
+/// may have left something.
 pub async fn create(
     host: &Host,
     places: &[Place],
@@ -194,12 +192,9 @@ pub async fn create(
     let capacity = create.store_capacity_bytes.unwrap_or(shared);
     let config = create.config(FsUuid(fs), u16::try_from(places.len()).unwrap_or(u16::MAX), capacity);
     config.check().map_err(StartError::Impossible)?;
-    if !consensus.list().await?.is_empty() {
-        return Err(StartError::ConsensusExists);
-    }
     let first = Maps { epoch: 1, bytes: config.encode() };
-    maps::create(host, consensus, &config, first.clone()).await?;
-    stores::create(host, &config, places, first).await?;
+    stores::create(host, &config, places, first.clone()).await?;
+    maps::create(host, consensus, &config, first).await?;
     Ok(config)
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Agreed {
     pub(crate) maps: Maps,
 }
 
-/// Makes the group of a new file system; its folder must be empty.
+/// Makes the group of a new file system, in place of whatever is there.
 pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig, maps: Maps) -> Result<(), StartError> {
     let voter = Consensus::create(host, disk, config.fs, maps).await.map_err(StartError::Consensus)?;
     voter.close().await;

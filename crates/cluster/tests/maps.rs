@@ -200,8 +200,13 @@ fn without_a_usable_consensus_folder_all_works_but_changing_the_maps() {
 }
 
 #[test]
-fn a_file_system_is_not_created_over_a_consensus_folder_in_use() {
+fn a_new_file_system_takes_over_a_consensus_folder_that_an_earlier_attempt_left() {
     let rig = Rig::new(11);
+    let machine = rig.start();
+    rig.change(&machine).expect("change");
+    assert!(matches!(rig.create(), Err(StartError::Exists(_))), "the stores are in use");
     rig.stores.iter().for_each(SimDisk::wipe);
-    assert!(matches!(rig.create(), Err(StartError::ConsensusExists)));
+    rig.create().expect("create");
+    let machine = rig.start();
+    assert_eq!((machine.maps.maps().epoch, machine.maps.status().rebuilt), (1, None));
 }

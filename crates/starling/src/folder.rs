@@ -67,7 +67,8 @@ impl Folder {
             std::fs::create_dir_all(path).map_err(|e| usage(format!("cannot make the data folder {shown}: {e}")))?;
         }
         let path = path.canonicalize().map_err(|e| usage(format!("{shown}: {e}")))?;
-        let known = [STORES, "lock", "control.sock", "starling.log"];
+        // A creation that failed leaves some of these.
+        let known = [STORES, CONSENSUS, "lock", "control.sock", "starling.log"];
         if !path.join(STORES).exists() {
             let entries = std::fs::read_dir(&path).map_err(|e| usage(format!("{shown}: {e}")))?;
             let foreign = entries.flatten().map(|e| e.file_name()).find(|n| !known.iter().any(|k| **k == **n));

@@ -25,7 +25,6 @@ fn explain(e: StartError) -> anyhow::Error {
         | StartError::NotEnoughStores { .. }
         | StartError::Foreign { .. }
         | StartError::Config(_)
-        | StartError::ConsensusExists
         | StartError::ForeignConsensus { .. }
         | StartError::Consensus(_)
         | StartError::Remote(..)
