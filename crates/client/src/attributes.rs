@@ -150,7 +150,7 @@ impl Core {
     }
 
     pub(crate) fn try_statfs(&self) -> FsStat {
-        let files: u64 = self.managers.by_id.iter().map(|m| m.status().file_count).sum();
+        let files: u64 = self.managers.each().map(|m| m.status().file_count).sum();
         let s = self.state.lock();
         let free_bytes = self.config.limit_bytes.saturating_sub(s.used_bytes + s.dirty_bytes);
         FsStat {

@@ -14,7 +14,7 @@ use manager::api::{Manager, ManagerError, SegmentDeltas};
 use manager::map::ManagerMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogWriter, Stripe, StripeError};
 use striped_log::fragment::CHUNK_LEN;
@@ -58,16 +58,41 @@ pub struct Config {
 
 /// The managers and who serves which slot.
 pub struct Managers {
-    /// Who serves which slot.
-    pub map: ManagerMap,
-    /// By manager id.
-    pub by_id: Vec<Arc<dyn Manager>>,
+    map: ManagerMap,
+    by_id: Vec<Arc<dyn Manager>>,
+    /// Whoever asks for a manager sends it one message.
+    message_count: AtomicU64,
 }
 
 impl Managers {
-    /// The manager of a file.
-    pub fn of(&self, file: FileId) -> &Arc<dyn Manager> {
-        &self.by_id[self.map.owner_of(file).raw() as usize]
+    /// All managers, by id, and who serves which slot.
+    pub fn new(map: ManagerMap, by_id: Vec<Arc<dyn Manager>>) -> Managers {
+        Managers { map, by_id, message_count: AtomicU64::new(0) }
+    }
+
+    /// The manager of a file, for one message.
+    pub(crate) fn of(&self, file: FileId) -> &Arc<dyn Manager> {
+        self.at(self.map.owner_of(file).raw() as usize)
+    }
+
+    /// One manager after the other, for one message.
+    pub(crate) fn by_turns(&self, turn: u64) -> &Arc<dyn Manager> {
+        self.at(turn as usize % self.by_id.len())
+    }
+
+    /// All, for one message each.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Arc<dyn Manager>> {
+        (0..self.by_id.len()).map(|i| self.at(i))
+    }
+
+    fn at(&self, index: usize) -> &Arc<dyn Manager> {
+        self.message_count.fetch_add(1, Relaxed);
+        &self.by_id[index]
+    }
+
+    /// Messages sent to managers since the start.
+    pub(crate) fn message_count(&self) -> u64 {
+        self.message_count.load(Relaxed)
     }
 }
 
@@ -394,8 +419,8 @@ impl Core {
     }
 
     async fn fetch_numbers(self: &Arc<Self>) -> Result<(), FsError> {
-        let turn = self.next_range_from.fetch_add(1, SeqCst) as usize % self.managers.by_id.len();
-        let range = self.managers.by_id[turn].allocate(self.config.id, 0).await.map_err(from_manager)?;
+        let turn = self.next_range_from.fetch_add(1, SeqCst);
+        let range = self.managers.by_turns(turn).allocate(self.config.id, 0).await.map_err(from_manager)?;
         let mut state = self.state.lock();
         if state.numbers.next == state.numbers.end {
             state.numbers = crate::state::Numbers { next: range.first.raw(), end: range.first.raw() + range.count };
@@ -542,7 +567,7 @@ impl Core {
                 self.committed.notified().await;
                 continue;
             };
-            for manager in &self.managers.by_id {
+            for manager in self.managers.each() {
                 while let Err(e) = manager.apply(batch.clone()).await {
                     tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
                     self.host.clock.sleep(Duration::from_secs(1)).await;

@@ -53,6 +53,8 @@ pub struct ClientStatus {
     pub cache: cache::CacheCounts,
     /// Seq of the last cut.
     pub last_cut: u64,
+    /// Messages sent to managers.
+    pub message_count: u64,
 }
 
 impl Client {
@@ -162,6 +164,7 @@ impl Client {
             limit_bytes: self.core.config.limit_bytes,
             cache: self.core.cache.counts(),
             last_cut: state.last_cut,
+            message_count: self.core.managers.message_count(),
         }
     }
 }

@@ -520,7 +520,7 @@ impl Core {
     /// Removes files that lost their last name before a crash and their last handle with it.
     pub(crate) async fn remove_orphans(self: &Arc<Self>) -> Result<u64, FsError> {
         let mut count = 0;
-        for manager in &self.managers.by_id {
+        for manager in self.managers.each() {
             let orphans = manager.orphans().await.map_err(|_| FsError::Io)?;
             for some in orphans.chunks(REMOVALS_PER_CUT) {
                 count += some.len() as u64;

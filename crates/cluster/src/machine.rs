@@ -245,7 +245,7 @@ impl Machine {
         };
         let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
         let client =
-            Client::start(host.clone(), client_config, Managers { map: map.clone(), by_id }, stripe.clone(), tail);
+            Client::start(host.clone(), client_config, Managers::new(map.clone(), by_id), stripe.clone(), tail);
         let cleaner = Cleaner {
             stripe: stripe.clone(),
             log: LogWriter::new(stripe.clone(), cleaner_tail),

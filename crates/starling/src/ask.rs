@@ -133,6 +133,8 @@ pub async fn collect(served: &Served) -> Value {
             "milliseconds": machine.recovery.time.as_millis() as u64,
         },
         "fuse_requests": requests,
+        "messages": client.message_count + machine.stripe.request_count(),
+        "disk_syncs": host::real::sync_count(),
     })
 }
 

@@ -6,6 +6,7 @@ use crate::layout::LayoutCache;
 use host::{Host, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
@@ -50,6 +51,8 @@ pub struct Stripe {
     /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's number is never used
     /// twice with different fragments, not even when the caller gave up in between.
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
+    /// Requests sent to stores.
+    request_count: AtomicU64,
 }
 
 impl Stripe {
@@ -69,12 +72,18 @@ impl Stripe {
             options,
             layouts: Mutex::new(LayoutCache::default()),
             attempts: Mutex::new(BTreeMap::new()),
+            request_count: AtomicU64::new(0),
         })
     }
 
     /// What it runs on.
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// Requests sent to stores since the start.
+    pub fn request_count(&self) -> u64 {
+        self.request_count.load(Relaxed)
     }
 
     /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when there are too few stores.
@@ -155,6 +164,7 @@ impl Stripe {
 
     /// An answer, if it comes in time; otherwise the store is noted as absent.
     async fn in_time<T>(&self, at: usize, answer: BoxFuture<T>) -> Option<T> {
+        self.request_count.fetch_add(1, Relaxed);
         let answer = timeout(&*self.host.clock, self.options.put_timeout, answer).await.ok();
         if answer.is_none() {
             self.mark_bad(at, StoreState::Absent, "does not answer");

@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
@@ -154,7 +154,20 @@ struct Opened {
     cached_reads: AtomicBool,
 }
 
+/// Syncs of files since the process began.
+static SYNC_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// How many times this process has asked for the data of a file of any [`RealDisk`] to be made durable.
+pub fn sync_count() -> u64 {
+    SYNC_COUNT.load(Ordering::Relaxed)
+}
+
 impl Opened {
+    fn sync(&self) -> io::Result<()> {
+        SYNC_COUNT.fetch_add(1, Ordering::Relaxed);
+        self.file.sync_data()
+    }
+
     /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write and all of it lies on
     /// sector boundaries, else through the page cache. The kernel keeps both views of a file the same.
     fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
@@ -229,12 +242,12 @@ impl File for RealFile {
             for (offset, pieces) in &writes {
                 opened.write(*offset, pieces)?;
             }
-            opened.file.sync_data()
+            opened.sync()
         })
     }
 
     fn sync_data(&self) -> BoxFuture<io::Result<()>> {
-        self.changing(|opened| opened.file.sync_data())
+        self.changing(Opened::sync)
     }
 
     fn len(&self) -> BoxFuture<io::Result<u64>> {

@@ -3,7 +3,7 @@
 mod disk;
 mod syscall;
 
-pub use disk::RealDisk;
+pub use disk::{RealDisk, sync_count};
 
 use crate::{Clock, Host, Random, SplitMix64, Tasks};
 use std::io;
