@@ -68,13 +68,13 @@ impl Blocks {
         }
     }
 
-    /// Makes `start .. end` read as zeroes: whole blocks become holes. The size stays.
+    /// Makes `start .. end` read as zeroes: whole blocks, of the last one what there is of it, become holes. The size stays.
     pub(super) fn zero(&mut self, start: u64, end: u64) {
         let (first, last) = (start / self.block_size, end.div_ceil(self.block_size));
         let touched: Vec<u64> = self.blocks.range(first..last.max(first)).map(|(&i, _)| i).collect();
         for index in touched {
             let block_start = index * self.block_size;
-            if start <= block_start && block_start + self.block_size <= end {
+            if start <= block_start && (block_start + self.block_size).min(self.size) <= end {
                 self.blocks.remove(&index);
             } else if let Some(block) = self.blocks.get_mut(&index) {
                 let block = Arc::make_mut(block);

@@ -123,6 +123,11 @@ pub(super) async fn holes_take_no_space(t: Ctx) {
     assert_eq!(blocks(&t).await, 2 * MIB / 512);
     ok!(t.fallocate(id, h, 1 << 41, MIB, Fallocate::PunchHole));
     assert_eq!(blocks(&t).await, MIB / 512);
+    let end = (1 << 41) + 2 * MIB;
+    t.put(id, h, 1 << 42, b"the last block of the file is short").await;
+    ok!(t.fallocate(id, h, 1 << 42, 35, Fallocate::PunchHole));
+    refuses!(t.lseek(id, h, end, Seek::Data), NoSuchAddress);
+    assert_eq!(blocks(&t).await, MIB / 512, "to the end of the file is to the end of its last block");
     t.put(id, h, 1 << 41, &vec![2; MIB as usize]).await;
     t.put(id, h, 1 << 41, &vec![3; MIB as usize]).await;
     assert_eq!(blocks(&t).await, 2 * MIB / 512, "overwriting takes no more");
