@@ -10,9 +10,10 @@ use crate::inode::Inode;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::Host;
-use manager::api::{Manager, ManagerError, SegmentDeltas};
+use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
 use manager::map::ManagerMap;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::SegmentBuilder;
 use tokio::sync::{Notify, watch};
 use types::token::Mode;
-use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, Time};
+use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time};
 
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
@@ -242,25 +243,40 @@ impl Core {
         }
     }
 
+    /// Asks each manager concerned once.
     async fn fetch_inodes(self: &Arc<Self>, ids: &[FileId]) -> Vec<Result<(), FsError>> {
-        let opens = ids.iter().map(|&id| {
-            let core = self.clone();
-            Box::pin(async move { core.fetch_inode(id).await }) as types::BoxFuture<_>
-        });
-        host::join_all(opens.collect()).await
-    }
-
-    async fn fetch_inode(self: &Arc<Self>, id: FileId) -> Result<(), FsError> {
+        let mut results = vec![Ok(()); ids.len()];
+        let mut wanted: BTreeMap<ManagerId, Vec<usize>> = BTreeMap::new();
         {
             let state = self.state.lock();
-            if state.inodes.contains_key(&id) {
-                return Ok(());
-            }
-            if state.removals.contains(&id) || state.gone.contains_key(&id) {
-                return Err(FsError::Stale);
+            for (i, id) in ids.iter().enumerate() {
+                if state.inodes.contains_key(id) {
+                    continue;
+                }
+                if state.removals.contains(id) || state.gone.contains_key(id) {
+                    results[i] = Err(FsError::Stale);
+                } else {
+                    wanted.entry(self.managers.map.owner_of(*id)).or_default().push(i);
+                }
             }
         }
-        let opened = self.managers.of(id).open(self.config.id, id, Mode::Write).await.map_err(from_manager)?;
+        for places in wanted.into_values() {
+            let files: Vec<FileId> = places.iter().map(|&i| ids[i]).collect();
+            let opened = self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Write).await;
+            match opened.map_err(from_manager) {
+                Ok(opened) => {
+                    for (i, opened) in places.into_iter().zip(opened) {
+                        results[i] = opened.map_err(from_manager).and_then(|opened| self.learn(ids[i], opened));
+                    }
+                }
+                Err(e) => places.into_iter().for_each(|i| results[i] = Err(e)),
+            }
+        }
+        results
+    }
+
+    /// Puts into memory what a manager said of a file, unless it is there already.
+    fn learn(&self, id: FileId, opened: Opened) -> Result<(), FsError> {
         let mut inode = Inode::known(opened.inode, self.config.block_size);
         inode.xattrs = opened.xattrs.into_iter().collect();
         inode.target = opened.target;

@@ -126,6 +126,16 @@ pub struct ManagerStatus {
 pub trait Manager: Send + Sync + 'static {
     /// Takes a token on a file and tells what there is to know of it. ENOENT: [`ManagerError::NotFound`].
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError>;
+    /// The same for several files, in one message; the answers in the order of `files`.
+    fn open_many(
+        &self,
+        client: ClientId,
+        files: &[FileId],
+        mode: Mode,
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+        let answers = files.iter().map(|&file| self.open(client, file, mode).into_future()).collect();
+        Answer::later(async move { Ok(host::join_all(answers).await) })
+    }
     /// Locations from block `first` on.
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError>;
     /// Returns all of a client's tokens on a file (the client dropped it from its cache).
