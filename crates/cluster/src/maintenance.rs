@@ -182,10 +182,7 @@ impl Maintenance {
 
     async fn report_used(&self) {
         let placed = self.client.placed_bytes();
-        let status = self.stripe.status().await;
-        let free =
-            status.iter().filter_map(|s| s.status.as_ref()).map(|s| s.capacity_bytes.saturating_sub(s.used_bytes));
-        if let Some(free) = free.min() {
+        if let Some(free) = self.free_bytes().await {
             tracing::debug!(placed, free, "free on the fullest store");
             self.client.set_free(placed, free);
         }
@@ -202,10 +199,11 @@ impl Maintenance {
         // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
-        let Some(goal) = self.free_goal().await else { return Ok(()) };
-        let mut target = if wanted { goal.high } else { goal.low };
-        while self.free_bytes().await.is_some_and(|free| free < target) {
-            target = goal.high;
+        let mut is_first = true;
+        while let Some((free, goal)) = self.space().await
+            && free < if is_first && !wanted { goal.low } else { goal.high }
+        {
+            is_first = false;
             let before = self.done().segment_count;
             if self.clean_some(0).await? == Cleaned::default() {
                 break;
@@ -232,26 +230,23 @@ impl Maintenance {
 
     /// Bytes free on the fullest store; `None` if none answers.
     async fn free_bytes(&self) -> Option<u64> {
-        let stores = self.stripe.status().await;
-        let status = stores.iter().filter_map(|s| s.status.as_ref());
-        status.map(|s| s.capacity_bytes.saturating_sub(s.used_bytes)).min()
+        self.space().await.map(|(free, _)| free)
     }
 
     /// True when there is too little free, and cleaning could change that.
     async fn is_short(&self) -> bool {
-        match (self.free_bytes().await, self.free_goal().await) {
-            (Some(free), Some(goal)) => free < goal.low,
-            _ => false,
-        }
+        self.space().await.is_some_and(|(free, goal)| free < goal.low)
     }
 
-    /// See [`FreeGoal`]; `None` if no store answers.
-    async fn free_goal(&self) -> Option<FreeGoal> {
+    /// Bytes free on the fullest store, and how many should be; `None` if no store answers.
+    async fn space(&self) -> Option<(u64, FreeGoal)> {
         let stores = self.stripe.status().await;
-        let capacity = stores.iter().filter_map(|s| s.status.as_ref()).map(|s| s.capacity_bytes).min()?;
+        let answers = || stores.iter().filter_map(|s| s.status.as_ref());
+        let free = answers().map(|s| s.capacity_bytes.saturating_sub(s.used_bytes)).min()?;
+        let capacity = answers().map(|s| s.capacity_bytes).min()?;
         let (k, m) = self.stripe.redundancy();
         let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / stores.len().max(1) as u64;
-        Some(FreeGoal::new(capacity, live, self.client.reserve_bytes()))
+        Some((free, FreeGoal::new(capacity, live, self.client.reserve_bytes())))
     }
 
     /// Live bytes by segment, over all managers.

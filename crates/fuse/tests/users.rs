@@ -102,6 +102,7 @@ fn programs_run_without_the_right_to_read_them() {
 
 #[test]
 fn acls_are_kept_shown_and_obeyed() {
+    bring("setfacl", "acl");
     for_everyone(|m| {
         put(&m.path("f"), 0, 0, 0o600);
         refused(USER, &[], m.root(), "cat f");
@@ -133,6 +134,7 @@ fn acls_are_kept_shown_and_obeyed() {
 
 #[test]
 fn acls_work_for_a_user_alone_too() {
+    bring("setfacl", "acl");
     let m = Mounted::new(NOW);
     put(&m.path("f"), 0, 0, 0o640);
     let shown = allowed(0, &[], m.root(), &format!("setfacl -m u:{USER}:rw f && getfacl -n -c f"));

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Mounted, run, starling, tree};
+use common::{Mounted, bring, run, starling, tree};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +61,8 @@ fn corrupt(store: &Path) {
 
 #[test]
 fn crash_sources_are_built_while_stores_fail_and_everything_synced_survives() {
+    bring("make", "make");
+    bring("cc", "gcc libc6-dev");
     let dir = tempfile::tempdir().expect("temporary folder");
     let disk = Mounted::up(dir.path(), "disk", &["--stores", "2", "--store-size", "2GiB"]);
     let mut fs = {
