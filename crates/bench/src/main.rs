@@ -1,8 +1,9 @@
 //! Measures Starling beside the local disk, a FUSE file system that does nothing, and its peers: on one machine, in one
 //! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
 //!
-//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench work` is a single workload
-//! (`run` starts them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
+//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench study` looks at Starling alone
+//! (when nearly full, after a crash, with many files), `bench work` is a single workload (the others start them as processes of
+//! their own). docs/performance.md says how to use it. Needs root: it mounts, drops
 //! caches and makes network namespaces.
 
 mod command;
@@ -16,6 +17,7 @@ mod results;
 mod run;
 mod scenario;
 mod site;
+mod study;
 mod target;
 mod work;
 
@@ -52,6 +54,12 @@ enum Command {
     Run(RunOptions),
     /// Print what each operation costs in FUSE requests, messages and disk syncs
     Requests(RequestsOptions),
+    /// Study Starling alone: nearly full, after a crash, with very many files
+    #[command(
+        after_help = "Examples:\n  bench study --quick\n  bench study --only recovery\n  bench study --json study.json \
+        --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, such as a write before the file system was full."
+    )]
+    Study(study::StudyOptions),
     /// Run one workload in a folder and print what it measured as JSON
     Work {
         /// The workload
@@ -113,6 +121,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Run(options) => run_all(&options),
         Command::Requests(options) => count_requests(&options),
+        Command::Study(options) => require_root().and_then(|()| study::run(&options)),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -71,7 +71,7 @@ impl Processes {
         for pid in self.list() {
             let Some(stat) = Stat::read(pid) else { continue };
             usage.cpu_seconds += stat.cpu_ticks as f64 / ticks_per_second;
-            usage.peak_bytes += peak_bytes(pid).unwrap_or(0);
+            usage.peak_bytes += memory_bytes(pid, "VmHWM").unwrap_or(0);
         }
         usage
     }
@@ -166,9 +166,10 @@ fn has_environment(pid: i32, wanted: &[u8]) -> bool {
     bytes.split(|byte| *byte == 0).any(|variable| variable == wanted)
 }
 
-fn peak_bytes(pid: i32) -> Option<u64> {
+/// A size in `/proc/PID/status`: `VmRSS` is what is resident, `VmHWM` the most that was. `None` if there is no such process.
+pub fn memory_bytes(pid: i32, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
 }
 

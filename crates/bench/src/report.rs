@@ -162,14 +162,15 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-fn one_line(text: &str) -> String {
+/// Text as it can stand in a table or a list: on one line, and not too long.
+pub fn one_line(text: &str) -> String {
     let mut shown: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect();
     shown = shown.replace('|', "\\|");
     shown
 }
 
 /// Three digits that matter, and thousands apart.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
@@ -182,10 +183,15 @@ fn number(value: f64) -> String {
         };
         return format!("{value:.digits$}");
     }
-    let digits = format!("{value:.0}");
+    count(value.round() as u64)
+}
+
+/// A whole number, thousands apart.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -194,7 +200,7 @@ fn number(value: f64) -> String {
 }
 
 /// The day in the Gregorian calendar (Hinnant's `civil_from_days`).
-fn date(unix_time_s: u64) -> String {
+pub fn date(unix_time_s: u64) -> String {
     let days = (unix_time_s / 86_400) as i64 + 719_468;
     let era = days / 146_097;
     let day_of_era = days % 146_097;
@@ -229,6 +235,7 @@ mod tests {
         assert_eq!(number(53_476.2), "53,476");
         assert_eq!(number(1_234_567.0), "1,234,567");
         assert_eq!(number(f64::NAN), "–");
+        assert_eq!([0, 20, 999, 1_000, 1_234_567].map(count), ["0", "20", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

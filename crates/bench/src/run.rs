@@ -157,7 +157,8 @@ fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<
     Ok(samples)
 }
 
-fn work(arguments: &[String]) -> Result<Outcome> {
+/// Runs a workload (`bench work ARGUMENTS`) as a process of its own and returns what it measured.
+pub fn work(arguments: &[String]) -> Result<Outcome> {
     let program = std::env::current_exe().context("find this program")?;
     let printed = command::run(Command::new(program).arg("work").args(arguments), STEP_DEADLINE, Interrupts::Obey)?;
     parse_outcome(&printed)

@@ -6,6 +6,8 @@
 
 mod directory;
 mod files;
+mod many;
+mod overwrite;
 mod postmark;
 mod random;
 mod stream;
@@ -18,6 +20,8 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::requests::{self, Phase};
+
+pub use overwrite::BLOCK_BYTES;
 
 /// What a workload measured: names (which carry their unit) and numbers.
 pub type Outcome = BTreeMap<String, f64>;
@@ -130,6 +134,90 @@ pub enum Work {
         #[arg(long, default_value_t = 1_000_000)]
         entries: u32,
     },
+    /// Make files, so many to a directory, and fsync the folder: `files_per_s`
+    MakeFiles {
+        /// Folder that is made
+        dir: PathBuf,
+        /// How many files
+        #[arg(long)]
+        files: u32,
+        /// Size of each in bytes
+        #[arg(long, default_value_t = 0)]
+        bytes: u32,
+        /// Files per directory
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+        per_dir: u32,
+    },
+    /// List and stat everything below a folder: `files`
+    StatFiles {
+        /// The folder
+        dir: PathBuf,
+    },
+    /// Write a file in order, in blocks of 64 KiB, and fsync it: `seconds`
+    Fill {
+        /// The file
+        file: PathBuf,
+        /// Its size in blocks
+        #[arg(long)]
+        blocks: u64,
+    },
+    /// Overwrite blocks of what `fill` made at random, with an fsync after every 50: `writes`, `seconds`
+    Overwrite {
+        /// The file
+        file: PathBuf,
+        /// Its size in blocks
+        #[arg(long, value_parser = clap::value_parser!(u64).range(10..))]
+        blocks: u64,
+        /// Overwrites there were before
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Overwrites to make
+        #[arg(long)]
+        writes: u64,
+        /// Nine of ten go to a tenth of the blocks
+        #[arg(long)]
+        hot: bool,
+        /// End after this time, though not all are made
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        seconds: u64,
+    },
+    /// Compare all bytes of a file with what `fill` and `overwrite`, or `fill-up`, wrote: `bytes`
+    Check {
+        /// The file
+        file: PathBuf,
+        /// Its size
+        #[arg(long)]
+        bytes: u64,
+        /// Overwrites that were made
+        #[arg(long, default_value_t = 0)]
+        writes: u64,
+        /// As given to `overwrite`
+        #[arg(long)]
+        hot: bool,
+    },
+    /// Write a new file until there is no space left, which write must say and not fsync or close: `bytes`
+    FillUp {
+        /// The file
+        file: PathBuf,
+    },
+    /// Remove a file and `fill` another one, again and again until there is room for it: `seconds`
+    MakeRoom {
+        /// The file that is removed
+        remove: PathBuf,
+        /// The file that is written
+        file: PathBuf,
+        /// Its size in blocks
+        #[arg(long)]
+        blocks: u64,
+        /// Give up after this time
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        seconds: u64,
+    },
+    /// What statvfs says of a file system: `total_bytes`, `available_bytes`
+    Space {
+        /// Any folder of it
+        dir: PathBuf,
+    },
     /// A phase of an operation whose requests are counted
     #[command(hide = true)]
     Operation {
@@ -162,6 +250,17 @@ impl Work {
                 stream::fsync_latency(dir, *samples as usize, *beside_stream)
             }
             Work::Directory { dir, entries } => directory::run(dir, *entries),
+            Work::MakeFiles { dir, files, bytes, per_dir } => many::make(dir, *files, *bytes, *per_dir),
+            Work::StatFiles { dir } => many::stat(dir),
+            Work::Fill { file, blocks } => overwrite::fill(file, *blocks),
+            &Work::Overwrite { ref file, blocks, from, writes, hot, seconds } => {
+                let what = overwrite::Overwrites { blocks, from, writes, hot, seconds_max: seconds };
+                overwrite::overwrite(file, &what)
+            }
+            Work::Check { file, bytes, writes, hot } => overwrite::check(file, *bytes, *writes, *hot),
+            Work::FillUp { file } => overwrite::fill_up(file),
+            Work::MakeRoom { remove, file, blocks, seconds } => overwrite::make_room(remove, file, *blocks, *seconds),
+            Work::Space { dir } => overwrite::space(dir),
             Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }

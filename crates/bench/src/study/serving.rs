@@ -1,0 +1,217 @@
+//! Starling in a process that a study starts, kills and looks into.
+//!
+//! Unlike a [`crate::target::Target`], which goes through a script, this holds the serving process itself: the time until it has
+//! mounted is taken from its own first line, and it can be killed and measured. Invariant: process, mount and files are gone when
+//! it is dropped.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::command::{self, Interrupts, check_interrupt};
+use crate::target::Site;
+use crate::{mounts, process, report, target};
+
+/// What the process prints first when it serves.
+const READY: &str = "mounted at";
+/// Starting takes no longer than this, or has failed. Neither does stopping.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A file system of its own, which serves or does not.
+pub struct Serving {
+    program: PathBuf,
+    root: PathBuf,
+    mount_point: PathBuf,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Serving {
+    /// Makes the folders; nothing is started. `arguments` are for `starling up`, before those that the site has.
+    pub fn new(site: &Site, name: &str, arguments: &[&str]) -> Result<Serving> {
+        let root = site.root.join(name);
+        let mount_point = root.join("mount");
+        fs::create_dir_all(&mount_point).with_context(|| format!("create {}", mount_point.display()))?;
+        let more = site.starling_args.split_whitespace();
+        Ok(Serving {
+            program: site.starling.clone().context("no program: give --starling PATH")?,
+            root,
+            mount_point,
+            arguments: arguments.iter().copied().chain(more).map(str::to_owned).collect(),
+            child: None,
+        })
+    }
+
+    /// A path in the mounted file system.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mount_point.join(name)
+    }
+
+    /// Starts it, and returns the time from there until it has mounted.
+    pub fn up(&mut self) -> Result<Duration> {
+        check_interrupt()?;
+        ensure!(self.child.is_none(), "it already serves");
+        let log = self.root.join("up.log");
+        let stderr = OpenOptions::new().create(true).append(true).open(&log).context("create a log")?;
+        let mut command = Command::new(&self.program);
+        command.arg("up").arg(&self.mount_point).arg("--data").arg(self.root.join("data")).args(&self.arguments);
+        // A group of its own: a ctrl-C is for this program, which then takes everything down.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let started = Instant::now();
+        let child = self.child.insert(command.spawn().context("start starling")?);
+        let stdout = child.stdout.take().context("starling without stdout")?;
+        let (send, receive) = mpsc::channel();
+        // Reads to the end, which comes with the process's.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        loop {
+            match receive.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) if line.starts_with(READY) => return Ok(started.elapsed()),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    check_interrupt()?;
+                    ensure!(started.elapsed() < DEADLINE, "not mounted after {} s", DEADLINE.as_secs());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let log = fs::read_to_string(&log).unwrap_or_default();
+                    let end: Vec<&str> = log.lines().rev().take(3).collect();
+                    bail!("starling did not start; its log ends, backwards: {}", report::one_line(&end.join(" / ")));
+                }
+            }
+        }
+    }
+
+    /// Commits everything and ends the process.
+    pub fn down(&mut self) -> Result<()> {
+        self.starling("down", &[])?;
+        let mut child = self.child.take().context("nothing serves")?;
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = child.try_wait().context("wait for starling")? {
+                ensure!(status.success(), "starling ended with {status}");
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                self.child = Some(child);
+                bail!("starling still runs {} s after `down`", DEADLINE.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the process as a crash would: nothing that it holds back is written.
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().context("kill starling")?;
+            child.wait().context("wait for starling")?;
+        }
+        mounts::force_unmount(&self.mount_point)
+    }
+
+    /// `down`, the machine's caches dropped, and `up`.
+    pub fn remount_cold(&mut self) -> Result<()> {
+        self.down()?;
+        target::drop_caches()?;
+        self.up().map(drop)
+    }
+
+    /// A number of `starling status --json`, such as `/cleaner/moved_bytes`.
+    pub fn status(&self, pointer: &str) -> Result<u64> {
+        let text = self.starling("status", &["--json"])?;
+        let status: Value = serde_json::from_str(&text).context("read the status")?;
+        status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("the status has no number {pointer}"))
+    }
+
+    /// Memory of the process, see [`process::memory_bytes`].
+    pub fn memory_bytes(&self, field: &str) -> Result<u64> {
+        let pid = self.child.as_ref().context("nothing serves")?.id();
+        process::memory_bytes(pid as i32, field).with_context(|| format!("no {field} of process {pid}"))
+    }
+
+    fn starling(&self, action: &str, options: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.arg(action).arg(&self.mount_point).args(options);
+        command::run(&mut command, DEADLINE, Interrupts::Obey)
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        // Aborting the mount frees whoever waits for it, so this comes before the process.
+        mounts::force_unmount(&self.mount_point)?;
+        self.kill()?;
+        ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());
+        fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("bench: take down {}: {error:#}", self.root.display());
+        }
+    }
+}
+
+/// A workload's arguments, from text and a path: the name, the path, and the options.
+pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String> {
+    let mut all = vec![name.to_owned(), path.display().to_string()];
+    all.extend(options.iter().flat_map(|(option, value)| [format!("--{option}"), value.to_string()]));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(root: &Path, script: &str) -> Site {
+        use std::os::unix::fs::PermissionsExt;
+        let program = root.join("program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Site {
+            root: root.to_owned(),
+            starling: Some(program),
+            starling_args: "--parity 2".to_owned(),
+            request_log: None,
+        }
+    }
+
+    #[test]
+    fn process_is_ready_when_it_says_so_and_gone_when_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = site(dir.path(), "echo \"$@\" > \"$(dirname \"$0\")/given\"; echo mounted at x; exec sleep 1000");
+        let mut serving = Serving::new(&site, "fs", &["--store-size", "1MiB"]).unwrap();
+        serving.up().unwrap();
+        assert!(serving.up().is_err(), "twice");
+        let given = fs::read_to_string(dir.path().join("given")).unwrap();
+        assert!(given.starts_with("up ") && given.ends_with("--store-size 1MiB --parity 2\n"), "{given}");
+        assert!(serving.memory_bytes("VmRSS").unwrap() > 0);
+        let pid = serving.child.as_ref().unwrap().id() as i32;
+        drop(serving);
+        assert_eq!(process::memory_bytes(pid, "VmRSS"), None);
+        assert!(!dir.path().join("fs").exists());
+    }
+
+    #[test]
+    fn failure_to_start_shows_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = site(dir.path(), "echo no such store >&2; exit 1");
+        let mut serving = Serving::new(&site, "fs", &[]).unwrap();
+        let error = serving.up().unwrap_err().to_string();
+        assert!(error.contains("no such store"), "{error}");
+    }
+
+    #[test]
+    fn arguments_are_in_the_order_of_the_command_line() {
+        assert_eq!(arguments("fill", Path::new("/f"), &[("blocks", 3)]), ["fill", "/f", "--blocks", "3"]);
+    }
+}
