@@ -235,6 +235,8 @@ impl Core {
             Miss::Space => {
                 let mut rounds = self.space_round.subscribe();
                 let before = *rounds.borrow_and_update();
+                // What was removed and not committed holds space that nobody else can find.
+                self.commit().await?;
                 self.space_wanted.notify_one();
                 // A round that was under way already may have looked before the space was needed: wait for a whole one.
                 let _ = rounds.wait_for(|r| *r >= before + 2).await;

@@ -22,6 +22,8 @@ use types::{LogId, SegmentId};
 const TICK: Duration = Duration::from_secs(1);
 /// Cuts since the last checkpoint after which there is another one: bounds recovery.
 const CUTS_PER_CHECKPOINT_MAX: u64 = 64;
+/// Changed index nodes in the managers' memory after which there is a checkpoint: they stay there until then.
+const DIRTY_INODES_MAX: u64 = 1 << 16;
 /// Time after which changes are checkpointed in any case.
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and
@@ -151,8 +153,10 @@ impl Maintenance {
                 break;
             }
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
-            let due =
-                cut >= last_cut + CUTS_PER_CHECKPOINT_MAX || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
+            let many = self.managers.iter().map(|m| m.status().dirty_count).sum::<u64>() >= DIRTY_INODES_MAX;
+            let due = many
+                || cut >= last_cut + CUTS_PER_CHECKPOINT_MAX
+                || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             // Looked at only after changes: stores that live data fills cannot be helped.
             let short = !due && cut > last_cut && self.is_short().await;
             if quiet.cut != cut {

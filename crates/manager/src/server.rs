@@ -16,7 +16,7 @@ use crate::apply::Turn;
 use crate::frontier::Allocation;
 use crate::map::ManagerMap;
 use crate::record::{Directory, RecordKey};
-use crate::state::{Identity, Missing, State, Stop};
+use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, State, Stop};
 use host::Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -290,10 +290,19 @@ impl Core {
             }
         };
         let written = self.write(&snapshot).await?;
-        let mut state = self.state.lock();
-        state.install(snapshot, written);
-        state.evict();
-        Ok(CheckpointState { covered: state.covered() })
+        let (covered, cached_count) = {
+            let mut state = self.state.lock();
+            state.install(snapshot, written);
+            (state.covered(), state.cached_count())
+        };
+        // What was dirty, and could not go before, is as much as changed since the last checkpoint. Twice around is enough: a
+        // used one goes the second time. The lock is taken anew each time, so that other requests get in between.
+        for _ in 0..=2 * cached_count / EVICTION_STEPS_MAX {
+            if !self.state.lock().evict() {
+                break;
+            }
+        }
+        Ok(CheckpointState { covered })
     }
 
     async fn evacuate(&self, segments: Vec<SegmentId>) -> Result<(), ManagerError> {

@@ -29,7 +29,7 @@ use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 const READ_AROUND_BYTES: u32 = 64 * 1024;
 /// Most entries that one operation looks at to find some to evict; enough to make up for what one load brings in (a piece's
 /// worth of index nodes, each of which may get a second chance first).
-const EVICTION_STEPS_MAX: usize = 4 * crate::imap::PIECE_FILES;
+pub(crate) const EVICTION_STEPS_MAX: usize = 4 * crate::imap::PIECE_FILES;
 
 /// What a manager is and serves.
 #[derive(Clone, Debug)]
@@ -370,13 +370,13 @@ impl State {
     }
 
     /// Drops clean index nodes that were not used for long while there are too many (the clock algorithm: a used one gets a
-    /// second chance). Bounded work per call.
-    pub fn evict(&mut self) {
+    /// second chance). Bounded work per call; true if there are still too many.
+    pub fn evict(&mut self) -> bool {
         for _ in 0..EVICTION_STEPS_MAX {
             if self.cache.len() <= self.identity.cached_inodes_max || self.cache.len() == self.dirty.len() {
-                break;
+                return false;
             }
-            let Some(file) = self.ring.pop_front() else { break };
+            let Some(file) = self.ring.pop_front() else { return false };
             let Some(entry) = self.cache.get_mut(&file) else { continue };
             if entry.changed > entry.saved || entry.referenced {
                 entry.referenced = false;
@@ -385,6 +385,12 @@ impl State {
                 self.cache.remove(&file);
             }
         }
+        true
+    }
+
+    /// Index nodes in memory.
+    pub fn cached_count(&self) -> usize {
+        self.cache.len()
     }
 
     /// Drops a tombstone whose removal is durable.

@@ -633,7 +633,6 @@ impl World {
             for top in &tops {
                 remove_all(&client, FileId::ROOT, top.clone()).await?;
             }
-            client.sync().await?;
             for top in tops {
                 let session = Session::new(Arc::new(client.clone()), top.clone());
                 session.prepare().await?;

@@ -304,6 +304,22 @@ fn memory_is_bounded_by_eviction() {
     });
 }
 
+/// What many creates had left in memory stayed there for good.
+#[test]
+fn regression_a_checkpoint_brings_memory_back_within_its_bound() {
+    let setup = Setup::new(15);
+    setup.sim.block_on(async {
+        let mut run = setup.start().await.unwrap();
+        for n in 0..4 {
+            create(&mut run, 1500 * n..1500 * (n + 1)).await;
+        }
+        assert!(run.server.status().cached_count > 5000, "what is dirty must stay");
+        run.server.checkpoint().await.unwrap();
+        let cached = run.server.status().cached_count;
+        assert!(cached <= setup.cached_inodes_max as u64, "{cached} index nodes in memory");
+    });
+}
+
 #[test]
 fn evacuated_segments_become_free_and_nothing_is_lost() {
     let mut setup = Setup::new(14);
