@@ -7,6 +7,7 @@
 use crate::cache::DataCache;
 use crate::directory::Bucket;
 use crate::inode::Inode;
+use crate::join::joined;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::Host;
@@ -608,18 +609,6 @@ impl Core {
             if state.dirty_since.is_some_and(|since| self.host.clock.now() >= since + CUT_AGE) {
                 self.cut(&mut state);
             }
-        }
-    }
-}
-
-/// One contiguous piece; copies only if there are several.
-pub(crate) fn joined(mut pieces: Vec<Bytes>) -> Bytes {
-    match pieces.len() {
-        1 => pieces.remove(0),
-        _ => {
-            let mut out = Vec::with_capacity(pieces.iter().map(Bytes::len).sum());
-            pieces.iter().for_each(|p| out.extend_from_slice(p));
-            Bytes::from(out)
         }
     }
 }

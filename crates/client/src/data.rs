@@ -1,7 +1,8 @@
 //! Contents: open, read, write, truncate, holes, copies, as attempts (see `state`).
 
-use crate::core::{Core, joined};
+use crate::core::Core;
 use crate::inode::Piece;
+use crate::join::joined;
 use crate::namespace::subject;
 use crate::state::{Attempt, BLOCK_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;

@@ -4,7 +4,7 @@
 //! - `state`: all of it under one lock, and how operations are attempted on it.
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
 //! - `core`: fetching what attempts miss, cutting segments, telling managers.
-//! - `filesystem`: the trait.
+//! - `join`: replies of several pieces; `filesystem`: the trait.
 
 mod attributes;
 pub mod cache;
@@ -13,6 +13,7 @@ mod data;
 pub mod directory;
 mod filesystem;
 pub mod inode;
+mod join;
 mod namespace;
 mod state;
 

@@ -50,7 +50,6 @@ pub fn usage(text: impl Into<String>) -> anyhow::Error {
 }
 
 fn main() -> ExitCode {
-    keep_freed_memory();
     let args = Args::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn"));
@@ -61,16 +60,6 @@ fn main() -> ExitCode {
             eprintln!("starling: {e:#}");
             ExitCode::from(if e.downcast_ref::<Usage>().is_some() { 2 } else { 1 })
         }
-    }
-}
-
-/// Tells the allocator to keep buffers of up to a few MiB for the next use: giving them back to the kernel and faulting them in
-/// anew cost more than everything else that is done with a segment.
-fn keep_freed_memory() {
-    // SAFETY: mallopt sets numbers of the allocator; no other thread runs yet.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 20);
     }
 }
 
