@@ -263,9 +263,12 @@ impl Core {
                 }
             }
         }
-        for places in wanted.into_values() {
+        let ask = |places: &Vec<usize>| {
             let files: Vec<FileId> = places.iter().map(|&i| ids[i]).collect();
-            let opened = self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Write).await;
+            self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Write).into_future()
+        };
+        let answers = host::join_all(wanted.values().map(ask).collect()).await;
+        for (places, opened) in wanted.into_values().zip(answers) {
             match opened.map_err(from_manager) {
                 Ok(opened) => {
                     for (i, opened) in places.into_iter().zip(opened) {

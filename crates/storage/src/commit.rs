@@ -58,8 +58,8 @@ pub struct Committer {
     reserve_target: u32,
     /// Seals or maps changed since the last checkpoint.
     unrecorded: bool,
-    /// First pages of fragments that cannot be moved, since they have rotted.
-    unmovable: BTreeSet<u32>,
+    /// Fragments that cannot be moved, since they have rotted where they are.
+    unmovable: BTreeSet<(Extent, Key)>,
 }
 
 /// One fragment as it goes to the disk.
@@ -102,10 +102,10 @@ impl Committer {
         }
         if batch.checkpoint && batch.closing.is_none() && self.shared.state.lock().wants_checkpoint() {
             // A failure was logged, and shows in the status.
-            let _ = self.checkpoint(self.reserve_target, KEEP_PAGES).await;
+            let _ = self.checkpoint().await;
         }
         let Some(closers) = batch.closing else { return false };
-        let result = self.checkpoint(self.reserve_target, KEEP_PAGES).await;
+        let result = self.checkpoint().await;
         self.shared.state.lock().writable = false;
         for closer in closers {
             let _ = closer.send(result.clone());
@@ -224,8 +224,7 @@ impl Committer {
             }
         }
         let writable = self.shared.state.lock().writable;
-        let result =
-            if self.unrecorded || !writable { self.checkpoint(self.reserve_target, KEEP_PAGES).await } else { Ok(()) };
+        let result = if self.unrecorded || !writable { self.checkpoint().await } else { Ok(()) };
         let state = self.shared.state.lock();
         for control in controls {
             match control {
@@ -238,14 +237,15 @@ impl Committer {
         }
     }
 
-    /// Writes a checkpoint and puts its reservation into force: `target` pages for any fragment, and short extents, leaving
-    /// `keep`. `Full`: there is no room for the checkpoint; nothing has changed.
-    async fn checkpoint(&mut self, target: u32, keep: u32) -> Result<(), StorageError> {
-        let missing = (target + keep).saturating_sub(self.shared.state.lock().space.roomy_pages());
+    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment, and short extents, leaving
+    /// what compaction needs. `Full`: there is no room for the checkpoint; nothing has changed.
+    async fn checkpoint(&mut self) -> Result<(), StorageError> {
+        let target = self.reserve_target;
+        let missing = (target + KEEP_PAGES).saturating_sub(self.shared.state.lock().space.roomy_pages());
         if missing > 0 {
             self.grow(missing).await?;
         }
-        self.record(|state| state.space.draft(target, keep)).await
+        self.record(|state| state.space.draft(target, KEEP_PAGES)).await
     }
 
     /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
@@ -307,7 +307,7 @@ impl Committer {
     async fn make_room(&mut self, needed: u32) -> Result<(), StorageError> {
         loop {
             if self.shared.state.lock().space.draft(self.reserve_target, KEEP_PAGES).fits(needed) {
-                return self.checkpoint(self.reserve_target, KEEP_PAGES).await;
+                return self.checkpoint().await;
             }
             if !self.grow(self.reserve_target).await? && !self.compact(needed + KEEP_PAGES).await? {
                 return Err(StorageError::Full);
@@ -340,7 +340,7 @@ impl Committer {
                     }
                     Stored::Gone => {}
                     Stored::Rotten => {
-                        self.unmovable.insert(place.start);
+                        self.unmovable.insert((place, key));
                         return Ok(true);
                     }
                 }
@@ -363,7 +363,9 @@ impl Committer {
         let state = self.shared.state.lock();
         let live = state.live();
         let places: Vec<Extent> = live.iter().map(|(place, _)| *place).collect();
-        let plan = state.space.compaction(&places, &self.unmovable, goal)?;
+        let unmovable =
+            live.iter().filter(|here| self.unmovable.contains(here)).map(|(place, _)| place.start).collect();
+        let plan = state.space.compaction(&places, &unmovable, goal)?;
         let waiting = live.into_iter().filter(|(place, _)| plan.window.holds(place)).collect();
         Some((plan, waiting))
     }

@@ -87,10 +87,8 @@ impl Draft {
 pub struct Compaction {
     /// Free; long enough for the first fragments to move. Further ones go to where the first were.
     pub landing: Extent,
-    /// What will be free, less what moves within.
+    /// What will be free, less what moves within: all fragments in it are to be moved.
     pub window: Extent,
-    /// The fragments to move, by start.
-    pub fragments: Vec<Extent>,
 }
 
 /// Free extents, neighbours joined.
@@ -302,7 +300,7 @@ impl Space {
         let start = live[run.start].start - gap_before(run.start);
         let end = live[run.end - 1].end() + gap_before(run.end);
         let window = Extent { start, len: end - start };
-        Some(Compaction { landing: self.longest()?, window, fragments: live[run].to_vec() })
+        Some(Compaction { landing: self.longest()?, window })
     }
 }
 
@@ -399,11 +397,11 @@ mod tests {
         let live = [at(100, 10), at(160, 400), at(600, 10), at(700, 100)];
         let space = Space::recover(800, live.to_vec()).unwrap();
         let plan = |goal, unmovable: &[u32]| space.compaction(&live, &unmovable.iter().copied().collect(), goal);
-        let moved = |goal, unmovable: &[u32]| plan(goal, unmovable).map(|plan| (plan.window, plan.fragments.len()));
-        assert_eq!(moved(120, &[]), Some((at(0, 160), 1)));
-        assert_eq!(moved(120, &[100]), Some((at(560, 140), 1)));
-        assert_eq!(moved(160, &[]), Some((at(0, 600), 2)));
-        assert_eq!(moved(190, &[100]), None);
+        let window = |goal, unmovable: &[u32]| plan(goal, unmovable).map(|plan| plan.window);
+        assert_eq!(window(120, &[]), Some(at(0, 160)));
+        assert_eq!(window(120, &[100]), Some(at(560, 140)));
+        assert_eq!(window(160, &[]), Some(at(0, 600)));
+        assert_eq!(window(190, &[100]), None);
         assert_eq!(plan(120, &[]).map(|plan| plan.landing), Some(at(0, 100)));
     }
 
@@ -468,7 +466,8 @@ mod tests {
                 let plan = space.compaction(&sorted, &BTreeSet::new(), PAGES - used);
                 prop_assert_eq!(plan.is_some(), !live.is_empty());
                 if let Some(plan) = plan {
-                    prop_assert!(plan.fragments.iter().all(|f| plan.window.start <= f.start && f.end() <= plan.window.end()));
+                    let apart = |f: &Extent| f.end() <= plan.window.start || plan.window.end() <= f.start;
+                    prop_assert!(sorted.iter().all(|f| plan.window.holds(f) || apart(f)), "no fragment is cut");
                 }
             }
             live.drain(..).for_each(|place| space.release(place));

@@ -366,6 +366,40 @@ fn fragments_are_moved_together_when_no_gap_is_long_enough() {
     assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, usable + usable / 2 - 1);
 }
 
+/// Where a fragment had rotted, no later one could be moved either: a store with enough free space stayed full.
+#[test]
+fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
+    let sim = Sim::new(10);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    let len = footprint(1 << 20) / 2 - 8192;
+    let count = sim.block_on(server.status()).unwrap().capacity_bytes / u64::from(footprint(len));
+    sim.block_on(async {
+        for (log, is_rotten) in [(1, true), (2, false)] {
+            for seq in 0..count {
+                server.put(fragment(log, seq, 0, len)).await.unwrap();
+            }
+            let odd = (0..count / 2).map(|i| fragment(log, 2 * i + 1, 0, 0).header.id.segment).collect();
+            server.delete(odd).await.unwrap();
+            let full = server.put(fragment(log, 1000, 0, 1 << 20));
+            if is_rotten {
+                for i in 0..count {
+                    let begin = i * u64::from(footprint(len)) + 1000;
+                    disk.rot("fragments", begin..begin + 100, 1);
+                }
+                assert_eq!(full.await, Err(StorageError::Full));
+                server
+                    .delete((0..count).map(|seq| fragment(log, seq, 0, 0).header.id.segment).collect())
+                    .await
+                    .unwrap();
+            } else {
+                assert_eq!(full.await, Ok(()));
+            }
+        }
+    });
+}
+
 /// What a store says is free can be used, whatever is where: lengths of all sizes, deleted in any order.
 #[test]
 fn a_store_is_full_only_when_its_status_says_so() {
