@@ -38,11 +38,16 @@ const GROW_STEP: u32 = RESERVE_MIN;
 /// shorter than the longest.
 pub const KEEP_PAGES: u32 = 2 * PAGES_MAX;
 
-static ZEROES: Zeroes = Zeroes([0; PAGE as usize]);
+/// Groups of at most so many pages clear pages ahead of them.
+const SMALL_GROUP_PAGES_MAX: u32 = 16;
+/// How many pages they clear.
+const CLEAR_AHEAD_PAGES: u32 = 64;
+
+static ZEROES: Zeroes = Zeroes([0; (CLEAR_AHEAD_PAGES * PAGE) as usize]);
 
 /// Aligned, so that disks can take it as it is.
 #[repr(align(4096))]
-struct Zeroes([u8; PAGE as usize]);
+struct Zeroes([u8; (CLEAR_AHEAD_PAGES * PAGE) as usize]);
 
 /// The commit loop's own state.
 pub struct Committer {
@@ -60,6 +65,8 @@ pub struct Committer {
     unrecorded: bool,
     /// Fragments that cannot be moved, since they have rotted where they are.
     unmovable: BTreeSet<(Extent, Key)>,
+    /// Pages from here on were never written, as far as is known.
+    untouched_from: u32,
 }
 
 /// One fragment as it goes to the disk.
@@ -72,6 +79,7 @@ struct Write {
 impl Committer {
     /// A loop for a store whose newest checkpoint is `head` in file `which`.
     pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, head: &Head, which: usize) -> Self {
+        let untouched_from = shared.state.lock().live().last().map_or(0, |(place, _)| place.end());
         Committer {
             shared,
             sequence: head.sequence,
@@ -81,6 +89,7 @@ impl Committer {
             reserve_target: RESERVE_MIN,
             unrecorded: false,
             unmovable: BTreeSet::new(),
+            untouched_from,
         }
     }
 
@@ -174,6 +183,7 @@ impl Committer {
     async fn write(&mut self, fragments: Vec<Write>) -> Result<(), StorageError> {
         let mut writes: Vec<(u64, Vec<Bytes>)> = Vec::new();
         let mut end = u64::MAX;
+        let cleared = self.clear_ahead(&fragments);
         for Write { place, header, payload } in fragments {
             let offset = place.file_offset();
             // What follows what comes before it on the disk goes out in the same system call.
@@ -191,10 +201,28 @@ impl Committer {
                 [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
             );
         }
+        if let Some((_, pieces)) = writes.last_mut() {
+            pieces.push(Bytes::from_static(&ZEROES.0[..cleared as usize]));
+        }
         match self.shared.files.fragments.write_and_sync(writes).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail("writing fragments", &error)),
         }
+    }
+
+    /// How many bytes of zeroes are to be written after these fragments. A sync of pages that are written for the first time makes a
+    /// local file system record in its journal that they were, which costs as much again; so a small group that comes to
+    /// such pages writes those that the next ones are going to take along with it.
+    fn clear_ahead(&mut self, group: &[Write]) -> u32 {
+        let Some(end) = group.last().map(|write| write.place.end()) else { return 0 };
+        if end <= self.untouched_from {
+            return 0;
+        }
+        let small = group.iter().map(|write| write.place.len).sum::<u32>() <= SMALL_GROUP_PAGES_MAX;
+        let reserved = if small { self.shared.state.lock().space.reserved_from(end) } else { 0 };
+        let pages = reserved.min(CLEAR_AHEAD_PAGES);
+        self.untouched_from = end + pages;
+        pages * PAGE
     }
 
     fn fail(&self, what: &'static str, error: &io::Error) -> StorageError {

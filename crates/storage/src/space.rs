@@ -210,6 +210,11 @@ impl Space {
         Some(Extent { start, len: pages })
     }
 
+    /// How many pages from `start` on may be written and are not used, if an allocation has just ended there.
+    pub fn reserved_from(&self, start: u32) -> u32 {
+        self.reserved.iter().find(|extent| extent.1 == start).map_or(0, |extent| extent.0)
+    }
+
     /// Gives back the place of a fragment that is forgotten, or was never written.
     pub fn release(&mut self, place: Extent) {
         self.used_pages -= u64::from(place.len);
