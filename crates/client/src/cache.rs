@@ -4,6 +4,9 @@
 //! their segment. An entry is a stretch of one segment's payload, of any length; stretches do not overlap within the cache.
 //! Blocks of segments that are not durable yet are **pinned**: they exist nowhere else.
 //!
+//! What is read in one long sequence has a part of the room to itself and never pushes out anything else: the kernel keeps it as well,
+//! and whoever reads more than fits comes back too late.
+//!
 //! Sharded by segment; a lookup takes one shard's lock for a tree search and a reference count, never during I/O.
 
 use bytes::Bytes;
@@ -20,11 +23,25 @@ const SHARD_BYTES_MIN: u64 = 32 << 20;
 /// What an entry costs besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
+/// The part of the room that streams have: one in this many bytes.
+const STREAM_SHARE: u64 = 4;
+
 type Key = (SegmentId, u32);
+
+/// What is to be expected of an entry, once it has been read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expect {
+    /// That it is read again.
+    Reuse,
+    /// That the reader goes on to what follows.
+    Stream,
+}
 
 struct Shard {
     clean: WeightedLru<Key, Bytes>,
-    /// Where the clean entries are: offset to length, for "which entry contains this offset".
+    /// As `clean`, for what is expected to be read once.
+    streams: WeightedLru<Key, Bytes>,
+    /// Where the entries of both are: offset to length, for "which entry contains this offset".
     index: BTreeMap<Key, u32>,
     pinned: BTreeMap<Key, Pinned>,
 }
@@ -61,7 +78,12 @@ impl DataCache {
     pub fn new(capacity_bytes: u64) -> Self {
         let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
         let each = (capacity_bytes / count).max(1);
-        let shard = || Shard { clean: WeightedLru::new(each), index: BTreeMap::new(), pinned: BTreeMap::new() };
+        let shard = || Shard {
+            clean: WeightedLru::new(each - each / STREAM_SHARE),
+            streams: WeightedLru::new(each / STREAM_SHARE),
+            index: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+        };
         DataCache {
             shards: (0..count).map(|_| Mutex::new(shard())).collect(),
             pinned_bytes: AtomicU64::new(0),
@@ -108,9 +130,9 @@ impl DataCache {
     }
 
     /// Adds bytes read from stores; what is here already stays.
-    pub fn insert(&self, segment: SegmentId, offset: u32, bytes: Bytes) {
+    pub fn insert(&self, segment: SegmentId, offset: u32, bytes: Bytes, expect: Expect) {
         let mut shard = self.shard(segment).lock();
-        shard.insert(segment, offset, bytes);
+        shard.insert(segment, offset, bytes, expect);
     }
 
     /// Adds a block of a segment that is not durable yet; once it is, `keep` says whether it is worth room in the cache (a
@@ -131,7 +153,7 @@ impl DataCache {
         for ((_, offset), Pinned { bytes, keep }) in rest {
             self.pinned_bytes.fetch_sub(bytes.len() as u64, Relaxed);
             if keep {
-                shard.insert(segment, offset, bytes);
+                shard.insert(segment, offset, bytes, Expect::Reuse);
             }
         }
     }
@@ -141,7 +163,7 @@ impl DataCache {
         CacheCounts {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            clean_bytes: self.shards.iter().map(|s| s.lock().clean.weight()).sum(),
+            clean_bytes: self.shards.iter().map(|shard| shard.lock().clean_bytes()).sum(),
             pinned_bytes: self.pinned_bytes.load(Relaxed),
         }
     }
@@ -161,7 +183,13 @@ impl Shard {
         if s != segment || at >= start + len {
             return None;
         }
-        self.clean.get(&(s, start)).map(|bytes| (start, bytes.clone()))
+        let key = (s, start);
+        let bytes = self.clean.get(&key).or_else(|| self.streams.get(&key))?;
+        Some((start, bytes.clone()))
+    }
+
+    fn clean_bytes(&self) -> u64 {
+        self.clean.weight() + self.streams.weight()
     }
 
     /// Start of the first entry after `at`.
@@ -173,7 +201,7 @@ impl Shard {
     }
 
     /// Inserts the parts of `bytes` that are not here yet.
-    fn insert(&mut self, segment: SegmentId, offset: u32, bytes: Bytes) {
+    fn insert(&mut self, segment: SegmentId, offset: u32, bytes: Bytes, expect: Expect) {
         let end = offset + bytes.len() as u32;
         let mut at = offset;
         while at < end {
@@ -186,7 +214,11 @@ impl Shard {
             let key = (segment, at);
             let weight = part.len() as u64 + ENTRY_OVERHEAD_BYTES;
             self.index.insert(key, part.len() as u32);
-            for (gone, _) in self.clean.insert(key, part, weight) {
+            let entries = match expect {
+                Expect::Reuse => &mut self.clean,
+                Expect::Stream => &mut self.streams,
+            };
+            for (gone, _) in entries.insert(key, part, weight) {
                 self.index.remove(&gone);
             }
             at = stop;
@@ -210,8 +242,8 @@ mod tests {
     #[test]
     fn overlapping_inserts_keep_what_is_there_and_fill_the_gaps() {
         let cache = DataCache::new(1 << 20);
-        cache.insert(seg(1), 4, Bytes::from_static(b"4567"));
-        cache.insert(seg(1), 0, Bytes::from_static(b"0123456789"));
+        cache.insert(seg(1), 4, Bytes::from_static(b"4567"), Expect::Stream);
+        cache.insert(seg(1), 0, Bytes::from_static(b"0123456789"), Expect::Reuse);
         assert_eq!(text(&cache, 1, 0..10).unwrap(), b"0123456789");
         assert_eq!(text(&cache, 1, 8..12), Err(10..12));
         assert_eq!(text(&cache, 2, 0..1), Err(0..1));
@@ -235,8 +267,14 @@ mod tests {
     fn clean_entries_are_bounded_and_pinned_ones_never_dropped() {
         let cache = DataCache::new(64 << 10);
         cache.pin(seg(16), 0, Bytes::from_static(b"keep"), true);
+        cache.insert(seg(32), 0, Bytes::from(vec![7; 1000]), Expect::Reuse);
         for i in 0..1000 {
-            cache.insert(seg(16 * (i + 2)), 0, Bytes::from(vec![0; 1000]));
+            cache.insert(seg(16 * (i + 3)), 0, Bytes::from(vec![0; 1000]), Expect::Stream);
+        }
+        assert!(cache.counts().clean_bytes <= (16 << 10) + 1200);
+        assert_eq!(text(&cache, 32, 0..1000).unwrap(), [7; 1000]);
+        for i in 0..1000 {
+            cache.insert(seg(16 * (i + 2)), 1000, Bytes::from(vec![0; 1000]), Expect::Reuse);
         }
         assert!(cache.counts().clean_bytes <= 64 << 10);
         assert_eq!(text(&cache, 16, 0..4).unwrap(), b"keep");

@@ -4,10 +4,10 @@
 //! segment is applied by recovery whole or not at all, and in order; therefore what a crash leaves is always the state after
 //! some prefix of the operations. The dirty set never outgrows one segment: an operation that would make it so cuts first.
 
-use crate::cache::DataCache;
+use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
+use crate::fetch::UnderWay;
 use crate::inode::Inode;
-use crate::join::joined;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::Host;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
-use stripe::{LogWriter, Stripe, StripeError};
+use stripe::{LogWriter, Stripe};
 use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::SegmentBuilder;
 use tokio::sync::{Notify, watch};
@@ -33,8 +33,6 @@ pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 const CUT_AGE: Duration = Duration::from_secs(4);
 /// How often the age is looked at: together at most 5 s (design, section 3.4).
 const CUT_TICK: Duration = Duration::from_secs(1);
-/// Small reads from stores fetch this much around what was asked for: files made together lie together in the log.
-const FETCH_LEN: u32 = 4 * CHUNK_LEN;
 /// Most segments' deltas sent to a manager at once.
 const APPLY_BATCH_MAX: usize = 256;
 
@@ -107,6 +105,7 @@ pub struct Core {
     pub(crate) log: Arc<LogWriter>,
     pub(crate) state: Mutex<State>,
     pub(crate) cache: DataCache,
+    pub(crate) under_way: UnderWay,
     segment_len_max: u64,
     /// Most bytes of one attempt to write, and so of one write that is atomic in a crash.
     pub(crate) write_len_max: usize,
@@ -134,6 +133,7 @@ impl Core {
         let core = Arc::new(Core {
             write_len_max: (room / config.block_size).max(1) as usize * config.block_size as usize,
             cache: DataCache::new(config.cache_bytes),
+            under_way: UnderWay::default(),
             segment_len_max: payload.into(),
             state: Mutex::new(State::new(last_seq)),
             applied: watch::Sender::new(last_seq),
@@ -224,7 +224,8 @@ impl Core {
                 let (id, reads) = (*id, addrs.iter().copied());
                 let reads = reads.map(|addr| {
                     let core = self.clone();
-                    Box::pin(async move { core.fetch_data(id, addr).await.map(|_| ()) }) as types::BoxFuture<_>
+                    Box::pin(async move { core.fetch_data(id, addr, Expect::Reuse).await.map(|_| ()) })
+                        as types::BoxFuture<_>
                 });
                 host::join_all(reads.collect()).await.into_iter().collect()
             }
@@ -367,79 +368,6 @@ impl Core {
         Ok(())
     }
 
-    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been asked for anew.
-    async fn fetch_bytes(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<Option<Bytes>, FsError> {
-        for _ in 0..8 {
-            let mut pieces = Vec::new();
-            if self.cache.gather(addr.segment, addr.offset..addr.offset + addr.len, &mut pieces).is_ok() {
-                return Ok(Some(joined(pieces)));
-            }
-            if !self.fetch_data(id, addr).await? {
-                return Ok(None);
-            }
-        }
-        Err(FsError::Io)
-    }
-
-    /// Brings the bytes at an address, and some around them, into the cache. False: the segment is gone, the map was
-    /// refreshed.
-    pub(crate) async fn fetch_data(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<bool, FsError> {
-        let read = async {
-            let info = self.stripe.info(addr.segment).await?;
-            let unit = if addr.len >= FETCH_LEN { CHUNK_LEN } else { FETCH_LEN };
-            let start = addr.offset / unit * unit;
-            let end = (addr.offset + addr.len).next_multiple_of(unit).min(info.geometry.payload_len);
-            let bytes = self.stripe.read(addr.segment, start..end).await?;
-            self.cache.insert(addr.segment, start, bytes);
-            Ok::<_, StripeError>(())
-        };
-        match read.await {
-            Ok(()) => Ok(true),
-            Err(StripeError::SegmentNotFound(_)) => {
-                self.refresh(id, addr).await?;
-                Ok(false)
-            }
-            Err(e) => {
-                tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
-                Err(FsError::Io)
-            }
-        }
-    }
-
-    /// The cleaner has moved blocks that this client knew at their old place: asks the manager anew.
-    async fn refresh(self: &Arc<Self>, id: FileId, gone: BlockAddr) -> Result<(), FsError> {
-        let last_cut = self.state.lock().inodes.get(&id).map(|inode| inode.last_cut);
-        let Some(last_cut) = last_cut else { return Ok(()) };
-        self.wait_applied(last_cut).await;
-        let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
-        if located.extents.iter().any(|e| e.addr.segment == gone.segment) {
-            tracing::error!(%id, segment = %gone.segment, "the index points into a segment that no store has");
-            return Err(FsError::Io);
-        }
-        let mut state = self.state.lock();
-        if let Some(inode) = state.inodes.get_mut(&id)
-            && inode.last_cut == last_cut
-            && inode.pending.unmaps.is_empty()
-        {
-            inode.map = manager::extents::ExtentMap::new(self.config.block_size);
-            for extent in located.extents {
-                inode.map.set(extent);
-            }
-            inode.known_until = located.known_until;
-        } else if let Some(inode) = state.inodes.get_mut(&id) {
-            // Changed meanwhile: take over only what is still at the place that is gone.
-            for new in located.extents {
-                for b in new.first..new.end() {
-                    let here = inode.map.block(b).is_some_and(|a| a.segment == gone.segment);
-                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, self.config.block_size)) {
-                        inode.map.set(piece);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     async fn fetch_numbers(self: &Arc<Self>) -> Result<(), FsError> {
         let turn = self.next_range_from.fetch_add(1, SeqCst);
         let range = self.managers.by_turns(turn).allocate(self.config.id, 0).await.map_err(from_manager)?;
@@ -563,7 +491,7 @@ impl Core {
         })
     }
 
-    async fn wait_applied(&self, seq: u64) {
+    pub(crate) async fn wait_applied(&self, seq: u64) {
         let mut applied = self.applied.subscribe();
         let _ = applied.wait_for(|a| *a >= seq).await;
     }
@@ -616,7 +544,7 @@ impl Core {
     }
 }
 
-fn from_manager(e: ManagerError) -> FsError {
+pub(crate) fn from_manager(e: ManagerError) -> FsError {
     match e {
         ManagerError::NotFound => FsError::Stale,
         e => {

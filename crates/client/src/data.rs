@@ -1,5 +1,6 @@
 //! Contents: open, read, write, truncate, holes, copies, as attempts (see `state`).
 
+use crate::cache::Expect;
 use crate::core::Core;
 use crate::inode::Piece;
 use crate::join::joined;
@@ -11,6 +12,9 @@ use types::{BlockAddr, FileId, FsError, Kind};
 use vfs::atime;
 use vfs::fs::{Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
 use vfs::perm;
+
+/// Whoever reads so much ahead reads a long file from one end to the other.
+const STREAM_BYTES_MIN: u64 = 1 << 20;
 
 /// What a read attempt found: pieces that are partly in the log, to be taken from the cache without the state's lock.
 struct Plan {
@@ -103,6 +107,7 @@ impl Core {
     fn read_ahead(self: &Arc<Self>, id: FileId, range: std::ops::Range<u64>) {
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
+            let expect = if range.end - range.start >= STREAM_BYTES_MIN { Expect::Stream } else { Expect::Reuse };
             let bs = core.config.block_size;
             let pieces = {
                 let mut s = core.state.lock();
@@ -117,7 +122,8 @@ impl Core {
             let reads = pieces.into_iter().filter_map(|piece| match piece {
                 Piece::Log(a) if !core.cache.contains(a.segment, a.offset..a.offset + a.len) => {
                     let core = core.clone();
-                    Some(Box::pin(async move { core.fetch_data(id, a).await.map(|_| ()) }) as types::BoxFuture<_>)
+                    Some(Box::pin(async move { core.fetch_data(id, a, expect).await.map(|_| ()) })
+                        as types::BoxFuture<_>)
                 }
                 _ => None,
             });

@@ -3,7 +3,7 @@
 //! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses; pure, or nearly.
 //! - `state`: all of it under one lock, and how operations are attempted on it.
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
-//! - `core`: fetching what attempts miss, cutting segments, telling managers.
+//! - `core`: fetching what attempts miss, cutting segments, telling managers; `fetch`: bytes from the stores.
 //! - `join`: replies of several pieces; `filesystem`: the trait.
 
 mod attributes;
@@ -11,6 +11,7 @@ pub mod cache;
 mod core;
 mod data;
 pub mod directory;
+mod fetch;
 mod filesystem;
 pub mod inode;
 mod join;

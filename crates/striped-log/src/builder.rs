@@ -6,7 +6,7 @@
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
 use crate::segment::Segment;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use types::aligned::AlignedBuffer;
 use types::{BlockAddr, SegmentId};
 
@@ -101,12 +101,9 @@ impl SegmentDraft {
 
     /// Copies the blocks and deltas into one payload, page-aligned, so that its fragments can go to disks as they are.
     pub fn assemble(self) -> Segment {
-        let mut payload = AlignedBuffer::zeroed(self.payload_len() as usize);
-        let mut at = 0;
-        for piece in self.blocks.iter().map(|b| &b[..]).chain([&self.deltas[..]]) {
-            payload[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
-        }
+        let mut payload = AlignedBuffer::with_room(self.payload_len() as usize);
+        self.blocks.iter().for_each(|block| payload.put_slice(block));
+        payload.put_slice(&self.deltas);
         let SegmentDraft { id, previous, delta_offset, .. } = self;
         Segment { id, previous, payload: payload.freeze(), delta_offset }
     }

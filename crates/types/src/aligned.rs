@@ -1,16 +1,30 @@
 //! Byte buffers that begin at a disk page, so that disks can take them without a copy in between.
+//!
+//! The memory of large ones is kept for the next when they are dropped: the kernel would have to zero fresh pages for each,
+//! which costs as much as filling them. At most [`KEPT_BYTES_MAX`] wait.
 
 use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use parking_lot::Mutex;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 /// Alignment of the buffers in bytes: a page, and any disk's sector.
 pub const PAGE_LEN: usize = 4096;
+/// Memory from this many bytes on is kept.
+const LARGE_LEN: usize = 64 << 10;
+/// Bytes kept for later buffers, at most.
+const KEPT_BYTES_MAX: usize = 24 << 20;
+
+/// Memory of dropped buffers.
+static KEPT: Mutex<Kept> = Mutex::new(Kept { waiting: VecDeque::new(), bytes: 0 });
 
 /// A buffer that does not grow, aligned to [`PAGE_LEN`].
 pub struct AlignedBuffer {
     start: NonNull<u8>,
+    /// Of all the memory at `start`, which may be more than `len_max`.
     layout: Layout,
     /// Bytes that have a value.
     len: usize,
@@ -28,9 +42,9 @@ impl AlignedBuffer {
     /// # Panics
     /// When `len` is beyond what any address space has.
     pub fn zeroed(len: usize) -> Self {
-        // SAFETY: the layout's size is not zero.
-        let (start, layout) = Self::allocated(len, |layout| unsafe { alloc_zeroed(layout) });
-        AlignedBuffer { start, layout, len, len_max: len }
+        let mut buffer = Self::with_room(len);
+        buffer.put_bytes(0, len);
+        buffer
     }
 
     /// Empty, with room for `len_max` bytes, which come in through [`BufMut`].
@@ -38,21 +52,81 @@ impl AlignedBuffer {
     /// # Panics
     /// When `len_max` is beyond what any address space has.
     pub fn with_room(len_max: usize) -> Self {
-        // SAFETY: the layout's size is not zero.
-        let (start, layout) = Self::allocated(len_max, |layout| unsafe { alloc(layout) });
-        AlignedBuffer { start, layout, len: 0, len_max }
-    }
-
-    fn allocated(len: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> (NonNull<u8>, Layout) {
-        let layout = Layout::from_size_align(len.max(1), PAGE_LEN);
-        let layout = layout.unwrap_or_else(|_| panic!("a buffer of {len} bytes cannot be"));
-        let Some(start) = NonNull::new(allocate(layout)) else { handle_alloc_error(layout) };
-        (start, layout)
+        let kept = if len_max >= LARGE_LEN { KEPT.lock().take(len_max) } else { None };
+        let memory = ManuallyDrop::new(kept.unwrap_or_else(|| Memory::of(len_max)));
+        AlignedBuffer { start: memory.start, layout: memory.layout, len: 0, len_max }
     }
 
     /// The bytes, which can then be shared and sliced without a copy.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        let memory = Memory { start: self.start, layout: self.layout };
+        if memory.layout.size() >= LARGE_LEN {
+            let gone = KEPT.lock().put(memory);
+            drop(gone);
+        }
+    }
+}
+
+/// Memory that nobody uses; freed when dropped.
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is memory of its own, which nothing refers to.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// `len` bytes from the allocator, of any value.
+    fn of(len: usize) -> Memory {
+        let layout = Layout::from_size_align(len.max(1), PAGE_LEN);
+        let layout = layout.unwrap_or_else(|_| panic!("a buffer of {len} bytes cannot be"));
+        // SAFETY: the layout's size is not zero.
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        Memory { start, layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and not freed before.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// Memory of dropped buffers, in the order of being dropped.
+struct Kept {
+    waiting: VecDeque<Memory>,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Memory for `len` bytes of which at most a quarter is too much; what was dropped last is taken first.
+    fn take(&mut self, len: usize) -> Option<Memory> {
+        let fits = |memory: &Memory| (len..=len + len / 4).contains(&memory.layout.size());
+        let memory = self.waiting.remove(self.waiting.iter().rposition(fits)?)?;
+        self.bytes -= memory.layout.size();
+        Some(memory)
+    }
+
+    /// Keeps `memory`; returns what there is no place for any more.
+    fn put(&mut self, memory: Memory) -> Vec<Memory> {
+        let mut gone = Vec::new();
+        self.bytes += memory.layout.size();
+        self.waiting.push_back(memory);
+        while self.bytes > KEPT_BYTES_MAX
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            self.bytes -= oldest.layout.size();
+            gone.push(oldest);
+        }
+        gone
     }
 }
 
@@ -94,13 +168,6 @@ impl AsRef<[u8]> for AlignedBuffer {
     }
 }
 
-impl Drop for AlignedBuffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and not freed before.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +195,39 @@ mod tests {
             }
             assert_eq!((&buffer[..], buffer.remaining_mut()), (&source[..], 0));
             assert!(std::panic::catch_unwind(move || buffer.put_u8(1)).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again_only_where_it_fits_and_little_of_it_waits() {
+        let memory = |len| Memory::of(len);
+        let mut kept = Kept { waiting: VecDeque::new(), bytes: 0 };
+        assert!(kept.put(memory(1 << 20)).is_empty() && kept.put(memory(100_000)).is_empty());
+        assert!(kept.take(200_000).is_none() && kept.take(70_000).is_none());
+        assert_eq!(kept.take(90_000).map(|m| m.layout.size()), Some(100_000));
+        assert_eq!(kept.take(1 << 20).map(|m| m.layout.size()), Some(1 << 20));
+        assert_eq!((kept.waiting.len(), kept.bytes), (0, 0));
+        for _ in 0..100 {
+            kept.put(memory(1 << 20));
+        }
+        assert_eq!((kept.waiting.len(), kept.bytes), (24, 24 << 20));
+        assert_eq!(kept.put(memory(KEPT_BYTES_MAX + 1)).len(), 25);
+    }
+
+    #[test]
+    fn buffers_of_kept_memory_never_share_it() {
+        let mut held = Vec::new();
+        for round in 0..40u8 {
+            for len in [70_000, 300_000, 1_500_000] {
+                let mut buffer = AlignedBuffer::with_room(len);
+                buffer.put_bytes(round, len);
+                assert!(AlignedBuffer::zeroed(len).iter().all(|b| *b == 0));
+                held.push((round, buffer.freeze()));
+            }
+            if round % 3 == 0 {
+                held.drain(..held.len() / 2);
+            }
+            assert!(held.iter().all(|(round, bytes)| bytes.iter().all(|b| b == round)));
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::syscall::{self, Wait};
 use crate::{Disk, DiskSpace, File, check_name};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs;
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
-use types::aligned::PAGE_LEN;
+use types::aligned::{AlignedBuffer, PAGE_LEN};
 
 /// What buffers and lengths of writes past the page cache are multiples of, in bytes.
 const SECTOR_LEN: usize = 512;
-/// Smaller writes are faster through the page cache.
+/// Shorter reads and writes are faster through the page cache.
 const DIRECT_LEN_MIN: usize = 128 * 1024;
 /// Threads that read, per disk.
 const READ_THREADS: usize = 2;
@@ -105,13 +105,13 @@ impl Disk for RealDisk {
             let path = folder.path_of(&name)?;
             let file = fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(&path)?;
             // Not every file system can; then everything goes through the page cache.
-            let direct = fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
+            let direct = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
             Ok((file, direct))
         });
         Box::pin(async move {
             let (file, direct) = opened.await?;
-            let direct_writes = AtomicBool::new(direct.is_some());
-            let opened = Opened { file, direct, direct_writes, cached_reads: AtomicBool::new(true) };
+            let use_direct = AtomicBool::new(direct.is_some());
+            let opened = Opened { file, direct, use_direct, cached_reads: AtomicBool::new(true) };
             Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
         })
     }
@@ -148,8 +148,8 @@ struct Opened {
     file: fs::File,
     /// The same file past the page cache.
     direct: Option<fs::File>,
-    /// False once the file system has refused such a write.
-    direct_writes: AtomicBool,
+    /// False once the file system has refused to read or write so.
+    use_direct: AtomicBool,
     /// False once the file system has said that it cannot tell cached bytes from others.
     cached_reads: AtomicBool,
 }
@@ -173,21 +173,43 @@ impl Opened {
     fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
         let fits = |p: &Bytes| (p.as_ptr() as usize).is_multiple_of(SECTOR_LEN) && p.len().is_multiple_of(SECTOR_LEN);
         let len: usize = pieces.iter().map(Bytes::len).sum();
-        if let Some(direct) = &self.direct
-            && len >= DIRECT_LEN_MIN
-            && self.direct_writes.load(Ordering::Relaxed)
+        if let Some(direct) = self.direct_for(len)
             && offset.is_multiple_of(PAGE_LEN as u64)
             && len.is_multiple_of(PAGE_LEN)
             && pieces.iter().all(fits)
         {
             match syscall::write_all(direct, offset, pieces) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.direct_writes.store(false, Ordering::Relaxed);
+                    self.use_direct.store(false, Ordering::Relaxed);
                 }
                 result => return result,
             }
         }
         syscall::write_all(&self.file, offset, pieces)
+    }
+
+    /// The file past the page cache, if that is the way for `len` bytes.
+    fn direct_for(&self, len: usize) -> Option<&fs::File> {
+        let wanted = len >= DIRECT_LEN_MIN && self.use_direct.load(Ordering::Relaxed);
+        self.direct.as_ref().filter(|_| wanted)
+    }
+
+    /// Reads straight from the disk, whole sectors. `None` where that cannot be done, or ends before it should; reading through
+    /// the page cache will tell why.
+    fn read_direct(&self, offset: u64, len: usize) -> Option<Bytes> {
+        let direct = self.direct_for(len)?;
+        let skip = (offset % SECTOR_LEN as u64) as usize;
+        let mut buffer = AlignedBuffer::with_room((skip + len).checked_next_multiple_of(SECTOR_LEN)?);
+        let room = buffer.remaining_mut();
+        // One call: where the file ends within a sector, a second would have to begin there.
+        match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
+            Ok(_) if buffer.len() >= skip + len => Some(buffer.freeze().slice(skip..skip + len)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.use_direct.store(false, Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        }
     }
 
     /// What of the range is in memory, as far as one can tell without waiting.
@@ -205,6 +227,12 @@ impl Opened {
 
     /// Reads the rest of the range; what is in `buffer` already counts.
     fn read_rest(&self, mut buffer: Vec<u8>, offset: u64, len: usize) -> io::Result<Bytes> {
+        if buffer.is_empty()
+            && let Some(bytes) = self.read_direct(offset, len)
+        {
+            return Ok(bytes);
+        }
+        buffer.reserve_exact(len - buffer.len());
         syscall::read(&self.file, &mut buffer, offset, len, Wait::ForDisk)?;
         if buffer.len() < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -225,7 +253,10 @@ impl File for RealFile {
         let (opened, threads) = (self.opened.clone(), self.threads.clone());
         Box::pin(async move {
             let mut buffer = Vec::new();
-            opened.read_cached(&mut buffer, offset, len);
+            if opened.direct_for(len).is_none() {
+                buffer.reserve_exact(len);
+                opened.read_cached(&mut buffer, offset, len);
+            }
             if buffer.len() == len {
                 return Ok(buffer.into());
             }
@@ -438,6 +469,28 @@ mod tests {
                 file.write_at(u64::MAX, vec!["x".into()]).await.unwrap_err().kind(),
                 io::ErrorKind::InvalidInput
             );
+        });
+    }
+
+    #[test]
+    fn long_reads_past_the_page_cache_agree_with_it_at_any_offset_and_at_the_end() {
+        let (_folder, disk) = disk();
+        block_on(async {
+            let file = disk.open("file", true).await.unwrap();
+            let bytes: Vec<u8> = (0..1_000_001u32).map(|i| (i * 7 / 5) as u8).collect();
+            file.write_at(0, vec![bytes.clone().into()]).await.unwrap();
+            for (offset, len) in
+                [(0, 1_000_001), (0, 262_144), (1, 999_999), (511, 300_000), (4096, 995_905), (4097, 131_072)]
+            {
+                assert!(
+                    file.read_at(offset as u64, len).await.unwrap() == bytes[offset..offset + len],
+                    "{offset} {len}"
+                );
+            }
+            assert_eq!(file.read_at(512, 1_000_000).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+            // Written through the page cache and not synced.
+            file.write_at(300_000, vec!["new".into()]).await.unwrap();
+            assert_eq!(file.read_at(0, 400_000).await.unwrap()[300_000..300_003], *b"new");
         });
     }
 

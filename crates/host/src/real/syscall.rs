@@ -1,7 +1,7 @@
 //! The system calls that `std` does not wrap. All of `unsafe` in this crate is here.
 
 use crate::DiskSpace;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,29 +28,34 @@ pub enum Wait {
     Never,
 }
 
-/// Reads from `offset` into the spare capacity of `buffer`, until that is full, the file ends, or (with [`Wait::Never`])
-/// the next byte is not in memory. What was read is appended to `buffer`. `WouldBlock` if `Wait::Never` got nothing.
-pub fn read(file: &File, buffer: &mut Vec<u8>, offset: u64, len: usize, wait: Wait) -> io::Result<()> {
-    buffer.reserve_exact(len - buffer.len());
-    let flags = if wait == Wait::Never { libc::RWF_NOWAIT } else { 0 };
-    while buffer.len() < len {
-        let want = len - buffer.len();
-        let position = file_offset(offset, buffer.len())?;
-        let spare = &mut buffer.spare_capacity_mut()[..want];
-        let piece = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: want };
-        let got = retry_interrupted(|| {
-            // SAFETY: `piece` describes `want` writable bytes of `buffer`'s spare capacity, borrowed for the whole call; the
-            // kernel only writes there.
-            unsafe { libc::preadv2(file.as_raw_fd(), &piece, 1, position, flags) }
-        })?;
-        if got == 0 {
-            return Ok(());
-        }
-        let filled = buffer.len() + got;
-        // SAFETY: the kernel initialised the `got` bytes after the old length, and `got <= want <= ` spare capacity.
-        unsafe { buffer.set_len(filled) };
-    }
+/// A buffer that reads fill from its end on.
+pub trait Fill: BufMut + std::ops::Deref<Target = [u8]> {}
+
+impl<T: BufMut + std::ops::Deref<Target = [u8]>> Fill for T {}
+
+/// Reads from `offset` on into `buffer` until it has `len` bytes, the file ends, or (with [`Wait::Never`]) the next byte is not
+/// in memory. What `buffer` has already counts as read, and it has room for the rest. `WouldBlock` if `Wait::Never` got nothing.
+pub fn read(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, wait: Wait) -> io::Result<()> {
+    while buffer.len() < len && read_some(file, buffer, offset, len, wait)? > 0 {}
     Ok(())
+}
+
+/// As [`read`], but one system call; returns how many bytes it got.
+pub fn read_some(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, wait: Wait) -> io::Result<usize> {
+    let flags = if wait == Wait::Never { libc::RWF_NOWAIT } else { 0 };
+    let position = file_offset(offset, buffer.len())?;
+    let want = len - buffer.len();
+    let spare = buffer.chunk_mut();
+    let want = want.min(spare.len());
+    let piece = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: want };
+    let got = retry_interrupted(|| {
+        // SAFETY: `piece` describes `want` writable bytes of `buffer`'s spare capacity, borrowed for the whole call; the
+        // kernel only writes there.
+        unsafe { libc::preadv2(file.as_raw_fd(), &piece, 1, position, flags) }
+    })?;
+    // SAFETY: the kernel initialised the `got` bytes after the old length, and `got <= want <= ` spare capacity.
+    unsafe { buffer.advance_mut(got) };
+    Ok(got)
 }
 
 /// Writes all `pieces`, one after the other, from `offset` on.

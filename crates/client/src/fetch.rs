@@ -1,0 +1,187 @@
+//! Bringing bytes of the log from the stores into the cache.
+//!
+//! What is fetched already is waited for, not asked for again: a reader that is as fast as the stores keeps running into what
+//! its read-ahead has under way.
+
+use crate::cache::Expect;
+use crate::core::{Core, from_manager};
+use crate::join::joined;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use stripe::StripeError;
+use striped_log::fragment::CHUNK_LEN;
+use tokio::sync::watch;
+use types::{BlockAddr, FileId, FsError, SegmentId};
+
+/// Small reads from stores fetch this much around what was asked for: files made together lie together in the log.
+const FETCH_LEN: u32 = 4 * CHUNK_LEN;
+
+type Place = (SegmentId, u32);
+
+/// The stretches of segments that are being fetched: where each begins, where it ends, and its end being told by the sender being
+/// dropped.
+#[derive(Default)]
+pub(crate) struct UnderWay(Mutex<BTreeMap<Place, (u32, watch::Receiver<()>)>>);
+
+/// A stretch that the holder fetches; those who wait for it are told when this is dropped.
+struct Mine<'a> {
+    all: &'a UnderWay,
+    at: Place,
+    _told: watch::Sender<()>,
+}
+
+impl Drop for Mine<'_> {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.at);
+    }
+}
+
+impl UnderWay {
+    /// Claims a stretch, or returns what tells the end of a fetch that has some of it.
+    fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, watch::Receiver<()>> {
+        let mut all = self.0.lock();
+        let before = all.range(..(segment, range.end)).next_back();
+        if let Some(((at, _), (end, told))) = before
+            && *at == segment
+            && *end > range.start
+        {
+            return Err(told.clone());
+        }
+        let (tell, told) = watch::channel(());
+        all.insert((segment, range.start), (range.end, told));
+        Ok(Mine { all: self, at: (segment, range.start), _told: tell })
+    }
+}
+
+impl Core {
+    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been asked for anew.
+    pub(crate) async fn fetch_bytes(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<Option<Bytes>, FsError> {
+        for _ in 0..8 {
+            let mut pieces = Vec::new();
+            if self.cache.gather(addr.segment, addr.offset..addr.offset + addr.len, &mut pieces).is_ok() {
+                return Ok(Some(joined(pieces)));
+            }
+            if !self.fetch_data(id, addr, Expect::Reuse).await? {
+                return Ok(None);
+            }
+        }
+        Err(FsError::Io)
+    }
+
+    /// Brings the bytes at an address, and some around them, into the cache. False: the segment is gone, the map was
+    /// refreshed.
+    pub(crate) async fn fetch_data(
+        self: &Arc<Self>,
+        id: FileId,
+        addr: BlockAddr,
+        expect: Expect,
+    ) -> Result<bool, FsError> {
+        match self.fetch_fragments(addr, expect).await {
+            Ok(()) => Ok(true),
+            Err(StripeError::SegmentNotFound(_)) => {
+                self.refresh(id, addr).await?;
+                Ok(false)
+            }
+            Err(e) => {
+                tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
+                Err(FsError::Io)
+            }
+        }
+    }
+
+    /// Fetches from all fragments that have some of it at once; each part enters the cache as it comes.
+    async fn fetch_fragments(self: &Arc<Self>, addr: BlockAddr, expect: Expect) -> Result<(), StripeError> {
+        let geometry = self.stripe.info(addr.segment).await?.geometry;
+        let unit = if addr.len >= FETCH_LEN { CHUNK_LEN } else { FETCH_LEN };
+        let start = addr.offset / unit * unit;
+        let end = (addr.offset + addr.len).next_multiple_of(unit).min(geometry.payload_len);
+        let parts = (0..geometry.k).filter_map(|index| {
+            let held = geometry.payload_range(index);
+            let part = start.max(held.start)..end.min(held.end);
+            (!part.is_empty()).then(|| self.fetch_part(addr.segment, part, expect))
+        });
+        host::join_all(parts.collect()).await.into_iter().collect()
+    }
+
+    async fn fetch_part(&self, segment: SegmentId, part: Range<u32>, expect: Expect) -> Result<(), StripeError> {
+        while !self.cache.contains(segment, part.clone()) {
+            match self.under_way.claim(segment, &part) {
+                Ok(_mine) => {
+                    let bytes = self.stripe.read(segment, part.clone()).await?;
+                    self.cache.insert(segment, part.start, bytes, expect);
+                    break;
+                }
+                Err(mut told) => {
+                    // An error is how the end is told.
+                    let _ = told.changed().await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The cleaner has moved blocks that this client knew at their old place: asks the manager anew.
+    async fn refresh(self: &Arc<Self>, id: FileId, gone: BlockAddr) -> Result<(), FsError> {
+        let last_cut = self.state.lock().inodes.get(&id).map(|inode| inode.last_cut);
+        let Some(last_cut) = last_cut else { return Ok(()) };
+        self.wait_applied(last_cut).await;
+        let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
+        if located.extents.iter().any(|e| e.addr.segment == gone.segment) {
+            tracing::error!(%id, segment = %gone.segment, "the index points into a segment that no store has");
+            return Err(FsError::Io);
+        }
+        let mut state = self.state.lock();
+        if let Some(inode) = state.inodes.get_mut(&id)
+            && inode.last_cut == last_cut
+            && inode.pending.unmaps.is_empty()
+        {
+            inode.map = manager::extents::ExtentMap::new(self.config.block_size);
+            for extent in located.extents {
+                inode.map.set(extent);
+            }
+            inode.known_until = located.known_until;
+        } else if let Some(inode) = state.inodes.get_mut(&id) {
+            // Changed meanwhile: take over only what is still at the place that is gone.
+            for new in located.extents {
+                for b in new.first..new.end() {
+                    let here = inode.map.block(b).is_some_and(|a| a.segment == gone.segment);
+                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, self.config.block_size)) {
+                        inode.map.set(piece);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::LogId;
+
+    #[test]
+    fn what_overlaps_a_fetch_waits_for_its_end_and_the_rest_does_not() {
+        let under_way = UnderWay::default();
+        let segment = |seq| SegmentId { log: LogId::new(1), epoch: 1, seq };
+        let is_free = |seq, range: Range<u32>| under_way.claim(segment(seq), &range).is_ok();
+        let first = under_way.claim(segment(1), &(100..200)).ok();
+        let second = under_way.claim(segment(1), &(300..400)).ok();
+        assert!(first.is_some() && second.is_some());
+        for overlapping in [100..200, 0..101, 199..300, 120..130, 0..1000, 350..360] {
+            assert!(!is_free(1, overlapping.clone()), "{overlapping:?}");
+        }
+        for apart in [0..100, 200..300, 400..500] {
+            assert!(is_free(1, apart.clone()), "{apart:?}");
+        }
+        assert!(is_free(2, 100..200) && is_free(0, 100..200));
+        let told = under_way.claim(segment(1), &(100..200)).err();
+        assert!(told.as_ref().is_some_and(|told| told.has_changed().is_ok()));
+        drop(first);
+        assert!(told.is_some_and(|told| told.has_changed().is_err()), "the end is told");
+        assert!(is_free(1, 100..200) && !is_free(1, 300..301));
+    }
+}
