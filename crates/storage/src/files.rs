@@ -106,6 +106,11 @@ impl Files {
         Ok(files)
     }
 
+    /// True when the files of this name are a store's.
+    pub fn is_name(name: &str) -> bool {
+        name == FRAGMENTS || CHECKPOINTS.contains(&name)
+    }
+
     /// True when the folder has a checkpoint file, valid or not.
     pub async fn present(disk: &dyn Disk) -> io::Result<bool> {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))

@@ -2,6 +2,7 @@
 //! made in it.
 
 use crate::api::{Identity, Presence, StorageError};
+use crate::files::Files;
 use crate::server::{OpenError, Server};
 use host::{Disk, Host};
 use parking_lot::Mutex;
@@ -12,9 +13,14 @@ use types::{FsUuid, StoreId};
 /// The file that a storage server's process may log to; the only one that an empty folder may have.
 pub const LOG: &str = "starling.log";
 
-/// True if a store can be made in the folder.
+/// True if a store can be made in the folder: there is nothing, or what a creation that was cut short has left.
 pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
-    Ok(disk.list().await?.iter().all(|name| name == LOG))
+    let mut names = disk.list().await?;
+    names.retain(|name| name != LOG);
+    if names.is_empty() || !names.iter().all(|name| Files::is_name(name)) {
+        return Ok(names.is_empty());
+    }
+    Ok(matches!(Files::open(disk).await?.newest().await, Err(OpenError::NotAStore)))
 }
 
 /// See the module's header.

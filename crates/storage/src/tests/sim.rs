@@ -3,6 +3,7 @@
 use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Maps, Seal, Storage, StorageError};
 use crate::server::{Identity, OpenError, Server};
+use crate::site::is_empty;
 use crate::space::footprint;
 use crate::testing::fragment;
 use host::sim::{Sim, SimDisk};
@@ -95,7 +96,7 @@ fn sim_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn crash_at_any_point_of_creation_leaves_no_store_or_an_empty_one() {
+fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_empty_store() {
     for polls in 0..200 {
         let sim = Sim::new(polls);
         let disk = SimDisk::new(&sim, DISK_BYTES);
@@ -110,13 +111,14 @@ fn crash_at_any_point_of_creation_leaves_no_store_or_an_empty_one() {
             }
             let machine = sim.machine("store");
             let (host, mount) = (machine.host(), disk.mount(&machine));
-            let server = match Server::open(host.clone(), mount.clone()).await {
-                Err(OpenError::NotAStore) => {
+            let server = match is_empty(mount.as_ref()).await.unwrap() {
+                true => {
                     assert!(created.is_err(), "a store that was created is gone");
-                    Server::create(host, mount, identity()).await.unwrap()
+                    Server::create(host, mount.clone(), identity()).await.unwrap()
                 }
-                other => other.unwrap(),
+                false => Server::open(host, mount.clone()).await.unwrap(),
             };
+            assert!(!is_empty(mount.as_ref()).await.unwrap());
             server.put(fragment(1, 1, 0, 100)).await.unwrap();
         });
     }
