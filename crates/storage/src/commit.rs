@@ -40,14 +40,16 @@ pub const KEEP_PAGES: u32 = 2 * PAGES_MAX;
 
 /// Groups of at most so many pages clear pages ahead of them.
 const SMALL_GROUP_PAGES_MAX: u32 = 16;
-/// How many pages they clear.
-const CLEAR_AHEAD_PAGES: u32 = 64;
+/// How many pages they clear at first; twice as many each time, as long as no larger group comes between.
+const CLEAR_PAGES_MIN: u32 = 8;
+/// How many pages they clear at most.
+const CLEAR_PAGES_MAX: u32 = 32;
 
-static ZEROES: Zeroes = Zeroes([0; (CLEAR_AHEAD_PAGES * PAGE) as usize]);
+static ZEROES: Zeroes = Zeroes([0; (CLEAR_PAGES_MAX * PAGE) as usize]);
 
 /// Aligned, so that disks can take it as it is.
 #[repr(align(4096))]
-struct Zeroes([u8; (CLEAR_AHEAD_PAGES * PAGE) as usize]);
+struct Zeroes([u8; (CLEAR_PAGES_MAX * PAGE) as usize]);
 
 /// The commit loop's own state.
 pub struct Committer {
@@ -67,6 +69,8 @@ pub struct Committer {
     unmovable: BTreeSet<(Extent, Key)>,
     /// Pages from here on were never written, as far as is known.
     untouched_from: u32,
+    /// Pages to clear when a small group next comes to untouched ones.
+    clear_pages: u32,
 }
 
 /// One fragment as it goes to the disk.
@@ -90,6 +94,7 @@ impl Committer {
             unrecorded: false,
             unmovable: BTreeSet::new(),
             untouched_from,
+            clear_pages: CLEAR_PAGES_MIN,
         }
     }
 
@@ -219,9 +224,12 @@ impl Committer {
             return 0;
         }
         let small = group.iter().map(|write| write.place.len).sum::<u32>() <= SMALL_GROUP_PAGES_MAX;
-        let reserved = if small { self.shared.state.lock().space.reserved_from(end) } else { 0 };
-        let pages = reserved.min(CLEAR_AHEAD_PAGES);
-        self.untouched_from = end + pages;
+        let (cleared, next) = match small {
+            true => (self.clear_pages, (2 * self.clear_pages).min(CLEAR_PAGES_MAX)),
+            false => (0, CLEAR_PAGES_MIN),
+        };
+        let pages = self.shared.state.lock().space.reserved_from(end).min(cleared);
+        (self.untouched_from, self.clear_pages) = (end + pages, next);
         pages * PAGE
     }
 
