@@ -28,7 +28,7 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
 /// Most payload on its way to the stores before writers wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 2 << 20;
 /// Unsynced changes are cut when the oldest is this old.
 const CUT_AGE: Duration = Duration::from_secs(4);
 /// How often the age is looked at: together at most 5 s (design, section 3.4).

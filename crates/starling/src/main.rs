@@ -95,6 +95,10 @@ fn say(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
+/// Half of the processors run tasks: FUSE's and the disks' threads have work too, and waking one more thread than there are processors
+/// costs more than it does.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")
+    let threads = std::thread::available_parallelism().map_or(1, |count| (count.get() / 2).max(1));
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads).enable_all().build().context("start the runtime")
 }
