@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::time::Duration;
 use stripe::{LogWriter, Stripe};
 use striped_log::fragment::CHUNK_LEN;
-use striped_log::segment::SegmentBuilder;
+use striped_log::segment::{SegmentBuilder, SegmentDraft};
 use tokio::sync::{Notify, watch};
 use types::token::Mode;
 use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time};
@@ -408,8 +408,15 @@ impl Core {
 
     /// Puts everything dirty into a segment and sends it off. See the module's header.
     pub(crate) fn cut(&self, state: &mut State) {
+        if let Some(draft) = self.draft(state) {
+            self.log.submit(draft);
+        }
+    }
+
+    /// Everything dirty as a segment, which must be sent off.
+    fn draft(&self, state: &mut State) -> Option<SegmentDraft> {
         if !state.is_dirty() {
-            return;
+            return None;
         }
         let bs = self.config.block_size;
         let (segment, previous) = self.log.begin();
@@ -469,16 +476,18 @@ impl Core {
         state.dirty_bytes = 0;
         state.dirty_since = None;
         state.last_cut = segment.seq;
-        self.log.submit(builder.finish(encoded));
+        Some(builder.finish(encoded))
     }
 
     /// Cuts what is dirty and answers when everything up to there is durable.
     pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
-        let seq = {
+        let (draft, seq) = {
             let mut state = self.state.lock();
-            self.cut(&mut state);
-            state.last_cut
+            (self.draft(&mut state), state.last_cut)
         };
+        if let Some(draft) = draft {
+            self.log.submit_here(draft);
+        }
         if seq == 0 || self.log.committed_seq().is_some_and(|c| c >= seq) {
             return Answer::ok(());
         }

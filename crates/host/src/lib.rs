@@ -68,6 +68,10 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_names(&self) -> BoxFuture<io::Result<()>>;
     /// Bytes the disk under the folder has in all, and bytes still free.
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>>;
+    /// Where a task is spawned best that does little but change this disk, by a role that runs on `host`.
+    fn tasks(&self, host: &Host) -> Arc<dyn Tasks> {
+        host.tasks.clone()
+    }
 }
 
 /// What a disk can hold.

@@ -15,7 +15,7 @@ use crate::recovery::Found;
 use crate::shared::{Shared, State};
 use crate::space::{Extent, PAGE, Space};
 use bytes::Bytes;
-use host::{Disk, Host};
+use host::{Disk, Host, Tasks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -89,15 +89,21 @@ impl Server {
             writable: true,
             deleted_count: 0,
         };
-        let shared = Shared::new(head.identity, files, state);
+        let tasks = disk.tasks(&host);
+        let shared = Shared::new(head.identity, files, tasks.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
-        host.tasks.spawn(Box::pin(committer.run()));
+        tasks.spawn(Box::pin(committer.run()));
         Ok(Arc::new(Server { shared }))
     }
 
     /// Whose fragments this store holds, and how many.
     pub fn identity(&self) -> Identity {
         self.shared.identity
+    }
+
+    /// Where best to spawn a task that waits for a change.
+    pub fn tasks(&self) -> &Arc<dyn Tasks> {
+        &self.shared.tasks
     }
 
     /// Waits for everything queued, writes a last checkpoint so that the next start has nothing to look for, and takes no

@@ -6,6 +6,7 @@ use crate::files::Files;
 use crate::index::{Held, Index, Key, discards};
 use crate::packed::PackedHeader;
 use crate::space::{Extent, PAGE, Space, footprint};
+use host::Tasks;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct Shared {
     pub identity: Identity,
     /// The open files.
     pub files: Files,
+    /// Where the commit loop runs, and best whoever waits for it.
+    pub tasks: Arc<dyn Tasks>,
     /// What the store knows. The lock is held for map operations and for encoding a checkpoint, never across an await.
     pub state: Mutex<State>,
     queue: Mutex<Queue>,
@@ -169,10 +172,11 @@ pub struct Batch {
 
 impl Shared {
     /// Puts the parts together.
-    pub fn new(identity: Identity, files: Files, state: State) -> Arc<Shared> {
+    pub fn new(identity: Identity, files: Files, tasks: Arc<dyn Tasks>, state: State) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             files,
+            tasks,
             state: Mutex::new(state),
             queue: Mutex::default(),
             wake: Notify::new(),

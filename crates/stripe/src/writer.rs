@@ -10,9 +10,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use striped_log::segment::SegmentDraft;
 use tokio::sync::Notify;
-use types::{LogId, SegmentId};
+use types::{BoxFuture, LogId, SegmentId};
+
+/// Payload that takes no longer to put together than to have another thread do it.
+const SHORT_LEN_MAX: u32 = 64 << 10;
 
 /// Called for each committed segment.
 type OnCommit = Arc<dyn Fn(SegmentId) + Send + Sync>;
@@ -90,18 +94,36 @@ impl LogWriter {
 
     /// Puts a segment together and on the stores, in the background, at the same time as others. Each segment once.
     pub fn submit(self: &Arc<Self>, draft: SegmentDraft) {
+        if let Some(work) = self.accept(draft) {
+            self.stripe.host.tasks.spawn(work);
+        }
+    }
+
+    /// As [`submit`](Self::submit), for a caller who is going to wait: a short segment is put together and sent to the stores
+    /// before this returns, which saves a hand-over to another thread. The caller must hold no lock.
+    pub fn submit_here(self: &Arc<Self>, draft: SegmentDraft) {
+        let short = draft.payload_len() <= SHORT_LEN_MAX;
+        let Some(mut work) = self.accept(draft) else { return };
+        if short && work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
+        }
+        self.stripe.host.tasks.spawn(work);
+    }
+
+    /// Counts a segment as on its way; what carries it is returned.
+    fn accept(self: &Arc<Self>, draft: SegmentDraft) -> Option<BoxFuture<()>> {
         let (id, bytes) = (draft.id(), u64::from(draft.payload_len()));
         {
             let mut state = self.state.lock();
             let Some(flight) = state.flights.get_mut(&id.seq) else {
                 debug_assert!(false, "segment {id} was not begun here, or is submitted twice");
-                return;
+                return None;
             };
             flight.bytes = bytes;
             state.bytes_in_flight += bytes;
         }
         let writer = self.clone();
-        self.stripe.host.tasks.spawn(Box::pin(async move { writer.carry(draft).await }));
+        Some(Box::pin(async move { writer.carry(draft).await }))
     }
 
     /// Puts one segment until it is durable or the log has ended.

@@ -4,11 +4,16 @@
 //! to a thread and back, disks do not wait for each other, and the tasks' runtime never blocks. A read whose bytes are
 //! all in the page cache costs none: it is done on the caller's thread by a read that refuses to wait.
 //!
-//! Changes of one disk are done in the order they were handed over. A dropped future does not stop an operation that was
-//! handed over; when the last handle to the disk and its files is gone, its threads finish what they were given and end.
+//! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a task changes costs no hand-over at all,
+//! and holds up only what waits for the same disk.
+//!
+//! Changes of one disk are done in the order they were handed over; those of its own tasks at once. A dropped future does not
+//! stop an operation that was handed over; when the last handle to the disk and its files is gone, its threads finish what
+//! they were given and end.
 
+use super::TokioTasks;
 use super::syscall::{self, Wait};
-use crate::{Disk, DiskSpace, File, check_name};
+use crate::{Disk, DiskSpace, File, Host, Tasks, check_name};
 use bytes::{BufMut, Bytes};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -66,7 +71,7 @@ impl RealDisk {
         work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<io::Result<T>> {
         let folder = self.folder.clone();
-        run(self.threads.clone(), Lane::Write, move || work(&folder))
+        write(self.threads.clone(), move || work(&folder))
     }
 
     fn looking<T: Send + 'static>(
@@ -74,7 +79,7 @@ impl RealDisk {
         work: impl FnOnce(&Folder) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<io::Result<T>> {
         let folder = self.folder.clone();
-        run(self.threads.clone(), Lane::Read, move || work(&folder))
+        read(self.threads.clone(), move || work(&folder))
     }
 }
 
@@ -136,6 +141,10 @@ impl Disk for RealDisk {
 
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>> {
         self.looking(|folder| syscall::space(&folder.file))
+    }
+
+    fn tasks(&self, _: &Host) -> Arc<dyn Tasks> {
+        Arc::new(TokioTasks(self.threads.write.tasks.clone()))
     }
 }
 
@@ -244,7 +253,7 @@ impl Opened {
 impl RealFile {
     fn changing(&self, work: impl FnOnce(&Opened) -> io::Result<()> + Send + 'static) -> BoxFuture<io::Result<()>> {
         let opened = self.opened.clone();
-        run(self.threads.clone(), Lane::Write, move || work(&opened))
+        write(self.threads.clone(), move || work(&opened))
     }
 }
 
@@ -260,7 +269,7 @@ impl File for RealFile {
             if buffer.len() == len {
                 return Ok(buffer.into());
             }
-            run(threads, Lane::Read, move || opened.read_rest(buffer, offset, len)).await
+            read(threads, move || opened.read_rest(buffer, offset, len)).await
         })
     }
 
@@ -295,29 +304,21 @@ impl File for RealFile {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Lane {
-    Read,
-    Write,
-}
-
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads of one disk; they end when this is dropped and their queues are empty.
+/// The threads of one disk; they end when this is dropped and their queues are empty. Work that waits for them keeps it.
 struct Threads {
     read: Arc<Queue>,
-    write: Arc<Queue>,
+    write: Writer,
 }
 
 impl Threads {
     fn start() -> io::Result<Self> {
-        let threads = Threads { read: Arc::new(Queue::new()), write: Arc::new(Queue::new()) };
+        let threads = Threads { read: Arc::new(Queue::new()), write: Writer::start()? };
         for _ in 0..READ_THREADS {
             let queue = threads.read.clone();
             thread::Builder::new().name("disk-read".into()).spawn(move || queue.work())?;
         }
-        let queue = threads.write.clone();
-        thread::Builder::new().name("disk-write".into()).spawn(move || queue.work())?;
         Ok(threads)
     }
 }
@@ -325,7 +326,25 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.read.close();
-        self.write.close();
+    }
+}
+
+/// The thread for writing: a runtime of its own, which ends when this is dropped.
+struct Writer {
+    tasks: tokio::runtime::Handle,
+    thread: thread::ThreadId,
+    places: Arc<Semaphore>,
+    _end: oneshot::Sender<()>,
+}
+
+impl Writer {
+    fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let (tasks, (end, ended)) = (runtime.handle().clone(), oneshot::channel());
+        // An error is how the end is told.
+        let work = move || drop(runtime.block_on(ended));
+        let thread = thread::Builder::new().name("disk-write".into()).spawn(work)?.thread().id();
+        Ok(Writer { tasks, thread, places: Arc::new(Semaphore::new(QUEUE_MAX)), _end: end })
     }
 }
 
@@ -377,24 +396,45 @@ impl Queue {
     }
 }
 
-/// Has a thread of `lane` do `work`. Holding `threads` until the answer is there keeps the threads alive.
-fn run<T: Send + 'static>(
+fn gone() -> io::Error {
+    io::Error::other("disk thread is gone")
+}
+
+/// Has a thread for reading do `work`.
+fn read<T: Send + 'static>(
     threads: Arc<Threads>,
-    lane: Lane,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> BoxFuture<io::Result<T>> {
     Box::pin(async move {
-        let queue = match lane {
-            Lane::Read => &threads.read,
-            Lane::Write => &threads.write,
-        };
-        let gone = || io::Error::other("disk thread is gone");
-        let place = queue.places.clone().acquire_owned().await.map_err(|_| gone())?;
+        let place = threads.read.places.clone().acquire_owned().await.map_err(|_| gone())?;
         let (answer, answered) = oneshot::channel();
+        let queue = threads.read.clone();
         queue.push(Box::new(move || {
             let result = work();
-            drop(place);
+            drop((place, threads));
             // The caller may have stopped waiting; the operation counts all the same.
+            let _ = answer.send(result);
+        }));
+        answered.await.map_err(|_| gone())?
+    })
+}
+
+/// Has the thread for writing do `work`; a task that runs there does it itself.
+fn write<T: Send + 'static>(
+    threads: Arc<Threads>,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> BoxFuture<io::Result<T>> {
+    Box::pin(async move {
+        if thread::current().id() == threads.write.thread {
+            return work();
+        }
+        let place = threads.write.places.clone().acquire_owned().await.map_err(|_| gone())?;
+        let (answer, answered) = oneshot::channel();
+        let tasks = threads.write.tasks.clone();
+        drop(tasks.spawn(async move {
+            let result = work();
+            drop((place, threads));
+            // As above.
             let _ = answer.send(result);
         }));
         answered.await.map_err(|_| gone())?
@@ -542,6 +582,27 @@ mod tests {
             drop(dropped);
             file.write_at(1, vec!["I".into()]).await.unwrap();
             assert_eq!(file.read_at(0, 5).await.unwrap(), "fIrst");
+        });
+    }
+
+    #[test]
+    fn tasks_of_the_disk_change_it_without_waiting_and_outlive_its_handles() {
+        let (folder, disk) = disk();
+        block_on(async {
+            let host = super::super::host(tokio::runtime::Handle::current()).unwrap();
+            let file = disk.open("file", true).await.unwrap();
+            let (told, answered) = oneshot::channel();
+            disk.tasks(&host).spawn(Box::pin(async move {
+                let mut change = file.write_and_sync(vec![(0, vec!["mine".into()])]);
+                let at_once = poll_fn(|context| Poll::Ready(change.as_mut().poll(context).is_ready())).await;
+                // The last handle, dropped on the disk's own thread.
+                drop((change, file));
+                let _ = told.send(at_once);
+            }));
+            drop(disk);
+            assert!(answered.await.unwrap());
+            let disk = RealDisk::open(folder.path()).unwrap();
+            assert_eq!(disk.open("file", false).await.unwrap().read_at(0, 4).await.unwrap(), "mine");
         });
     }
 

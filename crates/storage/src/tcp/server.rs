@@ -84,6 +84,10 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
         }
         let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (site, store, outbox) = (site.clone(), attached.clone(), outbox.clone());
+        let tasks = match (&store, &request) {
+            (Some(store), Request::Put(_)) => store.tasks().clone(),
+            _ => host.tasks.clone(),
+        };
         let mut work = Box::pin(async move {
             let frame = answer(&site, store.as_deref(), request).await.encode(number);
             outbox.send(match frame[0].len() <= HEAD_LEN_MAX as usize {
@@ -94,7 +98,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
         });
         // What memory answers needs no task of its own.
         if !poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await {
-            host.tasks.spawn(work);
+            tasks.spawn(work);
         }
     }
 }
