@@ -28,7 +28,13 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
 /// Most payload on its way to the stores before writers wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 2 << 20;
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
+/// The same, and most in one segment, while somebody syncs: he waits for what others have written before, in the segment and on the
+/// way. Holds up only operations that need room for so many blocks: whoever syncs writes little, and must not wait to do so.
+const SYNCED_BYTES_MAX: u64 = 1 << 20;
+const LONG_WRITE_BLOCKS_MIN: u64 = 4;
+/// How long after a sync the next one is expected.
+const SYNC_EXPECTED: Duration = Duration::from_secs(1);
 /// Unsynced changes are cut when the oldest is this old.
 const CUT_AGE: Duration = Duration::from_secs(4);
 /// How often the age is looked at: together at most 5 s (design, section 3.4).
@@ -231,7 +237,8 @@ impl Core {
             }
             Miss::Range => self.fetch_numbers().await,
             Miss::Room => {
-                self.log.wait_in_flight_below(IN_FLIGHT_BYTES_MAX).await;
+                let (_, in_flight_max) = self.bounds(&self.state.lock(), true);
+                self.log.wait_in_flight_below(in_flight_max).await;
                 Ok(())
             }
             Miss::Space => {
@@ -397,13 +404,23 @@ impl Core {
         if !frees && !fits {
             return Err(Stop::Miss(Miss::Space));
         }
-        if state.dirty_bytes + need_bytes + INODE_DELTA_BYTES > self.segment_len_max && state.is_dirty() {
-            if self.log.in_flight().1 > IN_FLIGHT_BYTES_MAX {
+        let is_long = need_bytes >= LONG_WRITE_BLOCKS_MIN * u64::from(self.config.block_size);
+        let (segment_max, in_flight_max) = self.bounds(state, is_long);
+        if state.dirty_bytes + need_bytes + INODE_DELTA_BYTES > segment_max && state.is_dirty() {
+            if self.log.in_flight().1 > in_flight_max {
                 return Err(Stop::Miss(Miss::Room));
             }
             self.cut(state);
         }
         Ok(())
+    }
+
+    /// Most bytes in a segment, and most on their way before writers wait.
+    fn bounds(&self, state: &State, is_long: bool) -> (u64, u64) {
+        match is_long && state.synced_at.is_some_and(|at| self.host.clock.now() < at + SYNC_EXPECTED) {
+            true => (self.segment_len_max.min(SYNCED_BYTES_MAX), SYNCED_BYTES_MAX),
+            false => (self.segment_len_max, IN_FLIGHT_BYTES_MAX),
+        }
     }
 
     /// Puts everything dirty into a segment and sends it off. See the module's header.
@@ -483,6 +500,7 @@ impl Core {
     pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
         let (draft, seq) = {
             let mut state = self.state.lock();
+            state.synced_at = Some(self.host.clock.now());
             (self.draft(&mut state), state.last_cut)
         };
         if let Some(draft) = draft {

@@ -111,6 +111,8 @@ pub struct State {
     pub locks: LockTable,
     /// Seq of the last cut, 0 before the first.
     pub last_cut: u64,
+    /// When somebody last asked for a commit.
+    pub synced_at: Option<Duration>,
     /// All cuts up to this one are applied by the managers.
     pub applied: u64,
     /// Bytes that live in the log by the client's count; never less than the truth.
@@ -141,6 +143,7 @@ impl State {
             numbers: Numbers::default(),
             locks: LockTable::default(),
             last_cut,
+            synced_at: None,
             applied: last_cut,
             used_bytes: 0,
             unapplied_bytes: BTreeMap::new(),
