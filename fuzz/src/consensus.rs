@@ -1,5 +1,4 @@
-//! What must hold of the consensus folder's bytes, whatever they are: no panic, and what is accepted encodes to the bytes that
-//! were read.
+//! The consensus folder: what is accepted encodes to the bytes that were read.
 
 use consensus::files::{HEAD_LEN, Head};
 use consensus::image::Image;

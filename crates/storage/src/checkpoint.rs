@@ -230,31 +230,11 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FS, STORE, fragment};
+    use crate::testing::{FS, STORE, body};
     use proptest::prelude::*;
 
     fn identity() -> Identity {
         Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
-    }
-
-    fn body() -> Body {
-        let mut body = Body {
-            page_count: 2000,
-            maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
-            reservation: vec![Extent { start: 1100, len: 1 }, Extent { start: 1200, len: 800 }],
-            ..Body::default()
-        };
-        for log in [2, 5] {
-            let log = LogId::new(log);
-            body.seals.insert(log, Seal { log, epoch: 3, through: 77 });
-        }
-        for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
-            let header = fragment(1, i as u64, 1, len).header;
-            let place = Extent { start: 300 * i as u32, len: pages(len) };
-            let held = Held { place, header: PackedHeader::new(&header) };
-            body.index.insert(Key::new(header.id, 0), held);
-        }
-        body
     }
 
     fn encoded(body: &Body) -> Vec<u8> {
