@@ -1,7 +1,8 @@
 //! The consensus folder: what is accepted encodes to the bytes that were read.
 
-use consensus::files::{HEAD_LEN, Head};
+use consensus::files::Head;
 use consensus::image::Image;
+use host::checkpoint_pair::HEAD_LEN;
 
 /// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose checksum is put right first, to get
 /// past that. Tells whether it was accepted.

@@ -1,7 +1,8 @@
 //! A store's checkpoints and fragments on the disk, and the frames of the storage protocol.
 
 use bytes::Bytes;
-use storage::checkpoint::{Body, HEAD_LEN, Head, encode_body};
+use host::checkpoint_pair::HEAD_LEN;
+use storage::checkpoint::{Body, Head, encode_body};
 use storage::recovery::walk;
 use storage::space::{PAGE, Space};
 use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};

@@ -1,12 +1,7 @@
 //! The bytes of checkpoints.
 //!
-//! A checkpoint is one file: two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the **body**. It is
-//! written in two steps, body first; only when the body is durable are the heads written. So a valid head proves that its
-//! body once was durable, and:
-//!
-//! - a crash while writing leaves the heads of the file's previous checkpoint, which is older than the one in the other file;
-//! - a body that does not match the newest head is rot, and is reported instead of silently going back in time, which
-//!   would lose fragments that were acknowledged.
+//! Checkpoints are written to two files by turns, see [`host::checkpoint_pair`]. A body that does not match the newest head is
+//! reported instead of silently going back in time, which would lose fragments that were acknowledged.
 //!
 //! All integers are little-endian.
 //!
@@ -25,17 +20,12 @@ use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
 use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
+use host::checkpoint_pair::HEAD_LEN;
 use std::collections::BTreeMap;
 use striped_log::fragment::{FragmentHeader, crc32c};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
-/// Bytes of a head.
-pub const HEAD_LEN: usize = 512;
-/// Where the copies of the head are in the file.
-pub const HEAD_OFFSETS: [u64; 2] = [0, 4096];
-/// Where the body is in the file.
-pub const BODY_OFFSET: u64 = 8192;
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
 /// raised with [`striped_log::fragment::FORMAT_VERSION`]. Versions 1, with slots in place of pages, and 2, with another code for two
 /// parity fragments, were never released.
