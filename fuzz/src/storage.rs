@@ -63,7 +63,6 @@ fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
 }
 
 /// Decodes a frame: a byte that is even for a request and odd for an answer, the head's length (u16), the head, the tail.
-
 pub fn frame(bytes: &[u8]) -> bool {
     let [kind, low, high, rest @ ..] = bytes else { return false };
     let head_len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());

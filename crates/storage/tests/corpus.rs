@@ -90,7 +90,7 @@ mod tcp {
         replay::compare(
             "connection",
             &[
-                ("one", stream(9, &[status.clone()])),
+                ("one", stream(9, std::slice::from_ref(&status))),
                 ("some", stream(u16::MAX, &[status.clone(), put.clone(), status.clone()])),
                 ("pieces", stream(5, &[put, status.clone()])),
                 ("large", stream(10_000, &[large, status])),
