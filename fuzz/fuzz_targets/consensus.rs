@@ -1,8 +1,5 @@
 #![no_main]
 
-#[path = "../src/consensus.rs"]
-mod checks;
-
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    checks::state(bytes);
+    fuzz::consensus::state(bytes);
 });

@@ -1,8 +1,8 @@
-//! What must hold of the consensus folder's bytes, whatever they are: no panic, and what is accepted encodes to the bytes that
-//! were read.
+//! The consensus folder: what is accepted encodes to the bytes that were read.
 
-use consensus::files::{HEAD_LEN, Head};
+use consensus::files::Head;
 use consensus::image::Image;
+use host::checkpoint_pair::HEAD_LEN;
 
 /// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose checksum is put right first, to get
 /// past that. Tells whether it was accepted.

@@ -1,9 +1,39 @@
 //! Runs a fuzz target's check without a fuzzer. Included by the tests of the crates that the targets are about.
 
-use std::path::Path;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 
 /// Changed inputs per input of the corpus.
 const MUTATIONS: u32 = 5_000;
+/// Bytes that a check may ask memory for in all: so many,
+const ALLOCATED_BYTES_MAX: usize = 4 << 20;
+/// and so many per byte of the input.
+const ALLOCATED_BYTES_PER_BYTE_MAX: usize = 100;
+
+/// The system's memory, with a count of what each thread asked for.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + layout.size());
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above; it was allocated by the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static MEMORY: Counting = Counting;
 
 /// A small random generator (xorshift), the same in every run.
 struct Random(u64);
@@ -34,10 +64,25 @@ impl Random {
     }
 }
 
+/// One check, which may only take memory in proportion.
+fn bounded(check: fn(&[u8]) -> bool, input: &[u8]) -> bool {
+    ALLOCATED_BYTES.set(0);
+    let accepted = check(input);
+    let (allocated, len) = (ALLOCATED_BYTES.get(), input.len());
+    assert!(
+        allocated <= ALLOCATED_BYTES_MAX + len * ALLOCATED_BYTES_PER_BYTE_MAX,
+        "{allocated} bytes of memory for {len} bytes of input: {input:?}"
+    );
+    accepted
+}
+
+fn folder(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
+}
+
 /// Runs a check over the corpus of the target and over changes of it; tells how many of either were accepted.
 pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
+    let mut files: Vec<_> = std::fs::read_dir(folder(target))
         .expect("the corpus is there")
         .map(|entry| entry.expect("the corpus can be listed").path())
         .collect();
@@ -45,13 +90,27 @@ pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
     let (mut kept, mut changed) = (0, 0);
     for (seed, file) in (1..).zip(&files) {
         let input = std::fs::read(file).expect("the corpus can be read");
-        kept += usize::from(check(&input));
+        kept += usize::from(bounded(check, &input));
         let mut random = Random(seed);
         for _ in 0..MUTATIONS {
             let mut bytes = input.clone();
             random.mutate(&mut bytes);
-            changed += u32::from(check(&bytes));
+            changed += u32::from(bounded(check, &bytes));
         }
     }
     (kept, changed)
+}
+
+/// The corpus of the target follows the format: a change of what is written shows here, and `STARLING_BLESS=1` writes the new
+/// bytes. `encoded` has names of files with what the program writes, after the byte that tells a target's check what it is.
+#[allow(dead_code, reason = "some corpora were made by hand")]
+pub fn compare(target: &str, encoded: &[(&str, Vec<u8>)]) {
+    for (name, bytes) in encoded {
+        let path = folder(target).join(name);
+        if std::env::var_os("STARLING_BLESS").is_some() {
+            std::fs::create_dir_all(folder(target)).expect("the corpus's folder can be made");
+            std::fs::write(&path, bytes).expect("the corpus can be written");
+        }
+        assert!(std::fs::read(&path).is_ok_and(|kept| kept == *bytes), "{} is not what is written", path.display());
+    }
 }

@@ -1,13 +1,8 @@
-//! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid head counts.
+//! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid head counts. See
+//! [`host::checkpoint_pair`] for how, and for what a head proves; the body is an [image](crate::image).
 //!
-//! Each file is two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the **body**, an
-//! [image](crate::image). The body is written and synced first, and only then the heads. So a valid head proves that its body
-//! once was durable, and:
-//!
-//! - a crash at any point leaves the state before or the state after, never a mixture: until the heads are there, the other
-//!   file counts;
-//! - a body that does not match the newest head has rotted. That is said, rather than going back to the older file: a voter that
-//!   forgets a vote could elect two leaders.
+//! A body that does not match the newest head is damage: a voter that went back to the older file could forget a vote, and elect two
+//! leaders.
 //!
 //! The files do not grow: an image is bounded by the log's length between snapshots.
 //!
@@ -18,7 +13,8 @@
 
 use crate::image::Image;
 use bytes::Bytes;
-use host::{Disk, File};
+use host::Disk;
+use host::checkpoint_pair::{CheckpointPair, HEAD_LEN};
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
@@ -30,12 +26,8 @@ pub const NAMES: [&str; 2] = ["state-a", "state-b"];
 const MAGIC: &[u8; 8] = b"STARCONS";
 /// The format that this program writes, and the newest that it reads.
 pub const VERSION: u16 = 1;
-/// Bytes of a head.
-pub const HEAD_LEN: usize = 512;
 /// Bytes of a head before its padding.
 const HEAD_FIELDS_LEN: usize = 46;
-const HEAD_OFFSETS: [u64; 2] = [0, 4096];
-const BODY_OFFSET: u64 = 8192;
 /// Most bytes of a body: the maps of a log's worth of changes, amply.
 const BODY_LEN_MAX: u64 = 8 << 20;
 
@@ -112,7 +104,7 @@ pub enum LoadError {
 
 /// The files of an open folder.
 pub struct Files {
-    files: [Arc<dyn File>; 2],
+    pair: CheckpointPair,
     fs: FsUuid,
     sequence: u64,
     /// A write failed or was given up: what is on the disk is unknown, and nothing more is written.
@@ -128,9 +120,8 @@ impl Files {
                 disk.remove(name).await?;
             }
         }
-        let files = [disk.open(NAMES[0], true).await?, disk.open(NAMES[1], true).await?];
-        disk.sync_names().await?;
-        Ok(Files { files, fs, sequence: 0, failed: false })
+        let pair = CheckpointPair::open(disk.as_ref(), NAMES).await?;
+        Ok(Files { pair, fs, sequence: 0, failed: false })
     }
 
     /// Reads the newest state; `None` if there never was one. What was read is written again before anything builds on it: after a
@@ -140,18 +131,14 @@ impl Files {
         if !NAMES.iter().any(|name| there.iter().any(|n| n == name)) {
             return Ok(None);
         }
-        let files = [disk.open(NAMES[0], true).await?, disk.open(NAMES[1], true).await?];
-        disk.sync_names().await?;
+        let pair = CheckpointPair::open(disk.as_ref(), NAMES).await?;
         let mut newest: Option<(usize, Head)> = None;
-        for (at, file) in files.iter().enumerate() {
-            for offset in HEAD_OFFSETS {
-                let Some(bytes) = read(file, offset, HEAD_LEN).await? else { continue };
-                match Head::decode(&bytes) {
-                    Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
-                    Err(error @ DecodeError::Version { .. }) => return Err(LoadError::Version(error)),
-                    // Torn, or never written.
-                    Ok(_) | Err(_) => {}
-                }
+        for (at, bytes) in pair.heads().await? {
+            match Head::decode(&bytes) {
+                Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
+                Err(error @ DecodeError::Version { .. }) => return Err(LoadError::Version(error)),
+                // Torn, or never written.
+                Ok(_) | Err(_) => {}
             }
         }
         let Some((at, head)) = newest else { return Ok(None) };
@@ -159,7 +146,7 @@ impl Files {
         if head.body_len > BODY_LEN_MAX {
             return Err(rotten());
         }
-        let body = read(&files[at], BODY_OFFSET, head.body_len as usize).await?.ok_or_else(rotten)?;
+        let body = pair.body(at, head.body_len).await?.ok_or_else(rotten)?;
         if crc32c(&body) != head.body_crc {
             return Err(rotten());
         }
@@ -169,7 +156,7 @@ impl Files {
                 "place of its newest state: the files were exchanged",
             )));
         }
-        let mut files = Files { files, fs: head.fs, sequence: head.sequence, failed: false };
+        let mut files = Files { pair, fs: head.fs, sequence: head.sequence, failed: false };
         files.write(&image).await?;
         Ok(Some((files, image)))
     }
@@ -190,9 +177,7 @@ impl Files {
         }
         let sequence = self.sequence + 1;
         let head = Head { fs: self.fs, sequence, body_len: body.len() as u64, body_crc: crc32c(&body) }.encode();
-        let file = &self.files[place(sequence)];
-        file.write_and_sync(vec![(BODY_OFFSET, vec![body])]).await?;
-        file.write_and_sync(HEAD_OFFSETS.map(|offset| (offset, vec![head.clone()])).into()).await?;
+        self.pair.write(place(sequence), head, body).await?;
         self.sequence = sequence;
         self.failed = false;
         Ok(())
@@ -202,13 +187,4 @@ impl Files {
 /// Which file a state goes to.
 fn place(sequence: u64) -> usize {
     (sequence % 2) as usize
-}
-
-/// `None` if the file ends before.
-async fn read(file: &Arc<dyn File>, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
-    match file.read_at(offset, len).await {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(e) => Err(e),
-    }
 }

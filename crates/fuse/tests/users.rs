@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::programs::bring;
 use common::*;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;

@@ -291,7 +291,7 @@ fn put_extents(extents: &[Extent], out: &mut Vec<u8>) {
     }
 }
 
-/// Extents that must be well formed, ascending and within `first .. end`.
+/// Extents that must be well formed, ascending, within `first .. end` and each within a leaf.
 fn take_extents(r: &mut Reader<'_>, first: u64, end: u64, block_size: u32) -> Result<Vec<Extent>, DecodeError> {
     let count = r.count(Extent::ENCODED_LEN, "extents")?;
     let mut from = first;
@@ -302,6 +302,9 @@ fn take_extents(r: &mut Reader<'_>, first: u64, end: u64, block_size: u32) -> Re
                 return Err(DecodeError::Invalid("extent"));
             }
             from = extent.end();
+            if leaf_span(extent.first, from).is_none_or(|(low, high)| low != high) {
+                return Err(DecodeError::Invalid("extent"));
+            }
             Ok(extent)
         })
         .collect()
@@ -399,6 +402,18 @@ mod tests {
         let located = node.locate(1, 2);
         assert_eq!((located.extents.len(), located.known_until), (2, 6));
         assert_eq!(node.locate(6, 2).known_until, u64::MAX);
+    }
+
+    /// An inline extent across 128 leaves made 128 maps out of 36 bytes; a megabyte of such took gigabytes of memory.
+    #[test]
+    fn regression_an_inline_extent_across_leaves_is_refused() {
+        let mut node = IndexNode::new(inode(), BLOCK);
+        node.set_blocks(run(LEAF_BLOCKS - 2, 2, 1), 1);
+        let mut record = node.encode(None);
+        assert!(IndexNode::decode(&record, BLOCK).is_ok());
+        record.truncate(record.len() - Extent::ENCODED_LEN);
+        run(LEAF_BLOCKS - 1, 2, 1).encode(&mut record);
+        assert_eq!(IndexNode::decode(&record, BLOCK), Err(DecodeError::Invalid("extent")));
     }
 
     /// Runs around leaf boundaries, from several segments.

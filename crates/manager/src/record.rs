@@ -119,6 +119,9 @@ impl Directory {
                 5 => RecordKey::Root,
                 _ => return Err(DecodeError::Invalid("entry kind")),
             };
+            if key.parts() != (kind, a, b) {
+                return Err(DecodeError::Invalid("entry key"));
+            }
             let (offset, len) = (r.u32("entry offset")?, r.u32("entry length")?);
             if offset.checked_add(len).is_none() {
                 return Err(DecodeError::Invalid("entry length"));
@@ -158,6 +161,15 @@ mod tests {
             RecordKey::Node(7).check(&mut Reader::new(&bytes)),
             Err(DecodeError::Version { found: 9, .. })
         ));
+    }
+
+    #[test]
+    fn regression_a_second_key_where_there_is_none_is_refused() {
+        let mut directory = Directory::default();
+        directory.push(RecordKey::Piece(18), 0, 10);
+        let mut bytes = directory.encode();
+        bytes[DIRECTORY_HEADER_LEN + 9] = 1;
+        assert_eq!(Directory::decode(&bytes), Err(DecodeError::Invalid("entry key")));
     }
 
     proptest! {

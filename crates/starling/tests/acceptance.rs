@@ -6,7 +6,8 @@
 
 mod common;
 
-use common::{Mounted, bring, run, starling, tree};
+use common::programs::bring;
+use common::{Mounted, run, starling, tree};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

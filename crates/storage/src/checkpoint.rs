@@ -1,12 +1,7 @@
 //! The bytes of checkpoints.
 //!
-//! A checkpoint is one file: two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the **body**. It is
-//! written in two steps, body first; only when the body is durable are the heads written. So a valid head proves that its
-//! body once was durable, and:
-//!
-//! - a crash while writing leaves the heads of the file's previous checkpoint, which is older than the one in the other file;
-//! - a body that does not match the newest head is rot, and is reported instead of silently going back in time, which
-//!   would lose fragments that were acknowledged.
+//! Checkpoints are written to two files by turns, see [`host::checkpoint_pair`]. A body that does not match the newest head is
+//! reported instead of silently going back in time, which would lose fragments that were acknowledged.
 //!
 //! All integers are little-endian.
 //!
@@ -25,17 +20,12 @@ use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
 use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
+use host::checkpoint_pair::HEAD_LEN;
 use std::collections::BTreeMap;
 use striped_log::fragment::{FragmentHeader, crc32c};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
-/// Bytes of a head.
-pub const HEAD_LEN: usize = 512;
-/// Where the copies of the head are in the file.
-pub const HEAD_OFFSETS: [u64; 2] = [0, 4096];
-/// Where the body is in the file.
-pub const BODY_OFFSET: u64 = 8192;
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
 /// raised with [`striped_log::fragment::FORMAT_VERSION`]. Versions 1, with slots in place of pages, and 2, with another code for two
 /// parity fragments, were never released.
@@ -230,31 +220,11 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FS, STORE, fragment};
+    use crate::testing::{FS, STORE, body};
     use proptest::prelude::*;
 
     fn identity() -> Identity {
         Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
-    }
-
-    fn body() -> Body {
-        let mut body = Body {
-            page_count: 2000,
-            maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
-            reservation: vec![Extent { start: 1100, len: 1 }, Extent { start: 1200, len: 800 }],
-            ..Body::default()
-        };
-        for log in [2, 5] {
-            let log = LogId::new(log);
-            body.seals.insert(log, Seal { log, epoch: 3, through: 77 });
-        }
-        for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
-            let header = fragment(1, i as u64, 1, len).header;
-            let place = Extent { start: 300 * i as u32, len: pages(len) };
-            let held = Held { place, header: PackedHeader::new(&header) };
-            body.index.insert(Key::new(header.id, 0), held);
-        }
-        body
     }
 
     fn encoded(body: &Body) -> Vec<u8> {

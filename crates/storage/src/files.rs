@@ -4,10 +4,10 @@
 //! that succeeds does not put it there. So opening a store writes again, in place and byte for byte, what it builds upon and
 //! does not know to be durable: the newest heads, and the fragments that it found.
 
-use crate::checkpoint::{BODY_OFFSET, Body, HEAD_LEN, HEAD_OFFSETS, Head};
+use crate::checkpoint::{Body, Head};
 use crate::recovery::{Found, walk};
 use crate::space::{Extent, PAGE};
-use bytes::Bytes;
+use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair};
 use host::{Disk, File};
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub enum WriteError {
 pub struct Files {
     /// All fragments.
     pub fragments: Arc<dyn File>,
-    checkpoints: [Arc<dyn File>; 2],
+    checkpoints: CheckpointPair,
 }
 
 /// The newest checkpoint and where it is.
@@ -98,12 +98,8 @@ pub struct Newest {
 impl Files {
     /// Opens the files, creating those that are not there.
     pub async fn open(disk: &dyn Disk) -> io::Result<Files> {
-        let files = Files {
-            fragments: disk.open(FRAGMENTS, true).await?,
-            checkpoints: [disk.open(CHECKPOINTS[0], true).await?, disk.open(CHECKPOINTS[1], true).await?],
-        };
-        disk.sync_names().await?;
-        Ok(files)
+        let fragments = disk.open(FRAGMENTS, true).await?;
+        Ok(Files { fragments, checkpoints: CheckpointPair::open(disk, CHECKPOINTS).await? })
     }
 
     /// True when the files of this name are a store's.
@@ -120,14 +116,14 @@ impl Files {
     /// store is damaged rather than young.
     pub async fn newest(&self) -> Result<Newest, OpenError> {
         let mut newest: Option<(usize, Head)> = None;
-        for (which, file) in self.checkpoints.iter().enumerate() {
-            for head in read_heads(file.as_ref()).await? {
-                if newest.is_some_and(|(_, other)| other.identity != head.identity) {
-                    return Err(OpenError::Foreign);
-                }
-                if newest.is_none_or(|(_, other)| other.sequence < head.sequence) {
-                    newest = Some((which, head));
-                }
+        for (which, bytes) in self.checkpoints.heads().await? {
+            match (Head::decode(&bytes), newest) {
+                (Ok(head), Some((_, other))) if other.identity != head.identity => return Err(OpenError::Foreign),
+                (Ok(head), Some((_, other))) if other.sequence >= head.sequence => {}
+                (Ok(head), _) => newest = Some((which, head)),
+                (Err(error @ DecodeError::Version { .. }), _) => return Err(error.into()),
+                // Never written, torn, or rotten: the other copy or the other file counts.
+                (Err(_), _) => {}
             }
         }
         let Some((which, head)) = newest else {
@@ -137,11 +133,8 @@ impl Files {
                 _ => OpenError::damaged("no valid checkpoint"),
             });
         };
-        let file = &self.checkpoints[which];
-        if file.len().await?.checked_sub(BODY_OFFSET).is_none_or(|len| len < head.body_len) {
-            return Err(OpenError::damaged("the newest checkpoint is cut short"));
-        }
-        let bytes = file.read_at(BODY_OFFSET, head.body_len as usize).await?;
+        let body = self.checkpoints.body(which, head.body_len).await?;
+        let bytes = body.ok_or_else(|| OpenError::damaged("the newest checkpoint is cut short"))?;
         if crc32c(&bytes) != head.body_crc {
             return Err(OpenError::damaged("the newest checkpoint does not match its checksum"));
         }
@@ -150,7 +143,7 @@ impl Files {
 
     /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was before its heads were written.
     pub async fn settle(&self, newest: &Newest) -> io::Result<()> {
-        self.checkpoints[newest.which].write_and_sync(both_heads(&newest.head)).await
+        self.checkpoints.write_heads(newest.which, newest.head.encode()).await
     }
 
     /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it again, to be made durable by the
@@ -186,36 +179,11 @@ impl Files {
 
     /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest one; Ok means durable.
     pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
-        let file = &self.checkpoints[which];
-        let len = BODY_OFFSET + body.len() as u64;
-        match file.allocate(len.next_multiple_of(CHECKPOINT_STEP)).await {
+        let len = (BODY_OFFSET + body.len() as u64).next_multiple_of(CHECKPOINT_STEP);
+        match self.checkpoints.allocate(which, len).await {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(WriteError::Full),
             other => other.map_err(WriteError::Failed)?,
         }
-        file.write_and_sync(vec![(BODY_OFFSET, vec![Bytes::from(body)])]).await.map_err(WriteError::Failed)?;
-        file.write_and_sync(both_heads(head)).await.map_err(WriteError::Failed)
+        self.checkpoints.write(which, head.encode(), body.into()).await.map_err(WriteError::Failed)
     }
-}
-
-/// The writes of both copies of a head.
-fn both_heads(head: &Head) -> Vec<(u64, Vec<Bytes>)> {
-    let bytes = head.encode();
-    HEAD_OFFSETS.iter().map(|offset| (*offset, vec![bytes.clone()])).collect()
-}
-
-/// The valid heads of a checkpoint file.
-async fn read_heads(file: &dyn File) -> Result<Vec<Head>, OpenError> {
-    let (mut heads, len) = (Vec::new(), file.len().await?);
-    for offset in HEAD_OFFSETS {
-        if len < offset + HEAD_LEN as u64 {
-            break;
-        }
-        match Head::decode(&file.read_at(offset, HEAD_LEN).await?) {
-            Ok(head) => heads.push(head),
-            Err(error @ DecodeError::Version { .. }) => return Err(error.into()),
-            // Never written, torn, or rotten: the other copy or the other file counts.
-            Err(_) => {}
-        }
-    }
-    Ok(heads)
 }

@@ -10,20 +10,20 @@
 //! a crash left).
 
 pub mod api;
-mod checkpoint;
+pub mod checkpoint;
 mod commit;
 mod files;
 mod index;
 mod packed;
-mod recovery;
+pub mod recovery;
 pub mod server;
 mod shared;
 pub mod site;
-mod space;
+pub mod space;
 #[cfg(feature = "tcp")]
 pub mod tcp;
-#[cfg(test)]
-mod testing;
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wire;

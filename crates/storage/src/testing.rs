@@ -1,5 +1,10 @@
-//! Fragments for tests.
+//! Fragments and a checkpoint for tests.
 
+use crate::api::{Maps, Seal};
+use crate::checkpoint::Body;
+use crate::index::{Held, Key};
+use crate::packed::PackedHeader;
+use crate::space::{Extent, pages};
 use bytes::Bytes;
 use striped_log::fragment::{Fragment, FragmentHeader, Geometry, chunk_crcs};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
@@ -50,4 +55,25 @@ pub fn fragment_of(segment: SegmentId, index: u8, attempt: u16, len: u32) -> Fra
 /// Fragment `index` of segment `seq` in epoch 0 of a log, first attempt.
 pub fn fragment(log: u32, seq: u64, index: u8, len: u32) -> Fragment {
     fragment_of(segment(log, 0, seq), index, 0, len)
+}
+
+/// A checkpoint's body with some of everything.
+pub fn body() -> Body {
+    let mut body = Body {
+        page_count: 2000,
+        maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
+        reservation: vec![Extent { start: 1100, len: 1 }, Extent { start: 1200, len: 800 }],
+        ..Body::default()
+    };
+    for log in [2, 5] {
+        let log = LogId::new(log);
+        body.seals.insert(log, Seal { log, epoch: 3, through: 77 });
+    }
+    for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
+        let header = fragment(1, i as u64, 1, len).header;
+        let place = Extent { start: 300 * i as u32, len: pages(len) };
+        let held = Held { place, header: PackedHeader::new(&header) };
+        body.index.insert(Key::new(header.id, 0), held);
+    }
+    body
 }

@@ -1,6 +1,6 @@
 //! The fuzz targets' checks over their kept corpus and random changes of it, for toolchains without a fuzzer.
 
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/striped_log.rs"]
 mod checks;
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;

@@ -16,6 +16,8 @@ use types::{Answer, FileId, Time};
 use vfs::MemFs;
 use vfs::fs::*;
 
+pub mod programs;
+
 /// An ordinary user that every system has (`nobody`), and another.
 pub const USER: u32 = 65_534;
 pub const OTHER: u32 = 65_533;
@@ -257,15 +259,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         self.mount = None;
     }
-}
-
-/// Installs the packages of a program that a test needs, if it is not there: on Debian, as root, which these tests are.
-pub fn bring(program: &str, packages: &str) {
-    let install = format!("apt-get update -qq && apt-get install -y -qq --no-install-recommends {packages}");
-    let script = format!("command -v {program} || flock /var/lock/starling-tests sh -c '{install}'");
-    let output = Command::new("sh").args(["-c", &script]).env("DEBIAN_FRONTEND", "noninteractive").output();
-    let installed = output.is_ok_and(|output| output.status.success());
-    assert!(installed, "this test needs {program} and cannot install it: install {packages}");
 }
 
 /// A new folder that every user can reach.

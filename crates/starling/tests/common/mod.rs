@@ -9,18 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "../../../fuse/tests/common/programs.rs"]
+pub mod programs;
+
 /// The command under test.
 pub fn starling() -> Command {
     Command::new(env!("CARGO_BIN_EXE_starling"))
-}
-
-/// Installs the packages of a program that a test needs, if it is not there: on Debian, as root, which these tests are.
-pub fn bring(program: &str, packages: &str) {
-    let install = format!("apt-get update -qq && apt-get install -y -qq --no-install-recommends {packages}");
-    let script = format!("command -v {program} || flock /var/lock/starling-tests sh -c '{install}'");
-    let output = Command::new("sh").args(["-c", &script]).env("DEBIAN_FRONTEND", "noninteractive").output();
-    let installed = output.is_ok_and(|output| output.status.success());
-    assert!(installed, "this test needs {program} and cannot install it: install {packages}");
 }
 
 /// Runs a command that must succeed; its standard output.

@@ -1,0 +1,37 @@
+//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
+
+use cluster::FsConfig;
+use cluster::config::first_manager_map;
+use manager::ManagerMap;
+use types::{FsUuid, ManagerId};
+
+#[path = "../../../fuzz/src/cluster.rs"]
+mod checks;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
+
+#[test]
+fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("maps", checks::maps);
+    assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
+}
+
+/// Maps of version 1, which are read and not written, are kept beside these.
+#[test]
+fn the_corpus_has_what_this_program_writes() {
+    let first = FsConfig {
+        fs: FsUuid([7; 16]),
+        store_count: 5,
+        parity: 1,
+        block_size: 65536,
+        store_capacity_bytes: 1 << 30,
+        managers: first_manager_map(2),
+    };
+    let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
+    let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
+    let truncated = first.encode()[..40].to_vec();
+    replay::compare(
+        "maps",
+        &[("first", first.encode().into()), ("later", later.encode().into()), ("truncated", truncated)],
+    );
+}

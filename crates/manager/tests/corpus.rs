@@ -1,0 +1,138 @@
+//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
+
+use bytes::Bytes;
+use manager::ManagerMap;
+use manager::extents::ExtentMap;
+use manager::frontier::{Frontiers, Reserves};
+use manager::imap::Piece;
+use manager::index_node::{IndexNode, LeafHomes, encode_leaf};
+use manager::record::{Directory, RecordKey};
+use manager::root::{Root, RootRecord, encode_part};
+use std::sync::Arc;
+use types::{BlockAddr, DirectoryShape, Extent, FileId, InodeRecord, Kind, LogId, ManagerId, SegmentId, Time};
+
+#[path = "../../../fuzz/src/manager.rs"]
+mod checks;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
+
+const BLOCK: u32 = 4096;
+
+#[test]
+fn records_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("manager", checks::record);
+    assert!(kept >= 13 && changed > 0, "the corpus has good records: {kept}, {changed}");
+}
+
+fn addr(seq: u64, len: u32) -> BlockAddr {
+    BlockAddr { segment: SegmentId { log: LogId::new(16), epoch: 2, seq }, offset: 8, len }
+}
+
+fn run(first: u64, count: u32, seq: u64) -> Extent {
+    Extent { first, count, addr: addr(seq, count * BLOCK - 100) }
+}
+
+fn node(kind: Kind) -> IndexNode {
+    let time = Time { sec: -5, nsec: 7 };
+    let directory = DirectoryShape { buckets: 3, entries: 40, entry_bytes: 1000, hash_key: 99 };
+    let (parent, shape) = match kind {
+        Kind::Directory => (FileId::ROOT, directory),
+        _ => (FileId::new(0), DirectoryShape::default()),
+    };
+    let inode = InodeRecord {
+        id: FileId::new(4711),
+        kind,
+        mode: 0o640,
+        nlink: 1,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 1 << 30,
+        stored_bytes: 9000,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        parent,
+        shape,
+    };
+    IndexNode::new(inode, BLOCK)
+}
+
+fn root() -> Root {
+    let mut root = Root { manager: ManagerId::new(1), block_size: BLOCK, file_count: 17, ..Root::default() };
+    root.positions.extend([(LogId::new(1), 99), (LogId::new(2), 5)]);
+    root.reserves = Frontiers::new(vec![1, 3], &Reserves::default()).to_reserve();
+    root.orphans.insert(FileId::new(5000));
+    root.imap.replace(12, addr(4, 100), Arc::new(Piece::default()));
+    root.data_usage.add(addr(7, 1000));
+    root.own_usage.add(addr(4, 100));
+    root
+}
+
+#[test]
+fn the_corpus_has_what_this_program_writes() {
+    let mut directory = Directory::default();
+    let keys = [
+        RecordKey::Node(4711),
+        RecordKey::Leaf(4711, 1),
+        RecordKey::Piece(18),
+        RecordKey::RootPart(0),
+        RecordKey::Root,
+    ];
+    for (key, offset) in keys.into_iter().zip((0..).step_by(100)) {
+        directory.push(key, offset, 100);
+    }
+
+    let mut file = node(Kind::File);
+    for extent in [run(0, 3, 1), run(3, 1, 2), run(9_000, 2, 3)] {
+        file.set_blocks(extent, 0);
+    }
+    file.xattrs.insert(b"user.a".to_vec(), Bytes::from_static(b"value"));
+    let homes = LeafHomes::from([(0, addr(5, 200)), (1, addr(5, 100))]);
+    let mut link = node(Kind::Symlink);
+    link.target = Some(Bytes::from_static(b"../elsewhere"));
+
+    let mut leaf = ExtentMap::new(BLOCK);
+    leaf.set(run(9_000, 2, 3));
+    leaf.set(run(9_100, 1, 3));
+    let mut piece = Piece::default();
+    piece.set(FileId::new(18 << 8), Some(addr(5, 300)));
+    piece.set(FileId::new(18 << 8 | 103), Some(addr(6, 300)));
+    let map = ManagerMap { epoch: 3, owners: [0, 1, 0].map(ManagerId::new).to_vec() };
+    let mut map_bytes = Vec::new();
+    map.encode(&mut map_bytes);
+
+    // What a map would be that is not cut at leaves: refused, as it asks for more memory than it has bytes.
+    let mut wide = file.encode(Some(&LeafHomes::new()));
+    wide.truncate(wide.len() - 5);
+    wide.push(0);
+    wide.extend_from_slice(&64u32.to_le_bytes());
+    for part in 0..64 {
+        Extent { first: part << 20, count: 1 << 20, addr: BlockAddr { offset: 0, ..addr(1, u32::MAX) } }
+            .encode(&mut wide);
+    }
+
+    let root = root().encode();
+    let encoded = |kind: u8, record: Vec<u8>| [vec![kind], record].concat();
+    replay::compare(
+        "manager",
+        &[
+            ("directory", encoded(0, directory.encode())),
+            ("node_file", encoded(1, file.encode(None))),
+            ("node_leaves", encoded(1, file.encode(Some(&homes)))),
+            ("node_folder", encoded(1, node(Kind::Directory).encode(None))),
+            ("node_wide", encoded(1, wide)),
+            ("node_symlink", encoded(1, link.encode(None))),
+            ("leaf", encoded(2, encode_leaf(4711, 1, &leaf))),
+            ("piece", encoded(3, piece.encode(18))),
+            ("root_part", encoded(4, encode_part(1, &root))),
+            ("root_whole", encoded(5, RootRecord::Whole(root.clone()).encode())),
+            ("root_parts", encoded(5, RootRecord::Parts(vec![addr(1, 5), addr(2, 6)]).encode())),
+            ("root_empty", encoded(6, Root::default().encode())),
+            ("truncated", encoded(6, root[..80].to_vec())),
+            ("root", encoded(6, root)),
+            ("manager_map", encoded(7, map_bytes)),
+        ],
+    );
+}

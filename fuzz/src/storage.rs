@@ -1,0 +1,80 @@
+//! A store's checkpoints and fragments on the disk, and the frames of the storage protocol.
+
+use bytes::Bytes;
+use host::checkpoint_pair::HEAD_LEN;
+use storage::checkpoint::{Body, Head, encode_body};
+use storage::recovery::walk;
+use storage::space::{PAGE, Space};
+use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
+use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
+use types::FsUuid;
+
+/// Puts right the checksum in the last four bytes, to get past it.
+fn repair(bytes: &mut [u8]) {
+    let (body, sum) = bytes.split_at_mut(bytes.len() - 4);
+    sum.copy_from_slice(&crc32c(body).to_le_bytes());
+}
+
+/// Decodes a checkpoint: after a byte that is even for the body and odd for the head, whose checksum is put right first.
+pub fn checkpoint(bytes: &[u8]) -> bool {
+    let Some((kind, rest)) = bytes.split_first() else { return false };
+    if kind % 2 == 0 {
+        let fs = FsUuid([7; 16]);
+        let Ok(body) = Body::decode(rest, fs) else { return false };
+        let again = encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index);
+        assert_eq!(Body::decode(&again, fs).as_ref(), Ok(&body));
+        let live: Vec<_> = body.index.iter().map(|(_, held)| held.place).collect();
+        let pages: u64 = live.iter().map(|place| u64::from(place.len)).sum();
+        if let Ok(space) = Space::recover(body.page_count, live) {
+            assert_eq!(space.used_bytes(), pages * u64::from(PAGE));
+        }
+    } else {
+        let mut head = rest.to_vec();
+        head.resize(HEAD_LEN, 0);
+        repair(&mut head);
+        let Ok(decoded) = Head::decode(&head) else { return false };
+        assert_eq!(Head::decode(&decoded.encode()), Ok(decoded));
+    }
+    true
+}
+
+/// Looks for fragments in what a crash left of an extent: pages, the last of which is filled up with zeroes. Checksums of headers are
+/// put right first.
+pub fn extent(bytes: &[u8]) -> bool {
+    let mut pages = bytes.to_vec();
+    pages.resize(bytes.len().next_multiple_of(PAGE as usize), 0);
+    pages.chunks_exact_mut(PAGE as usize).for_each(|page| repair(&mut page[..HEADER_LEN]));
+    let (found, end) = walk(&pages, |_, _| true);
+    let mut begin = 0;
+    for fragment in &found {
+        assert_eq!(fragment.offset, begin, "fragments follow each other");
+        let payload = fragment.payload_range();
+        begin = fragment.place(0).end() * PAGE;
+        assert!(payload.end <= begin as usize && begin as usize <= pages.len());
+        let mut chunks = pages[payload].chunks(CHUNK_LEN as usize).zip(0..);
+        assert_eq!(fragment.intact, chunks.all(|(chunk, at)| fragment.header.verify_chunk(at, chunk)));
+    }
+    assert_eq!(end, begin);
+    !found.is_empty()
+}
+
+fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
+    (head.slice(LENGTHS_LEN..), tail)
+}
+
+/// Decodes a frame: a byte that is even for a request and odd for an answer, the head's length (u16), the head, the tail.
+pub fn frame(bytes: &[u8]) -> bool {
+    let [kind, low, high, rest @ ..] = bytes else { return false };
+    let head_len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+    let (head, tail) = (&rest[..head_len], Bytes::copy_from_slice(&rest[head_len..]));
+    if kind % 2 == 0 {
+        let Ok((number, request)) = Request::decode(head, tail.clone()) else { return false };
+        let (again, again_tail) = parts(request.encode(number));
+        assert_eq!((&again[..], &again_tail), (head, &tail));
+    } else {
+        let Ok((number, answer)) = Answer::decode(head, tail) else { return false };
+        let (again, tail) = parts(answer.encode(number));
+        assert_eq!(Answer::decode(&again, tail), Ok((number, answer)));
+    }
+    true
+}

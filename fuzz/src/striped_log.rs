@@ -1,0 +1,60 @@
+//! Fragment headers and deltas: what is accepted encodes to the bytes that were read.
+
+use striped_log::fragment::{CHUNK_LEN, FragmentHeader, HEADER_LEN, crc32c};
+use types::{Delta, Extent};
+
+/// Decodes a fragment header as it is, and again with the checksum that it ought to have, to get past that.
+pub fn fragment_header(bytes: &[u8]) -> bool {
+    let as_it_is = accepted_header(bytes);
+    let mut repaired = bytes.to_vec();
+    repaired.resize(repaired.len().max(HEADER_LEN), 0);
+    let checksum = crc32c(&repaired[..HEADER_LEN - 4]).to_le_bytes();
+    repaired[HEADER_LEN - 4..HEADER_LEN].copy_from_slice(&checksum);
+    let with_checksum = accepted_header(&repaired);
+    assert!(with_checksum || !as_it_is, "the checksum that was accepted is not the one");
+    with_checksum
+}
+
+fn accepted_header(bytes: &[u8]) -> bool {
+    let Ok((header, generation)) = FragmentHeader::decode_with_generation(bytes) else { return false };
+    assert_eq!(header.encode_with_generation(generation)[..], bytes[..HEADER_LEN]);
+    let g = &header.geometry;
+    let total: u32 = (0..g.k).map(|i| g.payload_range(i).len() as u32).sum();
+    assert_eq!(total, g.payload_len);
+    for chunk in 0..g.payload_len.div_ceil(CHUNK_LEN) {
+        let (index, inner) = g.fragment_of_chunk(chunk);
+        assert!(inner * CHUNK_LEN < g.data_len(index), "chunk {chunk} is beyond its fragment");
+    }
+    assert!(header.member().is_some());
+    for chunk in 0..=header.chunk_crcs.len() {
+        header.verify_chunk(chunk, bytes);
+    }
+    true
+}
+
+/// Decodes a delta section.
+pub fn deltas(bytes: &[u8]) -> bool {
+    let Ok(deltas) = Delta::decode_all(bytes) else { return false };
+    let mut again = Vec::new();
+    for delta in &deltas {
+        delta.encode(&mut again);
+        if let Delta::Blocks { extent, .. } | Delta::Move { from: extent, .. } = delta {
+            slices_stay_within(extent);
+        }
+    }
+    assert_eq!(again, bytes);
+    true
+}
+
+fn slices_stay_within(extent: &Extent) {
+    let middle = extent.first + u64::from(extent.count / 2);
+    for (from, to) in [(0, u64::MAX), (0, middle), (middle, u64::MAX), (middle, middle + 1)] {
+        for block_size in [1, CHUNK_LEN, u32::MAX] {
+            if let Some(part) = extent.slice(from, to, block_size) {
+                let end = |e: &Extent| u64::from(e.addr.offset) + u64::from(e.addr.len);
+                assert!(part.addr.offset >= extent.addr.offset && end(&part) <= end(extent));
+                extent.continues(&part, block_size);
+            }
+        }
+    }
+}
