@@ -4,7 +4,7 @@
 //! segment is applied by recovery whole or not at all, and in order; therefore what a crash leaves is always the state after
 //! some prefix of the operations. The dirty set never outgrows one segment: an operation that would make it so cuts first.
 
-use crate::cache::{DataCache, Expect};
+use crate::cache::DataCache;
 use crate::directory::Bucket;
 use crate::fetch::UnderWay;
 use crate::inode::Inode;
@@ -226,12 +226,11 @@ impl Core {
             Miss::Bucket(dir, bucket) => self.fetch_bucket(*dir, *bucket).await,
             Miss::Map(id) => self.fetch_map(*id, u64::MAX).await,
             Miss::MapUntil(id, block) => self.fetch_map(*id, *block).await,
-            Miss::Data(id, addrs) => {
-                let (id, reads) = (*id, addrs.iter().copied());
+            Miss::Data(id, addrs, expect) => {
+                let (id, expect, reads) = (*id, *expect, addrs.iter().copied());
                 let reads = reads.map(|addr| {
                     let core = self.clone();
-                    Box::pin(async move { core.fetch_data(id, addr, Expect::Reuse).await.map(|_| ()) })
-                        as types::BoxFuture<_>
+                    Box::pin(async move { core.fetch_data(id, addr, expect).await.map(|_| ()) }) as types::BoxFuture<_>
                 });
                 host::join_all(reads.collect()).await.into_iter().collect()
             }

@@ -13,13 +13,11 @@ use vfs::atime;
 use vfs::fs::{Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
 use vfs::perm;
 
-/// Whoever reads so much ahead reads a long file from one end to the other.
-const STREAM_BYTES_MIN: u64 = 1 << 20;
-
 /// What a read attempt found: pieces that are partly in the log, to be taken from the cache without the state's lock.
 struct Plan {
     pieces: Vec<Piece>,
     ahead: Option<std::ops::Range<u64>>,
+    expect: Expect,
 }
 
 impl Core {
@@ -58,32 +56,33 @@ impl Core {
             return Err(FsError::BadHandle.into());
         }
         let ahead = open.window.on_read(offset, len.into());
+        let expect = if open.window.is_stream() { Expect::Stream } else { Expect::Reuse };
         self.access_time(s, id);
         let bs = self.config.block_size;
         let inode = s.inode(id)?;
         let size = inode.record.size;
         let end = offset.saturating_add(len.into()).min(size);
         if offset >= end {
-            return Ok(Plan { pieces: Vec::new(), ahead: None });
+            return Ok(Plan { pieces: Vec::new(), ahead: None, expect });
         }
         let last_block = (end - 1) / u64::from(bs);
         if inode.known_until <= last_block {
             return Err(Stop::Miss(Miss::MapUntil(id, last_block + 1)));
         }
         let ahead = ahead.map(|r| r.start.max(end)..r.end.min(size)).filter(|r| !r.is_empty());
-        Ok(Plan { pieces: inode.plan_read(offset, end - offset, bs), ahead })
+        Ok(Plan { pieces: inode.plan_read(offset, end - offset, bs), ahead, expect })
     }
 
     pub(crate) fn try_read(self: &Arc<Self>, id: FileId, handle: Handle, offset: u64, len: u32) -> Attempt<Bytes> {
         let plan = self.plan_read(id, handle, offset, len)?;
         if let Some(range) = plan.ahead {
-            self.read_ahead(id, range);
+            self.read_ahead(id, range, plan.expect);
         }
-        self.collect(id, plan.pieces)
+        self.collect(id, plan.pieces, plan.expect)
     }
 
     /// Takes the pieces from the cache, or says which are not there.
-    fn collect(&self, id: FileId, pieces: Vec<Piece>) -> Attempt<Bytes> {
+    fn collect(&self, id: FileId, pieces: Vec<Piece>, expect: Expect) -> Attempt<Bytes> {
         let mut out = Vec::with_capacity(pieces.len());
         let mut missing = Vec::new();
         for piece in pieces {
@@ -98,16 +97,15 @@ impl Core {
             }
         }
         if !missing.is_empty() {
-            return Err(Stop::Miss(Miss::Data(id, missing)));
+            return Err(Stop::Miss(Miss::Data(id, missing, expect)));
         }
         Ok(joined(out))
     }
 
     /// Brings a stretch of a file into the cache in the background. Failing is harmless: the read itself will tell.
-    fn read_ahead(self: &Arc<Self>, id: FileId, range: std::ops::Range<u64>) {
+    fn read_ahead(self: &Arc<Self>, id: FileId, range: std::ops::Range<u64>, expect: Expect) {
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
-            let expect = if range.end - range.start >= STREAM_BYTES_MIN { Expect::Stream } else { Expect::Reuse };
             let bs = core.config.block_size;
             let pieces = {
                 let mut s = core.state.lock();
@@ -135,7 +133,7 @@ impl Core {
     fn old_block(&self, s: &mut State, id: FileId, b: u64, start: u32, end: u32) -> Attempt<Option<Bytes>> {
         let Some(addr) = s.inode(id)?.needed_for_write(b, start, end) else { return Ok(None) };
         let piece = vec![Piece::Log(addr)];
-        self.collect(id, piece).map(Some)
+        self.collect(id, piece, Expect::Reuse).map(Some)
     }
 
     /// A file whose whole map is known, which every change of contents needs.
@@ -213,7 +211,7 @@ impl Core {
         let (last, rest) = (size / bs, (size % bs) as u32);
         let inode = s.inode(id)?;
         let needed = inode.needed_for_trim(last, rest).filter(|_| rest > 0 && size < inode.record.size);
-        let kept = needed.map(|addr| self.collect(id, vec![Piece::Log(addr)])).transpose()?;
+        let kept = needed.map(|addr| self.collect(id, vec![Piece::Log(addr)], Expect::Reuse)).transpose()?;
         let Some(inode) = s.inodes.get_mut(&id) else { return Err(Stop::Miss(Miss::Inodes(vec![id]))) };
         let mut dropped = 0;
         if size < inode.record.size {

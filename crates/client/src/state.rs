@@ -5,6 +5,7 @@
 //! otherwise the missing thing is fetched without the lock and the attempt is repeated (see `core`). An attempt therefore
 //! never changes anything before its last check.
 
+use crate::cache::Expect;
 use crate::directory;
 use crate::inode::Inode;
 use manager::api::SegmentDeltas;
@@ -27,8 +28,8 @@ pub enum Miss {
     Map(FileId),
     /// The map of this file, at least for blocks before this one.
     MapUntil(FileId, u64),
-    /// Bytes of this file in the data cache.
-    Data(FileId, Vec<BlockAddr>),
+    /// Bytes of this file in the data cache, and what to expect of them.
+    Data(FileId, Vec<BlockAddr>, Expect),
     /// Fresh index numbers.
     Range,
     /// Fewer bytes on their way to the stores.

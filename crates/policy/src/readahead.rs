@@ -10,6 +10,8 @@ use std::ops::Range;
 pub const WINDOW_BYTES_MIN: u64 = 128 * 1024;
 /// The largest window in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Whoever reads so much ahead reads a long file from one end to the other.
+const STREAM_WINDOW_BYTES_MIN: u64 = 1024 * 1024;
 /// How far from where the reader was expected a read may begin and still belong to the sequence: kernels send the reads of one
 /// sequential reader several at a time, and these arrive in any order.
 const DISORDER_BYTES_MAX: u64 = 256 * 1024;
@@ -35,6 +37,11 @@ impl Window {
     /// For a file of which nothing was read yet. A first read at its beginning counts as sequential.
     pub fn new() -> Self {
         Window { expected: 0, fetched: 0, window: WINDOW_BYTES_MIN }
+    }
+
+    /// True when the sequence is so long that its reader will hardly come back to what it has read.
+    pub fn is_stream(&self) -> bool {
+        self.window >= STREAM_WINDOW_BYTES_MIN
     }
 
     /// Notes a read of `len` bytes at `offset` (in bytes) and tells which bytes to fetch besides, if any. The range begins
@@ -87,9 +94,9 @@ mod tests {
         for i in 0..1000 {
             w.on_read(i * 64 * KIB, 64 * KIB);
         }
-        assert_eq!(w.window, WINDOW_BYTES_MAX);
+        assert!(w.window == WINDOW_BYTES_MAX && w.is_stream());
         assert_eq!(w.on_read(FAR, KIB), None);
-        assert_eq!(w.window, WINDOW_BYTES_MIN);
+        assert!(w.window == WINDOW_BYTES_MIN && !w.is_stream());
     }
 
     #[test]
