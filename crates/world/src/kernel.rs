@@ -237,6 +237,11 @@ impl Kernel {
         self.cached.lock().hits
     }
 
+    /// Times somebody had to wait for an inode's lock.
+    pub fn lock_waits(&self) -> u64 {
+        self.locks.wait_count()
+    }
+
     fn now(&self) -> Duration {
         self.host.clock.now()
     }
@@ -578,7 +583,10 @@ impl FileSystem for Kernel {
         let cred = cred.clone();
         let call = move |fs: &Twin| fs.open(&cred, id, passed_on(flags));
         if !flags.truncate {
-            return self.request(Lock::Free, call, move |c, _, handle| drop(c.handles.insert(handle.0, flags)));
+            let update = move |c: &mut Cached, _, handle: &Handle| {
+                c.handles.insert(handle.0, flags);
+            };
+            return self.request(Lock::Free, call, update);
         }
         self.change(Lock::Free, id, call, move |c, _, handle| {
             c.handles.insert(handle.0, flags);

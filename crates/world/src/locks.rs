@@ -18,7 +18,8 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::sync::RwLock;
 use types::FileId;
 
 /// Whoever drops it lets others in.
@@ -36,6 +37,7 @@ enum Which {
 pub struct Locks {
     each: Mutex<BTreeMap<Which, Arc<RwLock<()>>>>,
     rename: Arc<tokio::sync::Mutex<()>>,
+    wait_count: AtomicU64,
 }
 
 impl Locks {
@@ -43,16 +45,29 @@ impl Locks {
         self.each.lock().entry(which).or_default().clone()
     }
 
+    /// Times somebody had to wait for an inode's lock.
+    pub fn wait_count(&self) -> u64 {
+        self.wait_count.load(Relaxed)
+    }
+
     /// An inode's lock, shared.
     pub async fn shared(&self, id: FileId) -> Held {
-        let held: OwnedRwLockReadGuard<()> = self.at(Which::Inode(id)).read_owned().await;
-        Box::new(held)
+        let lock = self.at(Which::Inode(id));
+        if let Ok(held) = lock.clone().try_read_owned() {
+            return Box::new(held);
+        }
+        self.wait_count.fetch_add(1, Relaxed);
+        Box::new(lock.read_owned().await)
     }
 
     /// An inode's lock, exclusively.
     pub async fn exclusive(&self, id: FileId) -> Held {
-        let held: OwnedRwLockWriteGuard<()> = self.at(Which::Inode(id)).write_owned().await;
-        Box::new(held)
+        let lock = self.at(Which::Inode(id));
+        if let Ok(held) = lock.clone().try_write_owned() {
+            return Box::new(held);
+        }
+        self.wait_count.fetch_add(1, Relaxed);
+        Box::new(lock.write_owned().await)
     }
 
     /// Keeps a file's contents from being copied.
@@ -72,7 +87,6 @@ impl Locks {
 
     /// The file system's rename lock.
     pub async fn rename(&self) -> Held {
-        let held: OwnedMutexGuard<()> = self.rename.clone().lock_owned().await;
-        Box::new(held)
+        Box::new(self.rename.clone().lock_owned().await)
     }
 }

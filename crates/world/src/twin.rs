@@ -54,9 +54,12 @@ impl Twin {
                 Answer::Now(result)
             }
             Answer::Later(answer) => {
-                let twin = self.clone();
+                let (twin, before) = (self.clone(), self.oracle.lock().mark());
                 Answer::later(async move {
                     let result = answer.await;
+                    if twin.oracle.lock().mark() > before {
+                        twin.shared.lock().overlaps += 1;
+                    }
                     twin.compare(&request, &result, compare);
                     result
                 })

@@ -21,6 +21,8 @@ pub struct Shared {
     pub refused_space: u64,
     /// Of them: refused for want of a right.
     pub refused_right: u64,
+    /// Requests during which others changed something.
+    pub overlaps: u64,
     /// Times something was done to a store.
     pub faults: u64,
     /// Set when somebody saw something wrong.

@@ -57,6 +57,10 @@ pub struct Outcome {
     pub consensus_faults: u64,
     /// Changes of the maps that were acknowledged.
     pub map_changes: u64,
+    /// Times a worker had to wait for an inode's lock of the modelled kernel.
+    pub lock_waits: u64,
+    /// Requests to the client during which others changed something.
+    pub overlaps: u64,
     /// Answers out of the modelled kernel's cache.
     pub cache_hits: u64,
     /// Segments that the cleaner emptied.
@@ -80,6 +84,8 @@ impl Outcome {
             faults: self.faults + other.faults,
             consensus_faults: self.consensus_faults + other.consensus_faults,
             map_changes: self.map_changes + other.map_changes,
+            lock_waits: self.lock_waits + other.lock_waits,
+            overlaps: self.overlaps + other.overlaps,
             cache_hits: self.cache_hits + other.cache_hits,
             cleaned: self.cleaned + other.cleaned,
             deleted: self.deleted + other.deleted,
@@ -132,7 +138,7 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
     outcome.digest = sim.digest();
     outcome.map_changes = world.map_epochs.lock().change_count;
     let shared = world.shared.lock();
-    (outcome.operations, outcome.faults) = (shared.operations, shared.faults);
+    (outcome.operations, outcome.overlaps, outcome.faults) = (shared.operations, shared.overlaps, shared.faults);
     (outcome.refused_space, outcome.refused_right) = (shared.refused_space, shared.refused_right);
     match shared.failure.clone().or(result.err()) {
         None => Ok(outcome),
@@ -388,6 +394,7 @@ impl World {
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
         self.outcome.cache_hits += running.kernel.hits();
+        self.outcome.lock_waits += running.kernel.lock_waits();
         ended?;
         Ok(())
     }
