@@ -15,7 +15,9 @@ pub const USER_COUNT: u32 = 2;
 const FIRST_USER: u32 = 1000;
 const SHARED_GROUP: u32 = 50;
 /// Names that most operations choose from.
-const COMMON_NAMES: u64 = 5;
+const COMMON_NAMES: u64 = 6;
+/// Those of them that mean directories more often than not.
+const DIRECTORY_NAMES: u64 = 2;
 const DEPTH_MAX: u64 = 3;
 
 /// Components, each the number of a name.
@@ -97,17 +99,27 @@ pub struct Generator {
     fill: bool,
     /// Rest of a series of new names in one directory, which makes it split.
     series: Option<(Path, u16, u16)>,
+    /// Operations that make or open something, which come next.
+    making: u64,
 }
+
+/// A worker begins with so many operations that make or open something.
+const MAKING_AT_FIRST: u64 = 8;
 
 impl Generator {
     /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs out.
     pub fn new(seed: u64, block_size: u32, fill: bool) -> Self {
-        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), fill, series: None }
+        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), fill, series: None, making: MAKING_AT_FIRST }
     }
 
     /// A number below `bound`, for the worker's own choices.
     pub fn below(&self, bound: u64) -> u64 {
         self.random.below(bound)
+    }
+
+    /// Nothing was open that an operation could have used: some that make or open come next.
+    pub fn want_open_files(&mut self) {
+        self.making = 3;
     }
 
     /// Who does the next operation.
@@ -125,12 +137,19 @@ impl Generator {
             return Operation::MakeNode { path, mode: 0o644 };
         }
         let slot = self.below(SLOT_COUNT as u64) as usize;
-        let path = self.path();
+        let mut path = self.path();
         if self.fill && !self.one_in(4) {
             let offset = self.below(400) * (DATA_LEN_MAX / self.block_size) * self.block_size;
             return Operation::Write { slot, offset, len: DATA_LEN_MAX, fill: self.below(u64::MAX) };
         }
-        match self.below(110) {
+        let choice = if self.making > 0 { [0, 8, 60, 64][self.below(4) as usize] } else { self.below(110) };
+        self.making = self.making.saturating_sub(1);
+        match choice {
+            0..14 | 60..64 | 70..72 => path = self.path_to(false),
+            14..16 | 64..70 | 81..83 => path = self.path_to(true),
+            _ => {}
+        }
+        match choice {
             0..8 => Operation::Create { path, slot, mode: self.file_mode(), append: self.one_in(4) },
             8..14 => Operation::Open { path, slot, flags: self.flags() },
             14..16 => Operation::OpenDirectory { path, slot },
@@ -234,13 +253,24 @@ impl Generator {
         self.random.chance(1, count)
     }
 
+    /// A path to anything.
     fn path(&self) -> Path {
+        self.path_to(self.one_in(3))
+    }
+
+    /// A path to what is mostly a directory, or mostly not: most directories have the first names.
+    fn path_to(&self, directory: bool) -> Path {
         let depth = if self.one_in(2) { 1 } else { 1 + self.below(DEPTH_MAX) };
-        let number = |_| match self.one_in(20) {
-            true => 10 + self.below(240) as u16,
-            false => self.below(COMMON_NAMES) as u16,
+        let common = |directory| match self.below(10) {
+            0 => self.below(COMMON_NAMES),
+            _ if directory => self.below(DIRECTORY_NAMES),
+            _ => DIRECTORY_NAMES + self.below(COMMON_NAMES - DIRECTORY_NAMES),
         };
-        (0..depth).map(number).collect()
+        let number = |place| match self.one_in(20) {
+            true => 10 + self.below(240) as u16,
+            false => common(directory || place < depth) as u16,
+        };
+        (1..=depth).map(number).collect()
     }
 
     fn flags(&self) -> OpenFlags {

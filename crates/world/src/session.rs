@@ -10,7 +10,7 @@ use vfs::fs::{Cred, FileSystem, Handle, NewNode, OpenFlags, SetAttr};
 pub enum Seen {
     /// It succeeded and there is nothing more to say.
     Done,
-    /// It makes no sense now: the slot is in use, or not.
+    /// It makes no sense now: no file is open.
     Skipped,
     /// How many bytes, or where, or how many names.
     Count(u64),
@@ -60,19 +60,29 @@ impl Session {
         }
     }
 
-    /// The open file in a slot.
+    /// The open file in a slot, or in the next one that has any.
     fn file(&self, slot: usize) -> Option<(FileId, Handle)> {
-        self.slots[slot].filter(|(_, _, directory)| !directory).map(|(id, handle, _)| (id, handle))
+        let from = self.slots[slot..].iter().chain(&self.slots[..slot]).flatten();
+        from.copied().find(|(_, _, directory)| !directory).map(|(id, handle, _)| (id, handle))
+    }
+
+    /// Closes what is in a slot.
+    async fn close(&mut self, slot: usize) -> Result<Seen, FsError> {
+        Ok(match self.slots[slot].take() {
+            Some((id, handle, true)) => self.fs.releasedir(id, handle).await?.into(),
+            Some((id, handle, false)) => self.fs.release(id, handle, None).await?.into(),
+            None => Seen::Skipped,
+        })
     }
 
     /// Applies `operation` for a user.
     pub async fn apply(&mut self, cred: &Cred, operation: &Operation) -> Result<Seen, FsError> {
         use Operation::*;
         let fs = self.fs.clone();
+        if let Create { slot, .. } | Open { slot, .. } | OpenDirectory { slot, .. } = operation {
+            self.close(*slot).await?;
+        }
         Ok(match operation {
-            Create { slot, .. } | Open { slot, .. } | OpenDirectory { slot, .. } if self.slots[*slot].is_some() => {
-                Seen::Skipped
-            }
             Create { path, slot, mode, append } => {
                 let (parent, name) = self.parent(cred, path).await?;
                 let flags = OpenFlags { read: true, write: true, append: *append, ..Default::default() };
@@ -92,15 +102,11 @@ impl Session {
                 self.slots[*slot] = Some((id, handle, true));
                 Seen::Done
             }
-            Close { slot } => match self.slots[*slot].take() {
-                Some((id, handle, true)) => fs.releasedir(id, handle).await?.into(),
-                Some((id, handle, false)) => fs.release(id, handle, None).await?.into(),
-                None => Seen::Skipped,
-            },
-            Fsync { slot, data_only } => match self.slots[*slot] {
-                Some((id, handle, true)) => fs.fsync_dir(id, handle).await?.into(),
-                Some((id, handle, false)) => fs.fsync(id, handle, *data_only).await?.into(),
-                None => Seen::Skipped,
+            Close { slot } => self.close(*slot).await?,
+            Fsync { slot, data_only } => match (self.slots[*slot], self.file(*slot)) {
+                (Some((id, handle, true)), _) => fs.fsync_dir(id, handle).await?.into(),
+                (_, Some((id, handle))) => fs.fsync(id, handle, *data_only).await?.into(),
+                (_, None) => Seen::Skipped,
             },
             Write { slot, offset, len, fill } => {
                 let Some((id, handle)) = self.file(*slot) else { return Ok(Seen::Skipped) };

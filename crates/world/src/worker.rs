@@ -1,7 +1,7 @@
 //! A worker: does one operation after the other, beside others that do the same with the same files.
 
 use crate::operation::{Generator, user};
-use crate::session::Session;
+use crate::session::{Seen, Session};
 use host::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ impl Desk {
             match &seen {
                 Ok(Err(FsError::NoSpace)) => shared.refused_space += 1,
                 Ok(Err(FsError::AccessDenied | FsError::NotPermitted)) => shared.refused_right += 1,
+                Ok(Ok(Seen::Skipped)) => self.worker.lock().generator.want_open_files(),
                 Ok(_) => {}
                 Err(_) => {
                     let text = format!("worker {}: operation {number} hangs: {operation:?}", self.index);

@@ -352,8 +352,14 @@ impl World {
         if self.options.crashes && self.random.chance(1, 8) {
             on.crash_after(1 + self.random.below(2000));
         }
-        let running = self.start(&on).await?;
+        let mut running = self.start(&on).await?;
         self.settle(&running).await?;
+        if self.random.chance(2, 3) {
+            // Finding out what is there has brought all of it into memory.
+            on.crash();
+            let on = self.sim.machine("one");
+            running = self.start(&on).await?;
+        }
         self.work(&running).await?;
         if self.shared.lock().failure.is_some() {
             return Ok(());
