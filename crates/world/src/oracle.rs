@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::Arc;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
-use vfs::fs::{Cred, DirEntry, Entry, FileSystem, Handle, SetAttr};
+use vfs::fs::{Cred, DirEntry, Entry, FileSystem, Handle, OpenFlags, Seek, SetAttr};
 use vfs::mem::MemFs;
-use vfs::tree::{TreeEntry, difference};
+use vfs::tree::{TreeEntry, difference, walk};
 
 /// What a comparison found wrong, if anything.
 pub type Verdict = Result<(), String>;
@@ -60,6 +60,46 @@ pub fn new_model(block_size: u32, root_mode: u32) -> MemFs {
     let set = SetAttr { mode: Some(root_mode), ..SetAttr::default() };
     drop(model.setattr(&Cred::ROOT, FileId::ROOT, None, set));
     model
+}
+
+/// A file's path, and where it has data.
+type Layout = (Vec<u8>, Vec<(u64, u64)>);
+
+/// All that a file system shows.
+pub struct Found {
+    tree: Vec<TreeEntry>,
+    layouts: Vec<Layout>,
+}
+
+impl Found {
+    /// What `fs` shows.
+    pub async fn of(fs: &dyn FileSystem) -> Result<Self, FsError> {
+        let tree = walk(fs).await?;
+        let layouts = layouts(fs, &tree).await?;
+        Ok(Found { tree, layouts })
+    }
+}
+
+/// Where the files of `tree` have data.
+async fn layouts(fs: &dyn FileSystem, tree: &[TreeEntry]) -> Result<Vec<Layout>, FsError> {
+    let mut out = Vec::new();
+    for TreeEntry { path, attr, .. } in tree.iter().filter(|entry| entry.attr.kind == Kind::File) {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let handle = fs.open(&Cred::ROOT, attr.id, flags).await?;
+        let (mut data, mut at) = (Vec::new(), 0);
+        while at < attr.size {
+            let start = match fs.lseek(attr.id, handle, at, Seek::Data).await {
+                Ok(start) => start,
+                Err(FsError::NoSuchAddress) => break,
+                Err(e) => return Err(e),
+            };
+            at = fs.lseek(attr.id, handle, start, Seek::Hole).await?;
+            data.push((start, at));
+        }
+        fs.release(attr.id, handle, None).await?;
+        out.push((path.clone(), data));
+    }
+    Ok(out)
 }
 
 /// The model answers everything at once that is asked of it here.
@@ -143,12 +183,12 @@ impl Oracle {
         }
     }
 
-    /// A start found `tree`: finds the point at which the crash cut the changes, and goes on from there. Tells how many
+    /// A start found this: looks for the point at which the crash cut the changes, and goes on from there. Tells how many
     /// changes were durable, how many were found, and how many were made.
-    pub fn recover(&mut self, tree: &[TreeEntry]) -> Result<(u64, u64, u64), String> {
+    pub async fn recover(&mut self, found: &Found) -> Result<(u64, u64, u64), String> {
         let (durable, made) = (self.durable_count, self.mark());
         let mut first = None;
-        while let Some(text) = difference(&self.durable.dump(), tree) {
+        while let Some(text) = self.differs(found).await {
             first.get_or_insert_with(|| text.clone());
             loop {
                 let shows = self.changes.front().map(|change| change.shows);
@@ -169,6 +209,24 @@ impl Oracle {
         let found = self.durable_count;
         *self = Oracle::new(&self.durable);
         Ok((durable, found, made))
+    }
+
+    /// What tells the durable state from what was found.
+    async fn differs(&self, found: &Found) -> Option<String> {
+        let tree = self.durable.dump();
+        if let Some(text) = difference(&tree, &found.tree) {
+            return Some(text);
+        }
+        // Only now, since it takes longer: where there are zeroes and no holes.
+        let model = self.durable.snapshot();
+        match layouts(&model, &tree).await {
+            Ok(layouts) if layouts == found.layouts => None,
+            Ok(layouts) => {
+                let (at, _) = layouts.iter().zip(&found.layouts).find(|(model, found)| model != found)?;
+                Some(format!("data and holes of {:?} differ", String::from_utf8_lossy(&at.0)))
+            }
+            Err(e) => Some(format!("the model's holes cannot be found: {e}")),
+        }
     }
 
     fn learn(&mut self, real: FileId, model: FileId) -> Verdict {

@@ -3,7 +3,7 @@
 use crate::faults::{self, DISK_BYTES, Episode};
 use crate::kernel::Kernel;
 use crate::operation::Generator;
-use crate::oracle::{Oracle, new_model};
+use crate::oracle::{Found, Oracle, new_model};
 use crate::twin::Twin;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, Kind};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
-use vfs::tree::{TreeEntry, walk};
+use vfs::tree::walk;
 
 /// What a run is to be like. What is `None` follows from the seed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -531,16 +531,15 @@ impl World {
         }
     }
 
-    async fn tree(&self, running: &Running) -> Result<Vec<TreeEntry>, End> {
-        let client: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
-        let work = async move { walk(&*client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
-        self.on_machine(&running.on, "reading the tree", work).await?
-    }
-
     /// After a start: finds what the crash left, and goes on from there.
     async fn settle(&mut self, running: &Running) -> Result<(), End> {
-        let tree = self.tree(running).await?;
-        let (durable, found, made) = self.oracle.lock().recover(&tree).map_err(failed)?;
+        let client = running.machine.client.clone();
+        let work = async move { Found::of(&client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
+        let found = self.on_machine(&running.on, "reading the tree", work).await??;
+        let fresh = Oracle::new(&new_model(self.create.block_size, self.root_mode));
+        let mut oracle = std::mem::replace(&mut *self.oracle.lock(), fresh);
+        let (durable, found, made) = oracle.recover(&found).await.map_err(failed)?;
+        *self.oracle.lock() = oracle;
         self.say(|| format!("recovered {durable}<={found}<={made}"));
         Ok(())
     }
