@@ -153,7 +153,9 @@ impl Cached {
         }
         // Nothing is known any more of what was in a directory that is gone.
         if self.parents.remove(&id).is_some() {
-            self.names.extract_if((id, Vec::new())..(FileId::new(id.raw() + 1), Vec::new()), |_, _| true).for_each(drop);
+            self.names
+                .extract_if((id, Vec::new())..(FileId::new(id.raw() + 1), Vec::new()), |_, _| true)
+                .for_each(drop);
         }
     }
 
@@ -296,7 +298,12 @@ impl Kernel {
     }
 
     /// A request that makes a name.
-    fn make(&self, parent: FileId, name: &[u8], call: impl FnOnce(&Twin) -> Answer<Entry> + Send + 'static) -> Answer<Entry> {
+    fn make(
+        &self,
+        parent: FileId,
+        name: &[u8],
+        call: impl FnOnce(&Twin) -> Answer<Entry> + Send + 'static,
+    ) -> Answer<Entry> {
         let name = name.to_vec();
         self.request(Lock::Exclusive(parent), call, move |c, now, entry| {
             c.forget(parent);
@@ -706,9 +713,8 @@ impl FileSystem for Kernel {
         Answer::later(async move {
             let _target = kernel.locks.exclusive(id_out).await;
             let _contents = kernel.locks.copying(id_in, id_out).await;
-            let call = move |fs: &Twin| {
-                fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len)
-            };
+            let call =
+                move |fs: &Twin| fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len);
             let update = move |c: &mut Cached, _, copied: &u64| {
                 c.drop_pages(id_out, offset_out..offset_out + copied);
                 c.forget(id_out);

@@ -82,7 +82,11 @@ impl Locks {
             return Box::new(source().await);
         }
         // By id, so that two that copy to each other's source do not wait for ever.
-        if from < to { Box::new((source().await, self.changing(to).await)) } else { Box::new((self.changing(to).await, source().await)) }
+        if from < to {
+            Box::new((source().await, self.changing(to).await))
+        } else {
+            Box::new((self.changing(to).await, source().await))
+        }
     }
 
     /// The file system's rename lock.

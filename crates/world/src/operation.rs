@@ -109,7 +109,13 @@ const MAKING_AT_FIRST: u64 = 8;
 impl Generator {
     /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs out.
     pub fn new(seed: u64, block_size: u32, fill: bool) -> Self {
-        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), fill, series: None, making: MAKING_AT_FIRST }
+        Generator {
+            random: SplitMix64::new(seed),
+            block_size: block_size.into(),
+            fill,
+            series: None,
+            making: MAKING_AT_FIRST,
+        }
     }
 
     /// A number below `bound`, for the worker's own choices.

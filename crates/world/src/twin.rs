@@ -5,8 +5,8 @@ use crate::worker::Shared;
 use bytes::Bytes;
 use host::Clock;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{
     Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
@@ -424,9 +424,8 @@ impl FileSystem for Twin {
         let request = Request("copy", id_in, format!("{offset_in}+{len} to {id_out} {offset_out}"));
         self.compared(request, answer, move |o, real| {
             let (from, to) = ((o.id(id_in), o.handle(handle_in)), (o.id(id_out), o.handle(handle_out)));
-            let copy = move |m: &vfs::mem::MemFs| {
-                m.copy_file_range(from.0, from.1, offset_in, to.0, to.1, offset_out, len)
-            };
+            let copy =
+                move |m: &vfs::mem::MemFs| m.copy_file_range(from.0, from.1, offset_in, to.0, to.1, offset_out, len);
             Oracle::same(real, o.change(true, copy))
         })
     }
