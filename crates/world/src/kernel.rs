@@ -534,10 +534,8 @@ impl FileSystem for Kernel {
         Answer::later(async move {
             let _parent = kernel.locks.exclusive(new_parent).await;
             // A directory gets no other name, so it is not locked for one.
-            let lock = match kernel.cached.lock().parents.contains_key(&id) || id == FileId::ROOT {
-                true => Lock::Free,
-                false => Lock::Exclusive(id),
-            };
+            let is_directory = id == FileId::ROOT || kernel.cached.lock().parents.contains_key(&id);
+            let lock = if is_directory { Lock::Free } else { Lock::Exclusive(id) };
             let named = name.clone();
             let call = move |fs: &Twin| fs.link(&cred, id, new_parent, &named);
             let update = move |c: &mut Cached, now, entry: &Entry| {

@@ -111,10 +111,7 @@ fn at_once<T>(answer: Answer<T>) -> Result<T, FsError> {
 }
 
 /// Both results if both succeeded, `None` if both were refused alike.
-fn agreed<'r, R: Debug, M: Debug>(
-    real: &'r Result<R, FsError>,
-    model: Result<M, FsError>,
-) -> Result<Option<(&'r R, M)>, String> {
+fn agreed<R: Debug, M: Debug>(real: &Result<R, FsError>, model: Result<M, FsError>) -> Result<Option<(&R, M)>, String> {
     match (real, model) {
         (Ok(real), Ok(model)) => Ok(Some((real, model))),
         (Err(real), Err(model)) if *real == model => Ok(None),

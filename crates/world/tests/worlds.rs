@@ -55,10 +55,3 @@ fn sim_stores_fill_and_are_emptied_again() {
     let outcome = run_all(4000..4003, Options { operations: 1500, fill: true, ..CRASHES });
     assert!(outcome.cleaned > 100 && outcome.refused_space > 20, "{outcome:?}");
 }
-
-/// A store hung while a block was read from it. Meanwhile the cleaner moved the block, and the segment was deleted everywhere else: what the store
-/// still knew of it looked like a segment out of reach, and a write that needed the block was refused with EIO.
-#[test]
-fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place() {
-    run_all(30207..30208, Options { operations: 800, ..FAULTS });
-}
