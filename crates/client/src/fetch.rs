@@ -81,11 +81,12 @@ impl Core {
     ) -> Result<bool, FsError> {
         match self.fetch_fragments(addr, expect).await {
             Ok(()) => Ok(true),
-            Err(StripeError::SegmentNotFound(_)) => {
-                self.refresh(id, addr).await?;
-                Ok(false)
-            }
+            // Whatever the reason: the block may have moved meanwhile. Of a segment that was deleted, a store that missed this
+            // may still have a part, or not answer.
             Err(e) => {
+                if self.refresh(id, addr).await? {
+                    return Ok(false);
+                }
                 tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
                 Err(FsError::Io)
             }
@@ -123,15 +124,15 @@ impl Core {
         Ok(())
     }
 
-    /// The cleaner has moved blocks that this client knew at their old place: asks the manager anew.
-    async fn refresh(self: &Arc<Self>, id: FileId, gone: BlockAddr) -> Result<(), FsError> {
+    /// Asks the manager anew where a file's blocks are, after some could not be read: the cleaner may have moved them. False if
+    /// they are still there.
+    async fn refresh(self: &Arc<Self>, id: FileId, unread: BlockAddr) -> Result<bool, FsError> {
         let last_cut = self.state.lock().inodes.get(&id).map(|inode| inode.last_cut);
-        let Some(last_cut) = last_cut else { return Ok(()) };
+        let Some(last_cut) = last_cut else { return Ok(true) };
         self.wait_applied(last_cut).await;
         let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
-        if located.extents.iter().any(|e| e.addr.segment == gone.segment) {
-            tracing::error!(%id, segment = %gone.segment, "the index points into a segment that no store has");
-            return Err(FsError::Io);
+        if located.extents.iter().any(|e| e.addr.segment == unread.segment) {
+            return Ok(false);
         }
         let mut state = self.state.lock();
         if let Some(inode) = state.inodes.get_mut(&id)
@@ -147,14 +148,14 @@ impl Core {
             // Changed meanwhile: take over only what is still at the place that is gone.
             for new in located.extents {
                 for b in new.first..new.end() {
-                    let here = inode.map.block(b).is_some_and(|a| a.segment == gone.segment);
+                    let here = inode.map.block(b).is_some_and(|a| a.segment == unread.segment);
                     if let (true, Some(piece)) = (here, new.slice(b, b + 1, self.config.block_size)) {
                         inode.map.set(piece);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -366,9 +366,11 @@ impl Core {
         {
             return Err(if flags.exchange { FsError::InvalidArgument } else { FsError::NotEmpty }.into());
         }
+        if target.is_some_and(|(target, _)| target == id) {
+            return Ok(());
+        }
         let source = self.ready_to_take(s, cred, from_dir, from)?;
         let victim = match target {
-            Some((target, _)) if target == id => return Ok(()),
             Some(_) => Some(self.ready_to_take(s, cred, to_dir, to)?),
             None => {
                 let dir = s.directory(to_dir)?;
@@ -379,19 +381,20 @@ impl Core {
                 None
             }
         };
+        let replaced = victim.filter(|_| !flags.exchange);
+        match replaced.map(|r| r.kind == Kind::Directory) {
+            Some(false) if is_dir => return Err(FsError::NotADirectory.into()),
+            Some(true) if !is_dir => return Err(FsError::IsADirectory.into()),
+            _ => {}
+        }
         if from_dir != to_dir {
             let moves_up = |r: &InodeRecord| r.kind == Kind::Directory;
             for moved in [Some(source), victim.filter(|_| flags.exchange)].into_iter().flatten().filter(moves_up) {
                 perm::check(cred, &subject(s.inode(moved.id)?), WRITE)?;
             }
         }
-        if let (Some(v), false) = (&victim, flags.exchange) {
-            match (is_dir, v.kind == Kind::Directory) {
-                (true, false) => return Err(FsError::NotADirectory.into()),
-                (false, true) => return Err(FsError::IsADirectory.into()),
-                (true, true) if v.shape.entries > 0 => return Err(FsError::NotEmpty.into()),
-                _ => {}
-            }
+        if is_dir && replaced.is_some_and(|r| r.shape.entries > 0) {
+            return Err(FsError::NotEmpty.into());
         }
         self.ready_to_insert(s.directory(to_dir)?, to)?;
         self.ready_to_insert(s.directory(from_dir)?, from)?;

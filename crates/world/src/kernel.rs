@@ -1,14 +1,23 @@
-//! A model of the kernel between applications and the client: what Linux's FUSE keeps and answers without asking.
+//! A model of the kernel between applications and the client: what Linux's FUSE keeps and answers without asking, and whom it lets
+//! wait for whom.
 //!
 //! Names, attributes (for as long as [`Entry::valid`] says) and pages of files, kept over close and open as the mount option
 //! `keep_cache` has it. Changes made through the mount update or drop what is cached as fs/fuse does; nothing else ever does. Comparing
 //! what this answers with the model therefore shows whether the client keeps to its side: what it let the kernel cache never changes
-//! behind the kernel's back.
+//! behind the kernel's back. The locks are in [`locks`](crate::locks); they are held until the answer is there.
 //!
-//! Callers that share a file or a directory must not call at the same time: the kernel's own locks are not modelled.
+//! - Requests take a while to get to the client; answers take none, so what is cached is what is so. Linux copes with late
+//!   answers by itself (attribute versions, page locks), which would be tested here, and not the client.
+//! - What is read from several pages is read at one instant. Linux promises this for one page only; the difference is not the client's.
+//! - Permissions are the client's to check, but for walking names that are cached, which the kernel does without asking.
+//! - O_APPEND is the kernel's: it is not passed on.
+//! - flock and fcntl locks are the kernel's as well, and nothing of them ever reaches the client. They are not modelled: there would be nothing
+//!   of ours in what was tested.
 
+use crate::locks::{Held, Locks};
+use crate::twin::Twin;
 use bytes::{Bytes, BytesMut};
-use host::Clock;
+use host::Host;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,16 +28,23 @@ use vfs::fs::{
     Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
     SetAttr, XattrMode,
 };
+use vfs::perm::{self, Subject};
 
 const PAGE: u64 = 4096;
 /// How long a name that is not there may be remembered, as the mount does it.
 const ABSENT_VALID: Duration = Duration::from_secs(1);
+/// How long what a listing shows may be remembered, as the mount does it.
+const LISTED_VALID: Duration = Duration::from_secs(1);
+
+/// Longest time that a request takes to the client, in microseconds.
+const REQUEST_US_MAX: u64 = 200;
 
 /// See the module's header. Clones are the same kernel.
 #[derive(Clone)]
 pub struct Kernel {
-    fs: Arc<dyn FileSystem>,
-    clock: Arc<dyn Clock>,
+    fs: Twin,
+    host: Host,
+    locks: Arc<Locks>,
     cached: Arc<Mutex<Cached>>,
 }
 
@@ -41,7 +57,24 @@ struct Cached {
     pages: BTreeMap<(FileId, u64), Bytes>,
     /// How each handle was opened.
     handles: BTreeMap<u64, OpenFlags>,
+    /// Of directories that were seen: where they are.
+    parents: BTreeMap<FileId, FileId>,
     hits: u64,
+}
+
+/// What the kernel can say of a name without asking.
+enum Walked {
+    Known(Result<Entry, FsError>),
+    /// Once it has these attributes.
+    Needs(FileId),
+    Unknown,
+}
+
+/// The inode lock that a request needs.
+enum Lock {
+    Free,
+    Shared(FileId),
+    Exclusive(FileId),
 }
 
 impl Cached {
@@ -51,7 +84,56 @@ impl Cached {
 
     fn keep_name(&mut self, now: Duration, parent: FileId, name: &[u8], entry: &Entry) {
         self.names.insert((parent, name.to_vec()), (Some(entry.attr.id), now + entry.valid));
+        if entry.attr.kind == Kind::Directory {
+            self.parents.insert(entry.attr.id, parent);
+        }
         self.keep(now, entry);
+    }
+
+    /// True if the directory `id` is `below` or above it.
+    fn is_above(&self, id: FileId, below: FileId) -> bool {
+        std::iter::successors(Some(below), |at| self.parents.get(at).copied()).any(|at| at == id)
+    }
+
+    /// Walks one name: the right to search is checked, as for every name of a path.
+    fn walk(&mut self, now: Duration, cred: &Cred, parent: FileId, name: &[u8]) -> Walked {
+        let Some((id, until)) = self.names.get(&(parent, name.to_vec())).copied() else { return Walked::Unknown };
+        if now >= until {
+            return Walked::Unknown;
+        }
+        let Some(dir) = self.attribute(now, parent) else { return Walked::Needs(parent) };
+        if let Err(e) = perm::check(cred, &Subject::new(&dir.attr, None), perm::EXECUTE) {
+            return Walked::Known(Err(e));
+        }
+        match id.map(|id| self.attribute(now, id).ok_or(id)) {
+            None => Walked::Known(Err(FsError::NotFound)),
+            Some(Ok(entry)) => Walked::Known(Ok(entry)),
+            Some(Err(id)) => Walked::Needs(id),
+        }
+    }
+
+    fn readable(&self, handle: Handle) -> bool {
+        self.handles.get(&handle.0).is_some_and(|flags| flags.read)
+    }
+
+    fn appends(&self, handle: Handle) -> bool {
+        self.handles.get(&handle.0).is_some_and(|flags| flags.append)
+    }
+
+    /// Bytes of a file from `offset` to `end`, or the first and last page that are missing.
+    fn pages_of(&mut self, id: FileId, offset: u64, end: u64) -> Result<Bytes, (u64, u64)> {
+        let indices = offset / PAGE..end.div_ceil(PAGE);
+        let missing = |index: &u64| !self.pages.contains_key(&(id, *index));
+        if let (Some(first), Some(last)) = (indices.clone().find(missing), indices.clone().rfind(missing)) {
+            return Err((first, last));
+        }
+        self.hits += indices.end - indices.start;
+        let mut out = Vec::with_capacity((end - offset) as usize);
+        for ((_, index), page) in self.pages.range((id, indices.start)..(id, indices.end)) {
+            let (start, stop) = (offset.max(index * PAGE), end.min((index + 1) * PAGE));
+            out.extend_from_slice(&page[(start - index * PAGE) as usize..(stop - index * PAGE) as usize]);
+        }
+        Ok(out.into())
     }
 
     fn attribute(&mut self, now: Duration, id: FileId) -> Option<Entry> {
@@ -69,6 +151,12 @@ impl Cached {
         if let Some((attr, _)) = self.attributes.get_mut(&id) {
             attr.nlink = if attr.kind == Kind::Directory { 0 } else { attr.nlink.saturating_sub(1) };
         }
+        // Nothing is known any more of what was in a directory that is gone.
+        if self.parents.remove(&id).is_some() {
+            self.names
+                .extract_if((id, Vec::new())..(FileId::new(id.raw() + 1), Vec::new()), |_, _| true)
+                .for_each(drop);
+        }
     }
 
     /// Both names were looked up before.
@@ -81,14 +169,27 @@ impl Cached {
         match (self.names.remove(&from), self.names.remove(&to)) {
             // Two names of one file: nothing happened.
             (Some(one), Some(other)) if one.0 == other.0 => self.names.extend([(from, one), (to, other)]),
-            (Some(one), Some(other)) if exchange => self.names.extend([(from, other), (to, one)]),
+            (Some(one), Some(other)) if exchange => {
+                self.moved(&one, to.0);
+                self.moved(&other, from.0);
+                self.names.extend([(from, other), (to, one)]);
+            }
             (one, other) => {
                 if let Some(other) = other {
                     self.names.insert(to.clone(), other);
                     self.unlinked(to.0, &to.1);
                 }
-                self.names.extend(one.map(|one| (to, one)));
+                if let Some(one) = one {
+                    self.moved(&one, to.0);
+                    self.names.insert(to, one);
+                }
             }
+        }
+    }
+
+    fn moved(&mut self, (id, _): &(Option<FileId>, Duration), parent: FileId) {
+        if let Some(at) = id.and_then(|id| self.parents.get_mut(&id)) {
+            *at = parent;
         }
     }
 
@@ -128,9 +229,9 @@ impl Cached {
 }
 
 impl Kernel {
-    /// A kernel that has cached nothing of `fs`.
-    pub fn new(fs: Arc<dyn FileSystem>, clock: Arc<dyn Clock>) -> Self {
-        Kernel { fs, clock, cached: Arc::default() }
+    /// A kernel that has cached nothing of `fs`, on a machine.
+    pub fn new(fs: Twin, host: Host) -> Self {
+        Kernel { fs, host, locks: Arc::default(), cached: Arc::default() }
     }
 
     /// Requests and pages that were answered from memory so far.
@@ -138,100 +239,252 @@ impl Kernel {
         self.cached.lock().hits
     }
 
-    /// Passes a call on and lets `update` change what is cached, if it succeeded.
-    fn pass<T: Send + 'static>(
+    /// Times somebody had to wait for an inode's lock.
+    pub fn lock_waits(&self) -> u64 {
+        self.locks.wait_count()
+    }
+
+    fn now(&self) -> Duration {
+        self.host.clock.now()
+    }
+
+    /// The way of a request to the client.
+    async fn travel(&self) {
+        let random = self.host.random.next_u64();
+        if random.is_multiple_of(4) {
+            self.host.clock.sleep(Duration::from_micros((random >> 32) % REQUEST_US_MAX)).await;
+        }
+    }
+
+    async fn lock(&self, lock: Lock) -> Option<Held> {
+        match lock {
+            Lock::Free => None,
+            Lock::Shared(id) => Some(self.locks.shared(id).await),
+            Lock::Exclusive(id) => Some(self.locks.exclusive(id).await),
+        }
+    }
+
+    /// Makes a request under a lock and lets `update` change what is cached, if it succeeded.
+    fn request<T: Send + 'static>(
         &self,
-        answer: Answer<T>,
+        lock: Lock,
+        call: impl FnOnce(&Twin) -> Answer<T> + Send + 'static,
         update: impl FnOnce(&mut Cached, Duration, &T) + Send + 'static,
     ) -> Answer<T> {
         let kernel = self.clone();
         Answer::later(async move {
-            let result = answer.await?;
-            update(&mut kernel.cached.lock(), kernel.clock.now(), &result);
+            let _held = kernel.lock(lock).await;
+            kernel.travel().await;
+            let result = call(&kernel.fs).await?;
+            update(&mut kernel.cached.lock(), kernel.now(), &result);
             Ok(result)
         })
     }
 
-    fn passed_new(&self, answer: Answer<Entry>, parent: FileId, name: &[u8]) -> Answer<Entry> {
+    /// The same for changes of a file's contents.
+    fn change<T: Send + 'static>(
+        &self,
+        lock: Lock,
+        id: FileId,
+        call: impl FnOnce(&Twin) -> Answer<T> + Send + 'static,
+        update: impl FnOnce(&mut Cached, Duration, &T) + Send + 'static,
+    ) -> Answer<T> {
+        let kernel = self.clone();
+        Answer::later(async move {
+            let _held = kernel.lock(lock).await;
+            let _changing = kernel.locks.changing(id).await;
+            kernel.request(Lock::Free, call, update).await
+        })
+    }
+
+    /// A request that makes a name.
+    fn make(
+        &self,
+        parent: FileId,
+        name: &[u8],
+        call: impl FnOnce(&Twin) -> Answer<Entry> + Send + 'static,
+    ) -> Answer<Entry> {
         let name = name.to_vec();
-        self.pass(answer, move |c, now, entry| {
-            c.attributes.remove(&parent);
+        self.request(Lock::Exclusive(parent), call, move |c, now, entry| {
+            c.forget(parent);
             c.keep_name(now, parent, &name, entry);
         })
     }
 
-    async fn read_cached(self, id: FileId, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
-        if self.cached.lock().handles.get(&handle.0).is_some_and(|flags| !flags.read) {
-            return Err(FsError::BadHandle);
-        }
-        // As the kernel does, the size is taken from the attributes.
-        let size = self.getattr(id).await?.attr.size;
-        let end = offset.saturating_add(len.into()).min(size);
-        if offset >= end {
-            return Ok(Bytes::new());
-        }
-        let missing: Vec<u64> = {
-            let cached = self.cached.lock();
-            (offset / PAGE..end.div_ceil(PAGE)).filter(|index| !cached.pages.contains_key(&(id, *index))).collect()
-        };
-        if let (Some(first), Some(last)) = (missing.first(), missing.last()) {
-            let start = first * PAGE;
-            let bytes = self.fs.read(id, handle, start, ((last + 1) * PAGE - start) as u32).await?;
-            let mut cached = self.cached.lock();
-            for index in missing {
-                let at = ((index * PAGE - start) as usize).min(bytes.len());
-                let mut page = BytesMut::from(&bytes[at..(at + PAGE as usize).min(bytes.len())]);
-                page.resize(PAGE as usize, 0);
-                cached.pages.insert((id, index), page.freeze());
+    /// A request that takes a name away.
+    fn remove(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        call: impl FnOnce(&Twin) -> Answer<()> + Send + 'static,
+    ) -> Answer<()> {
+        let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        Answer::later(async move {
+            let _parent = kernel.locks.exclusive(parent).await;
+            let victim = kernel.find(&cred, parent, &name).await?.attr.id;
+            kernel.request(Lock::Exclusive(victim), call, move |c, _, ()| c.unlinked(parent, &name)).await
+        })
+    }
+
+    /// What is known of a name, after asking for attributes that are missing.
+    async fn find_known(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Option<Result<Entry, FsError>> {
+        loop {
+            let walked = self.cached.lock().walk(self.now(), cred, parent, name);
+            let id = match walked {
+                Walked::Known(answer) => {
+                    self.fs.confirm_lookup(cred, parent, name, &answer);
+                    return Some(answer);
+                }
+                Walked::Needs(id) => id,
+                Walked::Unknown => return None,
+            };
+            let asked = self.request(Lock::Free, move |fs| fs.getattr(id), |c, now, entry| c.keep(now, entry)).await;
+            // It may have been removed meanwhile, but then its name is gone, too.
+            if let Err(e) = asked
+                && matches!(self.cached.lock().walk(self.now(), cred, parent, name), Walked::Needs(needs) if needs == id)
+            {
+                return Some(Err(e));
             }
         }
-        let mut cached = self.cached.lock();
-        let mut out = Vec::with_capacity((end - offset) as usize);
-        for index in offset / PAGE..end.div_ceil(PAGE) {
-            cached.hits += 1;
-            let (start, stop) = (offset.max(index * PAGE), end.min((index + 1) * PAGE));
-            let page = cached.pages.get(&(id, index)).ok_or(FsError::Io)?;
-            out.extend_from_slice(&page[(start - index * PAGE) as usize..(stop - index * PAGE) as usize]);
-        }
-        Ok(out.into())
     }
+
+    /// Looks a name up for somebody who has the directory's lock.
+    async fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Entry, FsError> {
+        if let Some(answer) = self.find_known(cred, parent, name).await {
+            return answer;
+        }
+        self.travel().await;
+        let result = self.fs.lookup(cred, parent, name).await;
+        let (now, mut cached) = (self.now(), self.cached.lock());
+        match &result {
+            Ok(entry) => cached.keep_name(now, parent, name, entry),
+            Err(FsError::NotFound) => {
+                cached.names.insert((parent, name.to_vec()), (None, now + ABSENT_VALID));
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Locks the directories of a rename: one, or an ancestor before its descendant.
+    async fn lock_parents(&self, from: FileId, to: FileId) -> Held {
+        if from == to {
+            return self.locks.exclusive(from).await;
+        }
+        let rename = self.locks.rename().await;
+        let to_first = {
+            let cached = self.cached.lock();
+            cached.is_above(to, from) || (!cached.is_above(from, to) && to < from)
+        };
+        let (first, second) = if to_first { (to, from) } else { (from, to) };
+        Box::new((rename, self.locks.exclusive(first).await, self.locks.exclusive(second).await))
+    }
+
+    /// Locks what a rename moves or replaces, directories first. A rename that would make a loop gets no further than to here in Linux; here
+    /// it is passed on, and the client refuses it.
+    async fn lock_children(
+        &self,
+        from: (FileId, Option<Attr>),
+        to: (FileId, Option<Attr>),
+        exchange: bool,
+    ) -> Vec<Held> {
+        let crosses = from.0 != to.0;
+        let makes_loop = {
+            let cached = self.cached.lock();
+            let is_above = |child: Option<Attr>, dir| child.is_some_and(|child| cached.is_above(child.id, dir));
+            is_above(from.1, to.0) || is_above(to.1, from.0)
+        };
+        if makes_loop {
+            return Vec::new();
+        }
+        let wanted = [(from.1, crosses), (to.1, crosses || !exchange)];
+        let mut children: Vec<(bool, FileId)> = wanted
+            .into_iter()
+            .filter_map(|(child, if_directory)| child.map(|child| (child, if_directory)))
+            .filter(|(child, if_directory)| child.kind != Kind::Directory || *if_directory)
+            .map(|(child, _)| (child.kind != Kind::Directory, child.id))
+            .collect();
+        children.sort();
+        children.dedup();
+        let mut held = Vec::new();
+        for (_, id) in children {
+            held.push(self.locks.exclusive(id).await);
+        }
+        held
+    }
+
+    async fn read_cached(self, id: FileId, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
+        if !self.cached.lock().readable(handle) {
+            return Err(FsError::BadHandle);
+        }
+        loop {
+            // As the kernel does, the size is taken from the attributes.
+            let size = self.getattr(id).await?.attr.size;
+            let end = offset.saturating_add(len.into()).min(size);
+            let found = if offset < end { self.cached.lock().pages_of(id, offset, end) } else { Ok(Bytes::new()) };
+            let (first, last) = match found {
+                Ok(bytes) => {
+                    self.fs.confirm_read(id, handle, offset, len, &bytes);
+                    return Ok(bytes);
+                }
+                Err(missing) => missing,
+            };
+            let start = first * PAGE;
+            let call = move |fs: &Twin| fs.read(id, handle, start, ((last + 1) * PAGE - start) as u32);
+            let fill = move |c: &mut Cached, _, bytes: &Bytes| {
+                for index in first..=last {
+                    let at = ((index * PAGE - start) as usize).min(bytes.len());
+                    let mut page = BytesMut::from(&bytes[at..(at + PAGE as usize).min(bytes.len())]);
+                    page.resize(PAGE as usize, 0);
+                    c.pages.entry((id, index)).or_insert(page.freeze());
+                }
+            };
+            self.request(Lock::Free, call, fill).await?;
+        }
+    }
+
+    /// Closes a file or directory: nobody waits for it.
+    fn close(&self, handle: Handle, call: impl FnOnce(&Twin) -> Answer<()> + Send + 'static) -> Answer<()> {
+        self.cached.lock().handles.remove(&handle.0);
+        let released = self.request(Lock::Free, call, |_, _, ()| ());
+        self.host.tasks.spawn(Box::pin(async move {
+            // What it answers is compared like every other answer; the application is told nothing.
+            let _ = released.await;
+        }));
+        Answer::ok(())
+    }
+}
+
+fn passed_on(flags: OpenFlags) -> OpenFlags {
+    OpenFlags { append: false, ..flags }
 }
 
 impl FileSystem for Kernel {
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
         let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
         Answer::later(async move {
-            let now = kernel.clock.now();
-            let known =
-                kernel.cached.lock().names.get(&(parent, name.clone())).copied().filter(|(_, until)| now < *until);
-            match known {
-                Some((Some(id), _)) => return kernel.getattr(id).await,
-                Some((None, _)) => return Err(FsError::NotFound),
-                None => {}
+            if let Some(answer) = kernel.find_known(&cred, parent, &name).await {
+                return answer;
             }
-            let result = kernel.fs.lookup(&cred, parent, &name).await;
-            let (now, mut cached) = (kernel.clock.now(), kernel.cached.lock());
-            match &result {
-                Ok(entry) => cached.keep_name(now, parent, &name, entry),
-                Err(FsError::NotFound) => {
-                    cached.names.insert((parent, name), (None, now + ABSENT_VALID));
-                }
-                Err(_) => {}
-            }
-            result
+            let _parent = kernel.locks.shared(parent).await;
+            kernel.find(&cred, parent, &name).await
         })
     }
 
     fn getattr(&self, id: FileId) -> Answer<Entry> {
-        let known = self.cached.lock().attribute(self.clock.now(), id);
+        let known = self.cached.lock().attribute(self.now(), id);
         if let Some(entry) = known {
+            self.fs.confirm_attributes(&entry);
             return Answer::ok(entry);
         }
-        self.pass(self.fs.getattr(id), |c, now, entry| c.keep(now, entry))
+        self.request(Lock::Free, move |fs| fs.getattr(id), |c, now, entry| c.keep(now, entry))
     }
 
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry> {
-        self.pass(self.fs.setattr(cred, id, handle, set), move |c, now, entry| {
+        let cred = cred.clone();
+        let call = move |fs: &Twin| fs.setattr(&cred, id, handle, set);
+        self.change(Lock::Exclusive(id), id, call, move |c, now, entry| {
             if let Some(size) = set.size {
                 c.resize(id, size);
             }
@@ -240,11 +493,12 @@ impl FileSystem for Kernel {
     }
 
     fn readlink(&self, id: FileId) -> Answer<Bytes> {
-        self.fs.readlink(id)
+        self.request(Lock::Free, move |fs| fs.readlink(id), |_, _, _| ())
     }
 
     fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
-        self.passed_new(self.fs.mknod(cred, parent, name, node), parent, name)
+        let (cred, named) = (cred.clone(), name.to_vec());
+        self.make(parent, name, move |fs| fs.mknod(&cred, parent, &named, node))
     }
 
     fn create(
@@ -256,42 +510,50 @@ impl FileSystem for Kernel {
         umask: u32,
         flags: OpenFlags,
     ) -> Answer<(Entry, Handle)> {
-        let named = name.to_vec();
-        self.pass(self.fs.create(cred, parent, name, mode, umask, flags), move |c, now, (entry, handle)| {
-            c.attributes.remove(&parent);
+        let (cred, name, named) = (cred.clone(), name.to_vec(), name.to_vec());
+        let call = move |fs: &Twin| fs.create(&cred, parent, &name, mode, umask, passed_on(flags));
+        self.request(Lock::Exclusive(parent), call, move |c, now, (entry, handle)| {
+            c.forget(parent);
             c.keep_name(now, parent, &named, entry);
             c.handles.insert(handle.0, flags);
         })
     }
 
     fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
-        self.passed_new(self.fs.mkdir(cred, parent, name, mode, umask), parent, name)
+        let (cred, named) = (cred.clone(), name.to_vec());
+        self.make(parent, name, move |fs| fs.mkdir(&cred, parent, &named, mode, umask))
     }
 
     fn symlink(&self, cred: &Cred, parent: FileId, name: &[u8], target: &[u8]) -> Answer<Entry> {
-        self.passed_new(self.fs.symlink(cred, parent, name, target), parent, name)
+        let (cred, named, target) = (cred.clone(), name.to_vec(), target.to_vec());
+        self.make(parent, name, move |fs| fs.symlink(&cred, parent, &named, &target))
     }
 
     fn link(&self, cred: &Cred, id: FileId, new_parent: FileId, new_name: &[u8]) -> Answer<Entry> {
-        self.passed_new(self.fs.link(cred, id, new_parent, new_name), new_parent, new_name)
+        let (kernel, cred, name) = (self.clone(), cred.clone(), new_name.to_vec());
+        Answer::later(async move {
+            let _parent = kernel.locks.exclusive(new_parent).await;
+            // A directory gets no other name, so it is not locked for one.
+            let is_directory = id == FileId::ROOT || kernel.cached.lock().parents.contains_key(&id);
+            let lock = if is_directory { Lock::Free } else { Lock::Exclusive(id) };
+            let named = name.clone();
+            let call = move |fs: &Twin| fs.link(&cred, id, new_parent, &named);
+            let update = move |c: &mut Cached, now, entry: &Entry| {
+                c.forget(new_parent);
+                c.keep_name(now, new_parent, &name, entry);
+            };
+            kernel.request(lock, call, update).await
+        })
     }
 
     fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
-        let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        Answer::later(async move {
-            kernel.lookup(&cred, parent, &name).await?;
-            let named = name.clone();
-            kernel.pass(kernel.fs.unlink(&cred, parent, &name), move |c, _, ()| c.unlinked(parent, &named)).await
-        })
+        let (c, named) = (cred.clone(), name.to_vec());
+        self.remove(cred, parent, name, move |fs| fs.unlink(&c, parent, &named))
     }
 
     fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
-        let (kernel, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        Answer::later(async move {
-            kernel.lookup(&cred, parent, &name).await?;
-            let named = name.clone();
-            kernel.pass(kernel.fs.rmdir(&cred, parent, &name), move |c, _, ()| c.unlinked(parent, &named)).await
-        })
+        let (c, named) = (cred.clone(), name.to_vec());
+        self.remove(cred, parent, name, move |fs| fs.rmdir(&c, parent, &named))
     }
 
     fn rename(
@@ -306,26 +568,35 @@ impl FileSystem for Kernel {
         let (from, to) = ((parent, name.to_vec()), (new_parent, new_name.to_vec()));
         let (kernel, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
+            let _parents = kernel.lock_parents(from.0, to.0).await;
             // The kernel knows both before it asks; whether they must exist is for the file system to say.
-            let _ = kernel.lookup(&cred, from.0, &from.1).await;
-            let _ = kernel.lookup(&cred, to.0, &to.1).await;
-            kernel.fs.rename(&cred, from.0, &from.1, to.0, &to.1, flags).await?;
-            kernel.cached.lock().renamed(from, to, flags.exchange);
-            Ok(())
+            let source = kernel.find(&cred, from.0, &from.1).await.ok().map(|found| found.attr);
+            let target = kernel.find(&cred, to.0, &to.1).await.ok().map(|found| found.attr);
+            let _children = kernel.lock_children((from.0, source), (to.0, target), flags.exchange).await;
+            let (old, new) = (from.clone(), to.clone());
+            let call = move |fs: &Twin| fs.rename(&cred, old.0, &old.1, new.0, &new.1, flags);
+            kernel.request(Lock::Free, call, move |c, _, ()| c.renamed(from, to, flags.exchange)).await
         })
     }
 
     fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
-        self.fs.access(cred, id, mask)
+        let cred = cred.clone();
+        self.request(Lock::Free, move |fs| fs.access(&cred, id, mask), |_, _, ()| ())
     }
 
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
-        self.pass(self.fs.open(cred, id, flags), move |c, _, handle| {
+        let cred = cred.clone();
+        let call = move |fs: &Twin| fs.open(&cred, id, passed_on(flags));
+        if !flags.truncate {
+            let update = move |c: &mut Cached, _, handle: &Handle| {
+                c.handles.insert(handle.0, flags);
+            };
+            return self.request(Lock::Free, call, update);
+        }
+        self.change(Lock::Free, id, call, move |c, _, handle| {
             c.handles.insert(handle.0, flags);
-            if flags.truncate {
-                c.resize(id, 0);
-                c.attributes.remove(&id);
-            }
+            c.resize(id, 0);
+            c.forget(id);
         })
     }
 
@@ -334,75 +605,93 @@ impl FileSystem for Kernel {
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
-        let (kernel, cred, data) = (self.clone(), cred.clone(), data.to_vec());
+        let (kernel, cred, data) = (self.clone(), cred.clone(), Bytes::copy_from_slice(data));
         Answer::later(async move {
-            let append = kernel.cached.lock().handles.get(&handle.0).is_some_and(|flags| flags.append);
+            let _inode = kernel.locks.exclusive(id).await;
+            let appends = kernel.cached.lock().appends(handle);
             // The kernel appends at the size it knows.
-            let offset = if append { kernel.getattr(id).await?.attr.size } else { offset };
-            let written = kernel.fs.write(&cred, id, handle, offset, &data).await?;
-            let mut cached = kernel.cached.lock();
-            cached.wrote(id, offset, &data[..written as usize]);
-            cached.attributes.remove(&id);
-            Ok(written)
+            let offset = if appends { kernel.getattr(id).await?.attr.size } else { offset };
+            let bytes = data.clone();
+            let call = move |fs: &Twin| fs.write(&cred, id, handle, offset, &data);
+            let update = move |c: &mut Cached, _, written: &u32| {
+                c.wrote(id, offset, &bytes[..*written as usize]);
+                c.forget(id);
+            };
+            kernel.change(Lock::Free, id, call, update).await
         })
     }
 
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {
-        self.fs.fsync(id, handle, data_only)
+        self.request(Lock::Exclusive(id), move |fs| fs.fsync(id, handle, data_only), |_, _, ()| ())
     }
 
     fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
-        self.fs.fsync_dir(id, handle)
+        self.request(Lock::Exclusive(id), move |fs| fs.fsync_dir(id, handle), |_, _, ()| ())
     }
 
-    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
-        self.fs.flush(id, handle, lock_owner)
+    fn flush(&self, _: FileId, _: Handle, _: u64) -> Answer<()> {
+        // Not wanted: the mount says so to the kernel at each open.
+        Answer::ok(())
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
-        self.cached.lock().handles.remove(&handle.0);
-        self.fs.release(id, handle, flock_owner)
+        self.close(handle, move |fs| fs.release(id, handle, flock_owner))
     }
 
     fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
-        self.fs.opendir(cred, id)
+        let cred = cred.clone();
+        self.request(Lock::Free, move |fs| fs.opendir(&cred, id), |_, _, _| ())
     }
 
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
-        self.fs.readdir(id, handle, cookie, count_max, plus)
+        let call = move |fs: &Twin| fs.readdir(id, handle, cookie, count_max, plus);
+        self.request(Lock::Shared(id), call, move |c, now, entries| {
+            for entry in entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
+                if let Some(attr) = entry.attr {
+                    c.keep_name(now, id, &entry.name, &Entry { attr, valid: LISTED_VALID });
+                }
+            }
+        })
     }
 
     fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
-        self.fs.releasedir(id, handle)
+        self.close(handle, move |fs| fs.releasedir(id, handle))
     }
 
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
-        self.fs.getxattr(cred, id, name)
+        let (cred, name) = (cred.clone(), name.to_vec());
+        self.request(Lock::Free, move |fs| fs.getxattr(&cred, id, &name), |_, _, _| ())
     }
 
     fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
-        self.pass(self.fs.setxattr(cred, id, name, value, mode), move |c, _, ()| c.forget(id))
+        let (cred, name, value) = (cred.clone(), name.to_vec(), value.to_vec());
+        let call = move |fs: &Twin| fs.setxattr(&cred, id, &name, &value, mode);
+        self.request(Lock::Exclusive(id), call, move |c, _, ()| c.forget(id))
     }
 
     fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>> {
-        self.fs.listxattr(cred, id)
+        let cred = cred.clone();
+        self.request(Lock::Free, move |fs| fs.listxattr(&cred, id), |_, _, _| ())
     }
 
     fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
-        self.pass(self.fs.removexattr(cred, id, name), move |c, _, ()| c.forget(id))
+        let (cred, name) = (cred.clone(), name.to_vec());
+        let call = move |fs: &Twin| fs.removexattr(&cred, id, &name);
+        self.request(Lock::Exclusive(id), call, move |c, _, ()| c.forget(id))
     }
 
     fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
-        self.pass(self.fs.fallocate(id, handle, offset, len, mode), move |c, _, ()| {
+        let call = move |fs: &Twin| fs.fallocate(id, handle, offset, len, mode);
+        self.change(Lock::Exclusive(id), id, call, move |c, _, ()| {
             if !matches!(mode, Fallocate::Allocate | Fallocate::AllocateKeepSize) {
                 c.drop_pages(id, offset..offset + len);
             }
-            c.attributes.remove(&id);
+            c.forget(id);
         })
     }
 
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
-        self.fs.lseek(id, handle, offset, whence)
+        self.request(Lock::Exclusive(id), move |fs| fs.lseek(id, handle, offset, whence), |_, _, _| ())
     }
 
     fn copy_file_range(
@@ -415,10 +704,20 @@ impl FileSystem for Kernel {
         offset_out: u64,
         len: u64,
     ) -> Answer<u64> {
-        let copied = self.fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len);
-        self.pass(copied, move |c, _, copied| {
-            c.drop_pages(id_out, offset_out..offset_out + copied);
-            c.attributes.remove(&id_out);
+        if self.cached.lock().appends(handle_out) {
+            return Answer::err(FsError::BadHandle);
+        }
+        let kernel = self.clone();
+        Answer::later(async move {
+            let _target = kernel.locks.exclusive(id_out).await;
+            let _contents = kernel.locks.copying(id_in, id_out).await;
+            let call =
+                move |fs: &Twin| fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len);
+            let update = move |c: &mut Cached, _, copied: &u64| {
+                c.drop_pages(id_out, offset_out..offset_out + copied);
+                c.forget(id_out);
+            };
+            kernel.request(Lock::Free, call, update).await
         })
     }
 
@@ -426,15 +725,15 @@ impl FileSystem for Kernel {
         self.fs.statfs()
     }
 
-    fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
-        self.fs.getlk(id, handle, lock)
+    fn getlk(&self, _: FileId, _: Handle, _: FileLock) -> Answer<Option<FileLock>> {
+        Answer::err(FsError::NotSupported)
     }
 
-    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
-        self.fs.setlk(id, handle, lock, wait)
+    fn setlk(&self, _: FileId, _: Handle, _: FileLock, _: bool) -> Answer<()> {
+        Answer::err(FsError::NotSupported)
     }
 
     fn sync(&self) -> Answer<()> {
-        self.fs.sync()
+        self.request(Lock::Free, |fs| fs.sync(), |_, _, ()| ())
     }
 }

@@ -1,17 +1,23 @@
 //! What a worker may do, and how the seed chooses it.
 //!
 //! Operations name files by short paths over few names, and open files by slot, so that the same operation means the same on any
-//! file system and often meets what earlier ones left.
+//! file system and often meets what earlier ones left, or what others are just doing.
 
 use host::SplitMix64;
-use vfs::fs::{Fallocate, OpenFlags, RenameFlags, Seek, XattrMode};
+use vfs::fs::{Cred, Fallocate, OpenFlags, RenameFlags, Seek, XattrMode};
 
 /// Open files and directories that a worker can have at once.
 pub const SLOT_COUNT: usize = 5;
 /// Most bytes of one write or copy: below what the client makes atomic in a crash, for every geometry.
 const DATA_LEN_MAX: u64 = 400 << 10;
+/// Users besides the superuser. Each has a group of its own, and [`SHARED_GROUP`].
+pub const USER_COUNT: u32 = 2;
+const FIRST_USER: u32 = 1000;
+const SHARED_GROUP: u32 = 50;
 /// Names that most operations choose from.
-const COMMON_NAMES: u64 = 5;
+const COMMON_NAMES: u64 = 6;
+/// Those of them that mean directories more often than not.
+const DIRECTORY_NAMES: u64 = 2;
 const DEPTH_MAX: u64 = 3;
 
 /// Components, each the number of a name.
@@ -32,7 +38,10 @@ pub enum Operation {
     Copy { from: usize, offset: u64, to: usize, to_offset: u64, len: u64 },
     Fsync { slot: usize, data_only: bool },
     Truncate { path: Path, size: u64 },
+    TruncateOpen { slot: usize, size: u64 },
     Mode { path: Path, mode: u32 },
+    Owner { path: Path, uid: Option<u32>, gid: Option<u32> },
+    Access { path: Path, mask: u32 },
     MakeNode { path: Path, mode: u32 },
     MakeDirectory { path: Path, mode: u32 },
     Symlink { path: Path, target_len: usize },
@@ -48,13 +57,6 @@ pub enum Operation {
     RemoveXattr { path: Path, name: u8 },
     ListXattr { path: Path },
     Sync,
-}
-
-impl Operation {
-    /// True if everything before it is durable once it has succeeded.
-    pub fn makes_durable(&self) -> bool {
-        matches!(self, Operation::Fsync { .. } | Operation::Sync)
-    }
 }
 
 /// The bytes of a name; every seventh is as long as names can be.
@@ -78,6 +80,17 @@ pub fn data(fill: u64, len: u64) -> Vec<u8> {
     out
 }
 
+/// A user: 0 is the superuser, the others are ordinary.
+pub fn user(number: u32) -> Cred {
+    match number {
+        0 => Cred::ROOT,
+        _ => {
+            let id = FIRST_USER + number;
+            Cred { uid: id, gid: id, groups: vec![SHARED_GROUP] }
+        }
+    }
+}
+
 /// Chooses a worker's operations.
 pub struct Generator {
     random: SplitMix64,
@@ -86,17 +99,38 @@ pub struct Generator {
     fill: bool,
     /// Rest of a series of new names in one directory, which makes it split.
     series: Option<(Path, u16, u16)>,
+    /// Operations that make or open something, which come next.
+    making: u64,
 }
+
+/// A worker begins with so many operations that make or open something.
+const MAKING_AT_FIRST: u64 = 8;
 
 impl Generator {
     /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs out.
     pub fn new(seed: u64, block_size: u32, fill: bool) -> Self {
-        Generator { random: SplitMix64::new(seed), block_size: block_size.into(), fill, series: None }
+        Generator {
+            random: SplitMix64::new(seed),
+            block_size: block_size.into(),
+            fill,
+            series: None,
+            making: MAKING_AT_FIRST,
+        }
     }
 
     /// A number below `bound`, for the worker's own choices.
     pub fn below(&self, bound: u64) -> u64 {
         self.random.below(bound)
+    }
+
+    /// Nothing was open that an operation could have used: some that make or open come next.
+    pub fn want_open_files(&mut self) {
+        self.making = 3;
+    }
+
+    /// Who does the next operation.
+    pub fn choose_user(&self) -> u32 {
+        if self.fill { 0 } else { self.below(u64::from(USER_COUNT) + 1) as u32 }
     }
 
     /// The next operation.
@@ -109,13 +143,20 @@ impl Generator {
             return Operation::MakeNode { path, mode: 0o644 };
         }
         let slot = self.below(SLOT_COUNT as u64) as usize;
-        let path = self.path();
+        let mut path = self.path();
         if self.fill && !self.one_in(4) {
             let offset = self.below(400) * (DATA_LEN_MAX / self.block_size) * self.block_size;
             return Operation::Write { slot, offset, len: DATA_LEN_MAX, fill: self.below(u64::MAX) };
         }
-        match self.below(104) {
-            0..8 => Operation::Create { path, slot, mode: 0o600 + self.below(64) as u32, append: self.one_in(4) },
+        let choice = if self.making > 0 { [0, 8, 60, 64][self.below(4) as usize] } else { self.below(110) };
+        self.making = self.making.saturating_sub(1);
+        match choice {
+            0..14 | 60..64 | 70..72 => path = self.path_to(false),
+            14..16 | 64..70 | 81..83 => path = self.path_to(true),
+            _ => {}
+        }
+        match choice {
+            0..8 => Operation::Create { path, slot, mode: self.file_mode(), append: self.one_in(4) },
             8..14 => Operation::Open { path, slot, flags: self.flags() },
             14..16 => Operation::OpenDirectory { path, slot },
             16..21 => Operation::Close { slot },
@@ -149,9 +190,12 @@ impl Generator {
                 let size = self.offset() + if self.one_in(2) { self.below(9) } else { 0 };
                 Operation::Truncate { path, size }
             }
-            59..60 => Operation::Mode { path, mode: 0o400 + self.below(64) as u32 },
-            60..64 => Operation::MakeNode { path, mode: 0o644 },
-            64..70 => Operation::MakeDirectory { path, mode: 0o755 },
+            59..60 => Operation::Mode { path, mode: self.file_mode() },
+            60..64 => Operation::MakeNode { path, mode: self.file_mode() },
+            64..70 => {
+                let mode = [0o755, 0o777, 0o777, 0o1777, 0o700, 0o770][self.below(6) as usize];
+                Operation::MakeDirectory { path, mode }
+            }
             70..72 => {
                 let target_len = if self.one_in(4) { 4000 } else { 1 + self.below(60) as usize };
                 Operation::Symlink { path, target_len }
@@ -182,6 +226,17 @@ impl Generator {
             98..99 => Operation::RemoveXattr { path, name: self.below(3) as u8 },
             99..100 => Operation::ListXattr { path },
             100..102 => Operation::Sync,
+            102..103 => Operation::TruncateOpen { slot, size: self.offset() },
+            103..104 => {
+                let mode = if self.one_in(2) { 0o2777 } else { 0o700 + self.below(0o100) as u32 };
+                Operation::Mode { path, mode }
+            }
+            104..106 => {
+                let ids = [0, FIRST_USER + 1, FIRST_USER + USER_COUNT, SHARED_GROUP];
+                let id = |one_in| self.one_in(one_in).then(|| ids[self.below(4) as usize]);
+                Operation::Owner { path, uid: id(3), gid: id(2) }
+            }
+            106..108 => Operation::Access { path, mask: self.below(8) as u32 },
             _ => {
                 let first = 10 + 30 * self.below(8) as u16;
                 let dir = if self.one_in(2) { Vec::new() } else { vec![self.below(COMMON_NAMES) as u16] };
@@ -191,17 +246,37 @@ impl Generator {
         }
     }
 
+    /// Often for everybody, sometimes with set-id and sticky bits.
+    fn file_mode(&self) -> u32 {
+        match self.below(8) {
+            0 => self.below(0o10000) as u32,
+            1..4 => 0o666,
+            _ => 0o600 + self.below(64) as u32,
+        }
+    }
+
     fn one_in(&self, count: u64) -> bool {
         self.random.chance(1, count)
     }
 
+    /// A path to anything.
     fn path(&self) -> Path {
+        self.path_to(self.one_in(3))
+    }
+
+    /// A path to what is mostly a directory, or mostly not: most directories have the first names.
+    fn path_to(&self, directory: bool) -> Path {
         let depth = if self.one_in(2) { 1 } else { 1 + self.below(DEPTH_MAX) };
-        let number = |_| match self.one_in(20) {
-            true => 10 + self.below(240) as u16,
-            false => self.below(COMMON_NAMES) as u16,
+        let common = |directory| match self.below(10) {
+            0 => self.below(COMMON_NAMES),
+            _ if directory => self.below(DIRECTORY_NAMES),
+            _ => DIRECTORY_NAMES + self.below(COMMON_NAMES - DIRECTORY_NAMES),
         };
-        (0..depth).map(number).collect()
+        let number = |place| match self.one_in(20) {
+            true => 10 + self.below(240) as u16,
+            false => common(directory || place < depth) as u16,
+        };
+        (1..=depth).map(number).collect()
     }
 
     fn flags(&self) -> OpenFlags {

@@ -1,10 +1,10 @@
 //! One run: a file system on simulated disks from its creation to its last check.
 
 use crate::faults::{self, DISK_BYTES, Episode};
-use crate::history::{History, cut_of, new_model};
 use crate::kernel::Kernel;
 use crate::operation::Generator;
-use crate::session::Session;
+use crate::oracle::{Found, Oracle, new_model};
+use crate::twin::Twin;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
 use cluster::Place;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, Kind};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
-use vfs::tree::{TreeEntry, walk};
+use vfs::tree::walk;
 
 /// What a run is to be like. What is `None` follows from the seed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Of them: refused for want of space.
     pub refused_space: u64,
+    /// Of them: refused for want of a right.
+    pub refused_right: u64,
     /// Crashes, losses of power among them.
     pub crashes: u64,
     /// Losses of power.
@@ -55,6 +57,10 @@ pub struct Outcome {
     pub consensus_faults: u64,
     /// Changes of the maps that were acknowledged.
     pub map_changes: u64,
+    /// Times a worker had to wait for an inode's lock of the modelled kernel.
+    pub lock_waits: u64,
+    /// Requests to the client during which others changed something.
+    pub overlaps: u64,
     /// Answers out of the modelled kernel's cache.
     pub cache_hits: u64,
     /// Segments that the cleaner emptied.
@@ -72,11 +78,14 @@ impl Outcome {
             digest: self.digest.rotate_left(1) ^ other.digest,
             operations: self.operations + other.operations,
             refused_space: self.refused_space + other.refused_space,
+            refused_right: self.refused_right + other.refused_right,
             crashes: self.crashes + other.crashes,
             power_losses: self.power_losses + other.power_losses,
             faults: self.faults + other.faults,
             consensus_faults: self.consensus_faults + other.consensus_faults,
             map_changes: self.map_changes + other.map_changes,
+            lock_waits: self.lock_waits + other.lock_waits,
+            overlaps: self.overlaps + other.overlaps,
             cache_hits: self.cache_hits + other.cache_hits,
             cleaned: self.cleaned + other.cleaned,
             deleted: self.deleted + other.deleted,
@@ -129,8 +138,8 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
     outcome.digest = sim.digest();
     outcome.map_changes = world.map_epochs.lock().change_count;
     let shared = world.shared.lock();
-    (outcome.operations, outcome.refused_space, outcome.faults) =
-        (shared.operations, shared.refused_space, shared.faults);
+    (outcome.operations, outcome.overlaps, outcome.faults) = (shared.operations, shared.overlaps, shared.faults);
+    (outcome.refused_space, outcome.refused_right) = (shared.refused_space, shared.refused_right);
     match shared.failure.clone().or(result.err()) {
         None => Ok(outcome),
         Some(what) => Err(Failure { seed, what, command: options.command(seed) }),
@@ -188,26 +197,26 @@ async fn change_maps(machine: &Machine, epochs: &Mutex<MapEpochs>) {
     }
 }
 
-/// Removes a name and all below it.
-fn remove_all(fs: &Client, parent: FileId, name: Vec<u8>) -> BoxFuture<Result<(), FsError>> {
+/// Removes everything in a directory.
+fn remove_all_in(fs: &Client, dir: FileId) -> BoxFuture<Result<(), FsError>> {
     let fs = fs.clone();
     Box::pin(async move {
-        let attr = fs.lookup(&Cred::ROOT, parent, &name).await?.attr;
-        if attr.kind != Kind::Directory {
-            return fs.unlink(&Cred::ROOT, parent, &name).await;
-        }
-        let handle = fs.opendir(&Cred::ROOT, attr.id).await?;
+        let handle = fs.opendir(&Cred::ROOT, dir).await?;
         let mut cookie = 0;
         loop {
-            let entries = fs.readdir(attr.id, handle, cookie, 100, false).await?;
+            let entries = fs.readdir(dir, handle, cookie, 100, false).await?;
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;
             for entry in entries.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
-                remove_all(&fs, attr.id, entry.name).await?;
+                if entry.kind == Kind::Directory {
+                    remove_all_in(&fs, entry.id).await?;
+                    fs.rmdir(&Cred::ROOT, dir, &entry.name).await?;
+                } else {
+                    fs.unlink(&Cred::ROOT, dir, &entry.name).await?;
+                }
             }
         }
-        fs.releasedir(attr.id, handle).await?;
-        fs.rmdir(&Cred::ROOT, parent, &name).await
+        fs.releasedir(dir, handle).await
     })
 }
 
@@ -221,7 +230,10 @@ struct World {
     consensus: SimDisk,
     consensus_faults: faults::Consensus,
     map_epochs: Arc<Mutex<MapEpochs>>,
-    workers: Arc<Vec<Arc<Mutex<Worker>>>>,
+    /// Mode of the root directory, in which everybody works.
+    root_mode: u32,
+    workers: Vec<Arc<Mutex<Worker>>>,
+    oracle: Arc<Mutex<Oracle>>,
     shared: Arc<Mutex<Shared>>,
     episode: Episode,
     outcome: Outcome,
@@ -241,6 +253,7 @@ struct MapEpochs {
 struct Running {
     on: host::sim::Machine,
     machine: Arc<Machine>,
+    twin: Twin,
     kernel: Kernel,
 }
 
@@ -261,15 +274,10 @@ impl World {
             manager_count: 1 + random.below(2) as u16,
             store_capacity_bytes: Some(STORE_BYTES + random.below(3) * (8 << 20)),
         };
-        let workers = (0..1 + random.below(3)).map(|index| {
-            let history = History {
-                top: format!("w{index}").into(),
-                base: new_model(create.block_size),
-                done: Vec::new(),
-                durable: 0,
-            };
+        let root_mode = if random.chance(1, 2) { 0o777 } else { 0o1777 };
+        let workers = (0..1 + random.below(4)).map(|index| {
             let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size, options.fill);
-            Arc::new(Mutex::new(Worker { history, generator, number: 0 }))
+            Arc::new(Mutex::new(Worker { generator, number: 0 }))
         });
         World {
             sim: sim.clone(),
@@ -279,7 +287,9 @@ impl World {
             consensus: SimDisk::new(sim, DISK_BYTES),
             consensus_faults: faults::Consensus::default(),
             map_epochs: Arc::new(Mutex::new(MapEpochs { known: 1, asked: 1, change_count: 0 })),
-            workers: Arc::new(workers.collect()),
+            root_mode,
+            workers: workers.collect(),
+            oracle: Arc::new(Mutex::new(Oracle::new(&new_model(create.block_size, root_mode)))),
             shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
             episode: Episode::default(),
             outcome: Outcome::default(),
@@ -342,8 +352,14 @@ impl World {
         if self.options.crashes && self.random.chance(1, 8) {
             on.crash_after(1 + self.random.below(2000));
         }
-        let running = self.start(&on).await?;
-        self.settle_history(&running).await?;
+        let mut running = self.start(&on).await?;
+        self.settle(&running).await?;
+        if self.random.chance(2, 3) {
+            // Finding out what is there has brought all of it into memory.
+            on.crash();
+            let on = self.sim.machine("one");
+            running = self.start(&on).await?;
+        }
         self.work(&running).await?;
         if self.shared.lock().failure.is_some() {
             return Ok(());
@@ -366,12 +382,12 @@ impl World {
         let share = 1 + self.random.below(self.options.operations.div_ceil(self.workers.len() as u64));
         let clock = on.host().clock;
         let tasks = self.workers.iter().enumerate().map(|(index, worker)| {
-            let desk = Desk { worker: worker.clone(), index, all: self.workers.clone(), shared: self.shared.clone() };
+            let desk = Desk { worker: worker.clone(), index, shared: self.shared.clone() };
             on.run(desk.work(Arc::new(running.kernel.clone()), clock.clone(), share))
         });
         let work = join_all(tasks.collect());
         let pause = Duration::from_millis(self.random.below(3000));
-        let fs: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
+        let fs: Arc<dyn FileSystem> = Arc::new(running.twin.clone());
         let reading =
             self.random.chance(1, 3).then(|| on.run(read_along(fs, clock.clone(), self.shared.clone(), pause)));
         let trouble = self.trouble(running, clock.clone());
@@ -384,6 +400,7 @@ impl World {
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
         self.outcome.cache_hits += running.kernel.hits();
+        self.outcome.lock_waits += running.kernel.lock_waits();
         ended?;
         Ok(())
     }
@@ -452,7 +469,6 @@ impl World {
         let work = async move { cluster::machine::create(&host, &places, &consensus, create).await.map_err(failed) };
         self.on_machine(on, "create", work).await??;
         let running = self.start_without(on, &[]).await?;
-        self.prepare_workers(&running).await?;
         self.stop(&running).await?;
         self.created = true;
         Ok(())
@@ -461,7 +477,7 @@ impl World {
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
         let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
         let places: Vec<Place> = self.disks.iter().enumerate().map(mount).map(Place::from).collect();
-        let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let run = Run { cache_bytes: CACHE_BYTES, root_mode: self.root_mode, root_uid: 0, root_gid: 0 };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let host = on.host();
         let work = async move {
@@ -480,8 +496,10 @@ impl World {
             }
             epochs.known = found;
         }
-        let kernel = Kernel::new(Arc::new(machine.client.clone()), on.host().clock);
-        Ok(Running { on: on.clone(), machine, kernel })
+        let client: Arc<dyn FileSystem> = Arc::new(machine.client.clone());
+        let twin = Twin::new(client, self.oracle.clone(), self.shared.clone(), on.host().clock);
+        let kernel = Kernel::new(twin.clone(), on.host());
+        Ok(Running { on: on.clone(), machine, twin, kernel })
     }
 
     async fn stop(&self, running: &Running) -> Result<(), End> {
@@ -495,10 +513,9 @@ impl World {
             }
             return Ok(());
         }
-        for worker in self.workers.iter() {
-            let history = &mut worker.lock().history;
-            history.durable = history.done.len();
-        }
+        let mut oracle = self.oracle.lock();
+        let all = oracle.mark();
+        oracle.durable_up_to(all);
         Ok(())
     }
 
@@ -514,54 +531,17 @@ impl World {
         }
     }
 
-    async fn tree(&self, running: &Running) -> Result<Vec<TreeEntry>, End> {
-        let client: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
-        let work = async move { walk(&*client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
-        self.on_machine(&running.on, "reading the tree", work).await?
-    }
-
     /// After a start: finds what the crash left, and goes on from there.
-    async fn settle_history(&mut self, running: &Running) -> Result<(), End> {
-        let tree = self.tree(running).await?;
-        let mut taken = Vec::new();
-        for worker in self.workers.iter() {
-            let block_size = self.create.block_size;
-            let empty =
-                |top: &[u8]| History { top: top.to_vec(), base: new_model(block_size), done: Vec::new(), durable: 0 };
-            let mut worker = worker.lock();
-            let empty = empty(&worker.history.top);
-            taken.push(std::mem::replace(&mut worker.history, empty));
-        }
-        let cut = cut_of(&taken.iter().collect::<Vec<_>>(), &tree).await.map_err(failed)?;
-        self.say(|| {
-            let parts = taken.iter().zip(&cut).map(|(h, c)| format!("{}<={c}<={}", h.durable, h.done.len()));
-            format!("recovered {}", parts.collect::<Vec<_>>().join(", "))
-        });
-        for (history, count) in taken.iter_mut().zip(cut) {
-            history.keep(count).await;
-        }
-        for (worker, history) in self.workers.iter().zip(taken) {
-            worker.lock().history = history;
-        }
+    async fn settle(&mut self, running: &Running) -> Result<(), End> {
+        let client = running.machine.client.clone();
+        let work = async move { Found::of(&client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
+        let found = self.on_machine(&running.on, "reading the tree", work).await??;
+        let fresh = Oracle::new(&new_model(self.create.block_size, self.root_mode));
+        let mut oracle = std::mem::replace(&mut *self.oracle.lock(), fresh);
+        let (durable, found, made) = oracle.recover(&found).await.map_err(failed)?;
+        *self.oracle.lock() = oracle;
+        self.say(|| format!("recovered {durable}<={found}<={made}"));
         Ok(())
-    }
-
-    /// Makes the workers' directories, durably.
-    async fn prepare_workers(&self, running: &Running) -> Result<(), End> {
-        let client: Arc<dyn FileSystem> = Arc::new(running.machine.client.clone());
-        for worker in self.workers.iter() {
-            let (top, base) = {
-                let history = &mut worker.lock().history;
-                history.base = new_model(self.create.block_size);
-                (history.top.clone(), history.base.clone())
-            };
-            Session::new(Arc::new(base), top.clone()).prepare().await.map_err(failed)?;
-            let session = Session::new(client.clone(), top);
-            let work = async move { session.prepare().await };
-            self.on_machine(&running.on, "mkdir", work).await?.map_err(failed)?;
-        }
-        let work = async move { client.sync().await };
-        self.on_machine(&running.on, "sync", work).await?.map_err(failed)
     }
 
     /// Ends all faults and restores redundancy.
@@ -570,7 +550,7 @@ impl World {
         self.episode.end(&self.disks);
         let on = self.sim.machine("one");
         let running = self.start_without(&on, &[]).await?;
-        self.settle_history(&running).await?;
+        self.settle(&running).await?;
         self.scrub(&running).await?;
         self.stop(&running).await
     }
@@ -606,7 +586,7 @@ impl World {
             self.say(|| format!("check without {missing:?}"));
             let on = self.sim.machine("one");
             let running = self.start_without(&on, &missing).await?;
-            self.settle_history(&running).await?;
+            self.settle(&running).await?;
             let machine = running.machine.clone();
             let work = async move {
                 machine.client.settle().await;
@@ -627,38 +607,22 @@ impl World {
 
     /// Removes everything, after which there is space again.
     async fn empty(&mut self, running: &Running) -> Result<(), End> {
-        let tops = self.workers.iter().map(|worker| worker.lock().history.top.clone()).collect::<Vec<_>>();
         let (client, random) = (running.machine.client.clone(), SplitMix64::new(self.random.below(u64::MAX)));
         let work = async move {
-            for top in &tops {
-                remove_all(&client, FileId::ROOT, top.clone()).await?;
+            remove_all_in(&client, FileId::ROOT).await?;
+            let flags = OpenFlags { write: true, ..OpenFlags::default() };
+            let (entry, handle) = client.create(&Cred::ROOT, FileId::ROOT, b"again", 0o644, 0, flags).await?;
+            for offset in 0..60 {
+                let data = crate::operation::data(random.below(u64::MAX), 200_000);
+                client.write(&Cred::ROOT, entry.attr.id, handle, offset * 200_000, &data).await?;
             }
-            for top in tops {
-                let session = Session::new(Arc::new(client.clone()), top.clone());
-                session.prepare().await?;
-                let parent = client.lookup(&Cred::ROOT, FileId::ROOT, &top).await?.attr.id;
-                let flags = OpenFlags { write: true, ..OpenFlags::default() };
-                let (entry, handle) = client.create(&Cred::ROOT, parent, b"again", 0o644, 0, flags).await?;
-                for offset in 0..20 {
-                    let data = crate::operation::data(random.below(u64::MAX), 200_000);
-                    client.write(&Cred::ROOT, entry.attr.id, handle, offset * 200_000, &data).await?;
-                }
-                client.fsync(entry.attr.id, handle, false).await?;
-                client.release(entry.attr.id, handle, None).await?;
-                remove_all(&client, parent, b"again".to_vec()).await?;
-            }
-            Ok(())
+            client.fsync(entry.attr.id, handle, false).await?;
+            client.release(entry.attr.id, handle, None).await?;
+            remove_all_in(&client, FileId::ROOT).await
         };
         let result: Result<(), FsError> = self.on_machine(&running.on, "emptying", work).await?;
         result.map_err(|e| failed(format!("no space after everything was removed: {e}")))?;
-        for worker in self.workers.iter() {
-            let base = new_model(self.create.block_size);
-            let top = worker.lock().history.top.clone();
-            Session::new(Arc::new(base.clone()), top).prepare().await.map_err(failed)?;
-            let history = &mut worker.lock().history;
-            history.base = base;
-            history.done.clear();
-        }
+        *self.oracle.lock() = Oracle::new(&new_model(self.create.block_size, self.root_mode));
         Ok(())
     }
 }

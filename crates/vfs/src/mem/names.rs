@@ -1,7 +1,7 @@
 //! Operations on names: making, linking, removing and renaming, and listing.
 
 use super::blocks::Blocks;
-use super::state::{Body, COOKIE_DOT, COOKIE_DOT_DOT, Directory, State};
+use super::state::{Body, COOKIE_DOT, COOKIE_DOT_DOT, Directory, Node, State};
 use crate::acl;
 use crate::fs::{Cred, DirEntry, Entry, Handle, LINK_COUNT_MAX, NewNode, OpenFlags, RenameFlags, SYMLINK_LEN_MAX};
 use crate::perm;
@@ -228,6 +228,11 @@ impl State {
         if flags.no_replace && flags.exchange {
             return Err(FsError::InvalidArgument);
         }
+        for dir in [parent, new_parent] {
+            let node = self.node(dir)?;
+            node.directory()?;
+            node.check(cred, perm::EXECUTE)?;
+        }
         let source = self.find(cred, parent, name)?;
         let target = self.find_free(cred, new_parent, new_name)?;
         if is_dots(name) || is_dots(new_name) {
@@ -273,7 +278,7 @@ impl State {
         Ok(())
     }
 
-    /// Rights and types of a rename whose both names were found.
+    /// Rights and types of a rename whose both names were found, in Linux's order.
     fn may_rename(
         &self,
         cred: &Cred,
@@ -282,29 +287,30 @@ impl State {
         exchange: bool,
     ) -> Result<(), FsError> {
         let from = self.node(source)?;
+        let is_dir = |node: &Node| node.fixed.kind == Kind::Directory;
         perm::may_delete(cred, &self.node(parent)?.subject(), from.fixed.uid)?;
         let new_dir = self.node(new_parent)?.subject();
-        let from_is_dir = from.fixed.kind == Kind::Directory;
-        if let Some(target) = target {
-            let to = self.node(target)?;
-            perm::may_delete(cred, &new_dir, to.fixed.uid)?;
-            let to_is_dir = to.fixed.kind == Kind::Directory;
-            if exchange {
-                if to_is_dir && parent != new_parent {
-                    to.check(cred, perm::WRITE)?;
-                }
-            } else if from_is_dir {
-                if !to.directory()?.entries.is_empty() {
-                    return Err(FsError::NotEmpty);
-                }
-            } else if to_is_dir {
-                return Err(FsError::IsADirectory);
-            }
-        } else {
-            perm::may_create(cred, &new_dir)?;
+        let to = target.map(|target| self.node(target)).transpose()?;
+        match to {
+            Some(to) => perm::may_delete(cred, &new_dir, to.fixed.uid)?,
+            None => perm::may_create(cred, &new_dir)?,
         }
-        // Its `..` changes.
-        if from_is_dir && parent != new_parent { from.check(cred, perm::WRITE) } else { Ok(()) }
+        let replaced = to.filter(|_| !exchange);
+        match replaced.map(is_dir) {
+            Some(false) if is_dir(from) => return Err(FsError::NotADirectory),
+            Some(true) if !is_dir(from) => return Err(FsError::IsADirectory),
+            _ => {}
+        }
+        if parent != new_parent {
+            // The `..` of what moves changes.
+            for moved in [Some(from), to.filter(|_| exchange)].into_iter().flatten().filter(|node| is_dir(node)) {
+                moved.check(cred, perm::WRITE)?;
+            }
+        }
+        match replaced {
+            Some(replaced) if is_dir(replaced) && !replaced.directory()?.entries.is_empty() => Err(FsError::NotEmpty),
+            _ => Ok(()),
+        }
     }
 
     /// The name of `id` is in `to` now: its ctime, its `..`, and the link that `..` is.

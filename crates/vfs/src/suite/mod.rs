@@ -44,7 +44,7 @@ checks! {
     links: hard_links_are_one_file, directories_have_no_hard_links, symlinks_keep_their_target,
         special_files_are_made, unlinked_files_live_while_open;
     renames: rename_moves, rename_replaces, rename_between_links_of_one_file_does_nothing, rename_can_refuse_to_replace,
-        rename_exchanges, rename_makes_no_loops, rename_checks_kinds;
+        rename_exchanges, rename_makes_no_loops, rename_checks_kinds, rename_refuses_in_linuxs_order;
     listing: listing_has_each_name_once, listing_goes_on_at_any_cookie, listing_is_stable_under_changes,
         listing_of_handles_only;
     data: reads_see_writes, gaps_read_as_zeroes, files_may_be_huge, truncate_cuts_and_extends, append_goes_to_the_end,

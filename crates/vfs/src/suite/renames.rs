@@ -63,6 +63,8 @@ pub(super) async fn rename_between_links_of_one_file_does_nothing(t: Ctx) {
     t.file(dir, "inside", b"").await;
     ok!(t.rename(&SU, ROOT, b"dir", ROOT, b"dir", PLAIN));
     assert!(t.exists(dir, "inside").await);
+    ok!(t.rename(&user(9), ROOT, b"a", ROOT, b"b", PLAIN));
+    ok!(t.rename(&user(9), ROOT, b"dir", ROOT, b"dir", PLAIN));
 }
 
 pub(super) async fn rename_can_refuse_to_replace(t: Ctx) {
@@ -126,4 +128,22 @@ pub(super) async fn rename_checks_kinds(t: Ctx) {
     refuses!(t.rename(&SU, ROOT, b"dir", ROOT, b"full", PLAIN), NotEmpty);
     assert_eq!(t.id(ROOT, "dir").await, dir);
     assert_eq!(t.attr(ROOT).await.nlink, 4);
+}
+
+pub(super) async fn rename_refuses_in_linuxs_order(t: Ctx) {
+    let (a, b) = (t.dir(ROOT, "a", 0o777).await, t.dir(ROOT, "b", 0o777).await);
+    let closed = t.dir(ROOT, "closed", 0o700).await;
+    let u = user(9);
+    // Search permission on both directories, then names, rights on the names, kinds, write permission on what moves, contents.
+    refuses!(t.rename(&u, a, b"absent", closed, b"x", PLAIN), AccessDenied);
+    t.dir(a, "theirs", 0o755).await;
+    t.file(b, "file", b"").await;
+    refuses!(t.rename(&u, a, b"theirs", ROOT, b"closed", PLAIN), AccessDenied);
+    refuses!(t.rename(&u, a, b"theirs", b, b"file", PLAIN), NotADirectory);
+    let full = t.dir(b, "full", 0o777).await;
+    t.file(full, "inside", b"").await;
+    refuses!(t.rename(&u, a, b"theirs", b, b"full", PLAIN), AccessDenied);
+    refuses!(t.rename(&u, b, b"file", b, b"full", PLAIN), IsADirectory);
+    ok!(t.mkdir(&u, a, b"mine", 0o755, 0));
+    refuses!(t.rename(&u, a, b"mine", b, b"full", PLAIN), NotEmpty);
 }
