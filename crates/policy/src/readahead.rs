@@ -13,8 +13,9 @@ pub const WINDOW_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Whoever reads so much ahead reads a long file from one end to the other.
 const STREAM_WINDOW_BYTES_MIN: u64 = 1024 * 1024;
 /// How far from where the reader was expected a read may begin and still belong to the sequence: kernels send the reads of one
-/// sequential reader several at a time, and these arrive in any order.
-const DISORDER_BYTES_MAX: u64 = 256 * 1024;
+/// sequential reader several at a time, and these arrive in any order. At least so many bytes, and so many times its length.
+const DISORDER_BYTES_MIN: u64 = 256 * 1024;
+const DISORDER_READS: u64 = 4;
 
 /// Detects sequential reading of one open file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,7 +49,7 @@ impl Window {
     /// at or after the end of the read and may exceed the file: the caller clips it.
     pub fn on_read(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(len);
-        if offset.abs_diff(self.expected) > DISORDER_BYTES_MAX {
+        if offset.abs_diff(self.expected) > DISORDER_BYTES_MIN.max(len.saturating_mul(DISORDER_READS)) {
             *self = Window { expected: end, fetched: end, window: WINDOW_BYTES_MIN };
             return None;
         }
@@ -108,6 +109,17 @@ mod tests {
         assert_eq!(w.on_read(128 * KIB, 128 * KIB), None);
         assert!(w.window > grown);
         assert_eq!(w.expected, 384 * KIB);
+    }
+
+    #[test]
+    fn long_reads_may_be_as_much_out_of_order_as_kernels_send_them() {
+        let mut w = Window::new();
+        for i in [0, 3, 1, 2, 5, 4, 7, 6, 9, 8] {
+            w.on_read(i * 1024 * KIB, 1024 * KIB);
+        }
+        assert!(w.is_stream());
+        assert_eq!(w.on_read(20 * 1024 * KIB, 4 * KIB), None);
+        assert!(!w.is_stream());
     }
 
     #[test]
