@@ -4,7 +4,7 @@
 //! segment is applied by recovery whole or not at all, and in order; therefore what a crash leaves is always the state after
 //! some prefix of the operations. The dirty set never outgrows one segment: an operation that would make it so cuts first.
 
-use crate::cache::DataCache;
+use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
 use crate::fetch::UnderWay;
 use crate::inode::Inode;
@@ -27,6 +27,8 @@ use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time
 
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
+/// Most of them that fetch into the streams' part of the cache, which may be too small for one read, or for all that share it.
+const STREAM_ATTEMPTS_MAX: usize = 3;
 /// Most payload on its way to the stores before writers wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 /// The same, and most in one segment, while somebody syncs: he waits for what others have written before, in the segment and on the
@@ -198,7 +200,12 @@ impl Core {
         mut attempt: impl FnMut(&Arc<Core>) -> Attempt<T>,
     ) -> Result<T, FsError> {
         let mut space_waits = 0;
-        for _ in 0..ATTEMPTS_MAX {
+        for count in 0..ATTEMPTS_MAX {
+            if let Miss::Data(_, _, expect) = &mut miss
+                && count >= STREAM_ATTEMPTS_MAX
+            {
+                *expect = Expect::Reuse;
+            }
             if miss == Miss::Space {
                 space_waits += 1;
                 if space_waits > 2 {
