@@ -203,14 +203,14 @@ impl Opened {
         self.direct.as_ref().filter(|_| wanted)
     }
 
-    /// Reads straight from the disk, whole sectors. `None` where that cannot be done, or ends before it should; reading through
+    /// Reads straight from the disk, whole pages. `None` where that cannot be done, or ends before it should; reading through
     /// the page cache will tell why.
     fn read_direct(&self, offset: u64, len: usize) -> Option<Bytes> {
         let direct = self.direct_for(len)?;
-        let skip = (offset % SECTOR_LEN as u64) as usize;
-        let mut buffer = AlignedBuffer::with_room((skip + len).checked_next_multiple_of(SECTOR_LEN)?);
+        let skip = (offset % PAGE_LEN as u64) as usize;
+        let mut buffer = AlignedBuffer::with_room((skip + len).checked_next_multiple_of(PAGE_LEN)?);
         let room = buffer.remaining_mut();
-        // One call: where the file ends within a sector, a second would have to begin there.
+        // One call: where the file ends within a page, a second would have to begin there.
         match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
             Ok(_) if buffer.len() >= skip + len => Some(buffer.freeze().slice(skip..skip + len)),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
