@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stripe::StripeError;
 use types::{ClientId, FileId, SegmentId};
-use vfs::fs::{Cred, FileSystem, Handle, OpenFlags};
+use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
 
 const STORE_BYTES: u64 = 256 << 20;
 const RUN: Run = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
@@ -128,4 +128,25 @@ fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place(
     rig.stores.iter().for_each(|disk| disk.hang(false));
     rig.sim.run_for(Duration::from_secs(60));
     rig.check(machine, &contents());
+}
+
+/// A file was cut in the middle of a block, and before that was committed, the cleaner moved the block: the cut named the block's
+/// old address, and the segment there had been deleted.
+#[test]
+fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
+    const KEPT: u32 = 1_000;
+    let rig = Rig::new(2);
+    let machine = rig.start();
+    let client = &machine.client;
+    rig.sim.block_on(async {
+        let old = rig.place(&machine).await;
+        let cuts = client.status().last_cut;
+        let set = SetAttr { size: Some(KEPT.into()), ..SetAttr::default() };
+        client.setattr(&Cred::ROOT, rig.file, None, set).await.expect("truncate");
+        machine.maintenance.clean().await.expect("clean");
+        assert_eq!(machine.stripe.info(old).await, Err(StripeError::SegmentNotFound(old)), "moved");
+        assert_eq!(client.status().last_cut, cuts, "committed before the move");
+        client.sync().await.expect("sync");
+    });
+    rig.check(machine, &contents()[..KEPT as usize]);
 }
