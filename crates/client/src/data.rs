@@ -233,6 +233,7 @@ impl Core {
 
     pub(crate) fn try_fallocate(
         &self,
+        cred: &Cred,
         id: FileId,
         handle: Handle,
         offset: u64,
@@ -252,6 +253,7 @@ impl Core {
         }
         let end = offset.checked_add(len).filter(|e| *e <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)?;
         let size = inode.record.size;
+        let mode_after = perm::mode_after_write(cred, &subject(inode));
         self.mapped(s, id)?;
         let zeroes = matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize);
         let grows = matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size;
@@ -260,11 +262,12 @@ impl Core {
         } else {
             self.admit(s, if grows { len.min(1 << 20) } else { 0 }, !grows)?;
         }
-        if !zeroes && !grows {
+        if !zeroes && !grows && mode_after.is_none() {
             return Ok(());
         }
         let now = self.wall();
         if let Some(inode) = s.inodes.get_mut(&id) {
+            inode.record.mode = mode_after.unwrap_or(inode.record.mode);
             if grows {
                 inode.record.size = end;
             }

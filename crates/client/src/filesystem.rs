@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
-    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags, RenameFlags,
-    Seek, SetAttr, XattrMode,
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::locks::WaiterId;
 
@@ -258,9 +258,10 @@ impl FileSystem for Client {
         })
     }
 
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
-        self.core.answer(self.core.try_fallocate(id, handle, offset, len, mode), || {
-            move |core| core.try_fallocate(id, handle, offset, len, mode)
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.core.answer(self.core.try_fallocate(cred, id, handle, offset, len, mode), || {
+            let cred = cred.clone();
+            move |core| core.try_fallocate(&cred, id, handle, offset, len, mode)
         })
     }
 
@@ -270,46 +271,37 @@ impl FileSystem for Client {
         })
     }
 
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64> {
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
         let rights = {
             let s = &mut *self.core.state.lock();
-            let readable = s.handle(id_in, handle_in).map(|open| open.flags.read);
+            let readable = s.handle(from.id, from.handle).map(|open| open.flags.read);
             // As copy_file_range(2) has it: not to a handle that appends.
-            let writable = s.handle(id_out, handle_out).map(|open| open.flags.write && !open.flags.append);
+            let writable = s.handle(to.id, to.handle).map(|open| open.flags.write && !open.flags.append);
             readable.and_then(|r| Ok(r && writable?))
         };
         if !matches!(rights, Ok(true)) {
             return Answer::err(FsError::BadHandle);
         }
-        if offset_in.checked_add(len).is_none() || offset_out.checked_add(len).is_none() {
+        if from.offset.checked_add(len).is_none() || to.offset.checked_add(len).is_none() {
             return Answer::err(FsError::Overflow);
         }
-        let fs = self.clone();
+        let (fs, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
             // What the copy itself adds to the file is not copied.
-            let size = fs.getattr(id_in).await?.attr.size;
-            let len = len.min(size.saturating_sub(offset_in));
-            if id_in == id_out && offset_in < offset_out + len && offset_out < offset_in + len {
+            let size = fs.getattr(from.id).await?.attr.size;
+            let len = len.min(size.saturating_sub(from.offset));
+            if from.id == to.id && from.offset < to.offset + len && to.offset < from.offset + len {
                 return Err(FsError::InvalidArgument);
             }
             let mut done = 0;
             while done < len {
                 let part = (len - done).min(fs.core.write_len_max as u64) as u32;
                 let copied = async {
-                    let bytes = fs.read(id_in, handle_in, offset_in + done, part).await?;
+                    let bytes = fs.read(from.id, from.handle, from.offset + done, part).await?;
                     if bytes.is_empty() {
                         return Ok(0);
                     }
-                    fs.write(&Cred::ROOT, id_out, handle_out, offset_out + done, &bytes).await
+                    fs.write(&cred, to.id, to.handle, to.offset + done, &bytes).await
                 };
                 match copied.await {
                     Ok(0) => break,

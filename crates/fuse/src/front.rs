@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use types::{Answer, FileId, FsError, Kind};
-use vfs::fs::{Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
+use vfs::fs::{At, Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
 
 /// Requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
@@ -401,7 +401,7 @@ impl Filesystem for FrontEnd {
 
     fn fallocate(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -410,7 +410,7 @@ impl Filesystem for FrontEnd {
         reply: ReplyEmpty,
     ) {
         let call = |fs: &dyn FileSystem| match convert::fallocate_mode(mode) {
-            Some(mode) => fs.fallocate(file_id(ino), Handle(fh.0), offset, length, mode),
+            Some(mode) => fs.fallocate(&self.cred(req), file_id(ino), Handle(fh.0), offset, length, mode),
             None => Answer::err(FsError::NotSupported),
         };
         self.answer(Op::Fallocate, reply, call, send_ok);
@@ -427,7 +427,7 @@ impl Filesystem for FrontEnd {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        req: &Request,
         ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -442,16 +442,9 @@ impl Filesystem for FrontEnd {
             if !flags.is_empty() {
                 return Answer::err(FsError::InvalidArgument);
             }
-            let (from, to) = (file_id(ino_in), file_id(ino_out));
-            fs.copy_file_range(
-                from,
-                Handle(fh_in.0),
-                offset_in,
-                to,
-                Handle(fh_out.0),
-                offset_out,
-                len.min(COPY_MAX_BYTES),
-            )
+            let from = At { id: file_id(ino_in), handle: Handle(fh_in.0), offset: offset_in };
+            let to = At { id: file_id(ino_out), handle: Handle(fh_out.0), offset: offset_out };
+            fs.copy_file_range(&self.cred(req), from, to, len.min(COPY_MAX_BYTES))
         };
         self.answer(Op::CopyFileRange, reply, call, |reply, copied| {
             reply.written(u32::try_from(copied).unwrap_or(u32::MAX));

@@ -161,6 +161,55 @@ fn set_id_bits_are_lost_by_changes_of_others() {
     });
 }
 
+/// Runs `f`, which must only make system calls, as a user without supplementary groups; true if it returned no error.
+fn as_user(f: impl FnOnce() -> i64) -> bool {
+    let code = in_child(|| {
+        // SAFETY: plain system calls; libc's functions would look for other threads, of which a child has none.
+        let denied = unsafe {
+            libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>())
+                | libc::syscall(libc::SYS_setgid, USER)
+                | libc::syscall(libc::SYS_setuid, USER)
+        };
+        if denied != 0 { 2 } else { u8::from(f() < 0) }
+    });
+    assert_ne!(code, 2, "cannot become a user");
+    code == 0
+}
+
+/// With `FUSE_HANDLE_KILLPRIV_V2`, Linux leaves it to the file system to clear them here too, and says nothing in the request.
+#[test]
+fn regression_set_id_bits_are_lost_by_copies_and_allocations_of_others() {
+    for_everyone(|m| {
+        put(&m.path("f"), 0, 0, 0o6777);
+        put(&m.path("from"), 0, 0, 0o644);
+        let (file, from) = (open(&m.path("f")), File::open(m.path("from")).unwrap());
+        let (fd, fd_from) = (file.as_raw_fd(), from.as_raw_fd());
+        // SAFETY: the descriptors are open, and offsets of NULL are those of the files.
+        let copy = || unsafe {
+            let none = std::ptr::null_mut();
+            libc::copy_file_range(fd_from, none, fd, none, 1, 0) as i64
+        };
+        // SAFETY: the descriptor is open.
+        let allocate = |mode| move || unsafe { libc::fallocate(fd, mode, 0, 100).into() };
+        let mode = || fs::metadata(m.path("f")).unwrap().mode() & 0o7777;
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let changes: [(&str, &dyn Fn() -> i64); 5] = [
+            ("copy", &copy),
+            ("keep size", &allocate(libc::FALLOC_FL_KEEP_SIZE)),
+            ("allocate", &allocate(0)),
+            ("hole", &allocate(hole)),
+            ("zero", &allocate(libc::FALLOC_FL_ZERO_RANGE)),
+        ];
+        for (name, change) in changes {
+            assert!(change() >= 0, "{name}");
+            assert_eq!(mode(), 0o6777, "{name} by root");
+            assert!(as_user(change), "{name}");
+            assert_eq!(mode(), 0o777, "{name} by a user");
+            set(&m.path("f"), 0, 0, 0o6777);
+        }
+    });
+}
+
 /// fcntl(2) with a lock of the whole file.
 fn posix_lock(file: &File, command: i32, kind: i32) -> Result<libc::flock, i32> {
     let kind = kind as libc::c_short;

@@ -42,6 +42,17 @@ impl Cred {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
+/// A place in an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct At {
+    /// The file.
+    pub id: FileId,
+    /// How it is open.
+    pub handle: Handle,
+    /// Bytes from its beginning.
+    pub offset: u64,
+}
+
 /// A found or made directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -280,21 +291,13 @@ pub trait FileSystem: Send + Sync + 'static {
     fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>>;
     fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()>;
 
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()>;
+    /// Clears set-id bits as [`write`](Self::write) does, in every mode, as Linux does.
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()>;
     /// ENXIO beyond the end, or when no data follows.
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64>;
-    /// Copies up to `len` bytes between files; returns how many. EINVAL when ranges of one file overlap.
-    #[allow(clippy::too_many_arguments)]
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64>;
+    /// Copies up to `len` bytes between files; returns how many. EINVAL when ranges of one file overlap. Clears set-id bits of
+    /// the target as [`write`](Self::write) does.
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64>;
     fn statfs(&self) -> Answer<FsStat>;
     /// The first lock that stands in the way of `lock`, if any.
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>>;

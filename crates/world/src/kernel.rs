@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind};
 use vfs::fs::{
-    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
     SetAttr, XattrMode,
 };
 use vfs::perm::{self, Subject};
@@ -680,8 +680,9 @@ impl FileSystem for Kernel {
         self.request(Lock::Exclusive(id), call, move |c, _, ()| c.forget(id))
     }
 
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
-        let call = move |fs: &Twin| fs.fallocate(id, handle, offset, len, mode);
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        let cred = cred.clone();
+        let call = move |fs: &Twin| fs.fallocate(&cred, id, handle, offset, len, mode);
         self.change(Lock::Exclusive(id), id, call, move |c, _, ()| {
             if !matches!(mode, Fallocate::Allocate | Fallocate::AllocateKeepSize) {
                 c.drop_pages(id, offset..offset + len);
@@ -694,28 +695,18 @@ impl FileSystem for Kernel {
         self.request(Lock::Exclusive(id), move |fs| fs.lseek(id, handle, offset, whence), |_, _, _| ())
     }
 
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        if self.cached.lock().appends(handle_out) {
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        if self.cached.lock().appends(to.handle) {
             return Answer::err(FsError::BadHandle);
         }
-        let kernel = self.clone();
+        let (kernel, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
-            let _target = kernel.locks.exclusive(id_out).await;
-            let _contents = kernel.locks.copying(id_in, id_out).await;
-            let call =
-                move |fs: &Twin| fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len);
+            let _target = kernel.locks.exclusive(to.id).await;
+            let _contents = kernel.locks.copying(from.id, to.id).await;
+            let call = move |fs: &Twin| fs.copy_file_range(&cred, from, to, len);
             let update = move |c: &mut Cached, _, copied: &u64| {
-                c.drop_pages(id_out, offset_out..offset_out + copied);
-                c.forget(id_out);
+                c.drop_pages(to.id, to.offset..to.offset + copied);
+                c.forget(to.id);
             };
             kernel.request(Lock::Free, call, update).await
         })

@@ -3,7 +3,7 @@
 use crate::operation::{Operation, Path, SLOT_COUNT, data, name};
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, Kind};
-use vfs::fs::{Cred, FileSystem, Handle, NewNode, OpenFlags, SetAttr};
+use vfs::fs::{At, Cred, FileSystem, Handle, NewNode, OpenFlags, SetAttr};
 
 /// What an operation answered, for whoever reads about it: the [`Oracle`](crate::oracle::Oracle) has compared it already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,17 +118,16 @@ impl Session {
             }
             Allocate { slot, offset, len, mode } => {
                 let Some((id, handle)) = self.file(*slot) else { return Ok(Seen::Skipped) };
-                fs.fallocate(id, handle, *offset, *len, *mode).await?.into()
+                fs.fallocate(cred, id, handle, *offset, *len, *mode).await?.into()
             }
             Seek { slot, offset, whence } => {
                 let Some((id, handle)) = self.file(*slot) else { return Ok(Seen::Skipped) };
                 Seen::Count(fs.lseek(id, handle, *offset, *whence).await?)
             }
             Copy { from, offset, to, to_offset, len } => {
-                let (Some((id, handle)), Some((id_to, handle_to))) = (self.file(*from), self.file(*to)) else {
-                    return Ok(Seen::Skipped);
-                };
-                Seen::Count(fs.copy_file_range(id, handle, *offset, id_to, handle_to, *to_offset, *len).await?)
+                let at = |(id, handle), offset: &u64| At { id, handle, offset: *offset };
+                let (Some(from), Some(to)) = (self.file(*from), self.file(*to)) else { return Ok(Seen::Skipped) };
+                Seen::Count(fs.copy_file_range(cred, at(from, offset), at(to, to_offset), *len).await?)
             }
             Truncate { path, size } => {
                 let id = self.find(cred, path).await?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{
-    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
     SetAttr, XattrMode,
 };
 
@@ -394,11 +394,12 @@ impl FileSystem for Twin {
         })
     }
 
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        let c = cred.clone();
         let request = Request("fallocate", id, format!("{offset}+{len} {mode:?}"));
-        self.compared(request, self.fs.fallocate(id, handle, offset, len, mode), move |o, real| {
+        self.compared(request, self.fs.fallocate(cred, id, handle, offset, len, mode), move |o, real| {
             let (id, handle) = (o.id(id), o.handle(handle));
-            Oracle::same(real, o.change(true, move |m| m.fallocate(id, handle, offset, len, mode)))
+            Oracle::same(real, o.change(true, move |m| m.fallocate(&c, id, handle, offset, len, mode)))
         })
     }
 
@@ -410,23 +411,12 @@ impl FileSystem for Twin {
         })
     }
 
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        let answer = self.fs.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len);
-        let request = Request("copy", id_in, format!("{offset_in}+{len} to {id_out} {offset_out}"));
-        self.compared(request, answer, move |o, real| {
-            let (from, to) = ((o.id(id_in), o.handle(handle_in)), (o.id(id_out), o.handle(handle_out)));
-            let copy =
-                move |m: &vfs::mem::MemFs| m.copy_file_range(from.0, from.1, offset_in, to.0, to.1, offset_out, len);
-            Oracle::same(real, o.change(true, copy))
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        let c = cred.clone();
+        let request = Request("copy", from.id, format!("{}+{len} to {} {}", from.offset, to.id, to.offset));
+        self.compared(request, self.fs.copy_file_range(cred, from, to, len), move |o, real| {
+            let [from, to] = [from, to].map(|at| At { id: o.id(at.id), handle: o.handle(at.handle), ..at });
+            Oracle::same(real, o.change(true, move |m| m.copy_file_range(&c, from, to, len)))
         })
     }
 

@@ -178,23 +178,14 @@ impl FileSystem for Mannered {
     fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
         self.pass(self.inner.removexattr(cred, id, name))
     }
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
-        self.pass(self.inner.fallocate(id, handle, offset, len, mode))
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.pass(self.inner.fallocate(cred, id, handle, offset, len, mode))
     }
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
         self.pass(self.inner.lseek(id, handle, offset, whence))
     }
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        self.pass(self.inner.copy_file_range(id_in, handle_in, offset_in, id_out, handle_out, offset_out, len))
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        self.pass(self.inner.copy_file_range(cred, from, to, len))
     }
     fn statfs(&self) -> Answer<FsStat> {
         self.pass(self.inner.statfs())

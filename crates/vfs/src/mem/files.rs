@@ -2,7 +2,7 @@
 
 use super::state::State;
 use crate::acl;
-use crate::fs::{Cred, Entry, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek, SetAttr, SetTime, XattrMode};
+use crate::fs::{At, Cred, Entry, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek, SetAttr, SetTime, XattrMode};
 use crate::perm::{self, XattrEffect, XattrUse};
 use bytes::Bytes;
 use types::{FileId, FsError, Kind, Time};
@@ -129,32 +129,36 @@ impl State {
 
     pub(super) fn fallocate(
         &mut self,
-        id: FileId,
-        handle: Handle,
-        offset: u64,
+        cred: &Cred,
+        At { id, handle, offset }: At,
         len: u64,
         mode: Fallocate,
         now: Time,
     ) -> Result<(), FsError> {
         self.writable(id, handle)?;
         let node = self.node_mut(id)?;
+        let mode_after = perm::mode_after_write(cred, &node.subject());
         let blocks = node.blocks_mut()?;
         if len == 0 {
             return Err(FsError::InvalidArgument);
         }
         let end = end_of(offset, len)?;
-        let extends = end > blocks.size();
-        match mode {
-            Fallocate::AllocateKeepSize => return Ok(()),
-            Fallocate::Allocate if !extends => return Ok(()),
-            Fallocate::Allocate => blocks.set_size(end),
-            Fallocate::PunchHole | Fallocate::ZeroRangeKeepSize => blocks.zero(offset, end),
-            Fallocate::ZeroRange => {
-                blocks.zero(offset, end);
-                blocks.set_size(end.max(blocks.size()));
-            }
+        let size = blocks.size();
+        if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
+            blocks.zero(offset, end);
         }
-        node.modified(now);
+        if matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) {
+            blocks.set_size(end.max(size));
+        }
+        let changes = match mode {
+            Fallocate::AllocateKeepSize => false,
+            Fallocate::Allocate => end > size,
+            _ => true,
+        };
+        if changes || mode_after.is_some() {
+            node.fixed.mode = mode_after.unwrap_or(node.fixed.mode);
+            node.modified(now);
+        }
         Ok(())
     }
 
@@ -165,31 +169,33 @@ impl State {
 
     pub(super) fn copy_file_range(
         &mut self,
-        (id_in, handle_in, offset_in): (FileId, Handle, u64),
-        (id_out, handle_out, offset_out): (FileId, Handle, u64),
+        cred: &Cred,
+        from: At,
+        to: At,
         len: u64,
         now: Time,
     ) -> Result<u64, FsError> {
-        self.readable(id_in, handle_in)?;
-        if self.writable(id_out, handle_out)?.flags.append {
+        self.readable(from.id, from.handle)?;
+        if self.writable(to.id, to.handle)?.flags.append {
             return Err(FsError::BadHandle);
         }
-        self.node_mut(id_out)?.blocks_mut()?;
-        let source = self.node_mut(id_in)?;
+        self.node_mut(to.id)?.blocks_mut()?;
+        let source = self.node_mut(from.id)?;
         let size_in = source.blocks_mut()?.size();
-        let len = len.min(size_in.saturating_sub(offset_in));
-        if id_in == id_out && offset_in.abs_diff(offset_out) < len {
+        let len = len.min(size_in.saturating_sub(from.offset));
+        if from.id == to.id && from.offset.abs_diff(to.offset) < len {
             return Err(FsError::InvalidArgument);
         }
         let len = len.min(COPY_BYTES_MAX);
-        end_of(offset_out, len)?;
+        end_of(to.offset, len)?;
         if len == 0 {
             return Ok(0);
         }
-        let data = source.blocks_mut()?.read(offset_in, len);
+        let data = source.blocks_mut()?.read(from.offset, len);
         source.accessed(now);
-        let target = self.node_mut(id_out)?;
-        target.blocks_mut()?.write(offset_out, &data);
+        let target = self.node_mut(to.id)?;
+        target.fixed.mode = perm::mode_after_write(cred, &target.subject()).unwrap_or(target.fixed.mode);
+        target.blocks_mut()?.write(to.offset, &data);
         target.modified(now);
         Ok(len)
     }

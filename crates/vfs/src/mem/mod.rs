@@ -10,8 +10,8 @@ mod names;
 mod state;
 
 use crate::fs::{
-    Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags, RenameFlags,
-    Seek, SetAttr, XattrMode,
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 use crate::locks::WaiterId;
 use crate::tree::{ContentHash, TreeEntry};
@@ -275,26 +275,16 @@ impl FileSystem for MemFs {
         self.at(|s, now| s.removexattr(cred, id, name, now))
     }
 
-    fn fallocate(&self, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
-        self.at(|s, now| s.fallocate(id, handle, offset, len, mode, now))
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        self.at(|s, now| s.fallocate(cred, At { id, handle, offset }, len, mode, now))
     }
 
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
         self.at(|s, _| s.lseek(id, handle, offset, whence))
     }
 
-    fn copy_file_range(
-        &self,
-        id_in: FileId,
-        handle_in: Handle,
-        offset_in: u64,
-        id_out: FileId,
-        handle_out: Handle,
-        offset_out: u64,
-        len: u64,
-    ) -> Answer<u64> {
-        let (from, to) = ((id_in, handle_in, offset_in), (id_out, handle_out, offset_out));
-        self.at(|s, now| s.copy_file_range(from, to, len, now))
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        self.at(|s, now| s.copy_file_range(cred, from, to, len, now))
     }
 
     fn statfs(&self) -> Answer<FsStat> {

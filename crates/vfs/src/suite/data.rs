@@ -148,7 +148,7 @@ pub(super) async fn random_changes_read_back(t: Ctx) {
             }
             2 => {
                 let end = model.len().min((offset + 100_000) as usize);
-                ok!(t.fallocate(id, h, offset, 100_000, crate::fs::Fallocate::PunchHole));
+                ok!(t.fallocate(&SU, id, h, offset, 100_000, crate::fs::Fallocate::PunchHole));
                 model[(offset as usize).min(end)..end].fill(0);
             }
             _ => {
@@ -169,10 +169,11 @@ pub(super) async fn random_changes_read_back(t: Ctx) {
 }
 
 /// Copies all of it, as callers do: in as many calls as it takes.
-async fn copy(t: &Ctx, from: (FileId, Handle, u64), to: (FileId, Handle, u64), len: u64) -> u64 {
+async fn copy(t: &Ctx, from: At, to: At, len: u64) -> u64 {
+    let on = |at: At, done| At { offset: at.offset + done, ..at };
     let mut done = 0;
     while done < len {
-        let n = ok!(t.copy_file_range(from.0, from.1, from.2 + done, to.0, to.1, to.2 + done, len - done));
+        let n = ok!(t.copy_file_range(&SU, on(from, done), on(to, done), len - done));
         assert!(n <= len - done);
         done += n;
         if n == 0 {
@@ -187,24 +188,24 @@ pub(super) async fn copies_between_files(t: Ctx) {
     let (b, hb) = t.open_file("b").await;
     let data = pattern(3, 2 * MIB as usize + 777);
     t.put(a, ha, 0, &data).await;
-    assert_eq!(copy(&t, (a, ha, 0), (b, hb, 0), data.len() as u64).await, data.len() as u64);
+    assert_eq!(copy(&t, at(a, ha, 0), at(b, hb, 0), data.len() as u64).await, data.len() as u64);
     assert!(t.content(b).await == data);
-    assert_eq!(copy(&t, (a, ha, 100), (b, hb, 5_000_000), 1000).await, 1000);
+    assert_eq!(copy(&t, at(a, ha, 100), at(b, hb, 5_000_000), 1000).await, 1000);
     assert_eq!(t.get(b, hb, 4_999_999, 2000).await, [&[0], &data[100..1100]].concat());
-    assert_eq!(copy(&t, (a, ha, data.len() as u64 - 10), (b, hb, 0), 100).await, 10, "up to the end of the source");
+    assert_eq!(copy(&t, at(a, ha, data.len() as u64 - 10), at(b, hb, 0), 100).await, 10, "up to the end of the source");
     assert_eq!(t.get(b, hb, 0, 11).await, [&data[data.len() - 10..], &data[10..11]].concat());
-    assert_eq!(copy(&t, (a, ha, 1 << 40), (b, hb, 0), 100).await, 0);
+    assert_eq!(copy(&t, at(a, ha, 1 << 40), at(b, hb, 0), 100).await, 0);
     t.put(a, ha, 50, b"changed").await;
     assert_eq!(t.get(b, hb, 50, 7).await, &data[50..57], "the copy is its own");
-    refuses!(t.copy_file_range(a, ha, 0, b, hb, FILE_SIZE_MAX, 5), FileTooLarge);
+    refuses!(t.copy_file_range(&SU, at(a, ha, 0), at(b, hb, FILE_SIZE_MAX), 5), FileTooLarge);
 
     let (reader, writer) = (ok!(t.open(&SU, a, READ)), ok!(t.open(&SU, b, WRITE)));
     let append = ok!(t.open(&SU, b, APPEND));
-    assert_eq!(copy(&t, (a, reader, 0), (b, writer, 0), 5).await, 5);
-    refuses!(t.copy_file_range(b, writer, 0, a, ha, 0, 5), BadHandle);
-    refuses!(t.copy_file_range(b, hb, 0, a, reader, 0, 5), BadHandle);
-    refuses!(t.copy_file_range(a, ha, 0, b, append, 0, 5), BadHandle);
-    refuses!(t.copy_file_range(b, ha, 0, b, hb, 0, 5), BadHandle);
+    assert_eq!(copy(&t, at(a, reader, 0), at(b, writer, 0), 5).await, 5);
+    refuses!(t.copy_file_range(&SU, at(b, writer, 0), at(a, ha, 0), 5), BadHandle);
+    refuses!(t.copy_file_range(&SU, at(b, hb, 0), at(a, reader, 0), 5), BadHandle);
+    refuses!(t.copy_file_range(&SU, at(a, ha, 0), at(b, append, 0), 5), BadHandle);
+    refuses!(t.copy_file_range(&SU, at(b, ha, 0), at(b, hb, 0), 5), BadHandle);
     for (id, h) in [(a, ha), (b, hb), (a, reader), (b, writer), (b, append)] {
         ok!(t.release(id, h, None));
     }
@@ -213,11 +214,11 @@ pub(super) async fn copies_between_files(t: Ctx) {
 pub(super) async fn copies_within_a_file(t: Ctx) {
     let (id, h) = t.open_file("file").await;
     t.put(id, h, 0, b"0123456789").await;
-    assert_eq!(copy(&t, (id, h, 2), (id, h, 7), 5).await, 5);
+    assert_eq!(copy(&t, at(id, h, 2), at(id, h, 7), 5).await, 5);
     assert_eq!(t.get(id, h, 0, 99).await, b"012345623456");
-    refuses!(t.copy_file_range(id, h, 0, id, h, 4, 5), InvalidArgument);
-    refuses!(t.copy_file_range(id, h, 4, id, h, 0, 5), InvalidArgument);
-    refuses!(t.copy_file_range(id, h, 3, id, h, 3, 1), InvalidArgument);
+    refuses!(t.copy_file_range(&SU, at(id, h, 0), at(id, h, 4), 5), InvalidArgument);
+    refuses!(t.copy_file_range(&SU, at(id, h, 4), at(id, h, 0), 5), InvalidArgument);
+    refuses!(t.copy_file_range(&SU, at(id, h, 3), at(id, h, 3), 1), InvalidArgument);
     assert_eq!(t.get(id, h, 0, 99).await, b"012345623456");
     ok!(t.release(id, h, None));
 }

@@ -48,10 +48,10 @@ pub(super) async fn unknown_handles_are_bad(t: Ctx) {
     refuses!(t.release(id, bad, None), BadHandle);
     refuses!(t.readdir(ROOT, bad, 0, 10, false), BadHandle);
     refuses!(t.releasedir(ROOT, bad), BadHandle);
-    refuses!(t.fallocate(id, bad, 0, 1, Fallocate::Allocate), BadHandle);
+    refuses!(t.fallocate(&SU, id, bad, 0, 1, Fallocate::Allocate), BadHandle);
     refuses!(t.lseek(id, bad, 0, Seek::Data), BadHandle);
-    refuses!(t.copy_file_range(id, bad, 0, id, good, 0, 1), BadHandle);
-    refuses!(t.copy_file_range(id, good, 0, id, bad, 0, 1), BadHandle);
+    refuses!(t.copy_file_range(&SU, at(id, bad, 0), at(id, good, 0), 1), BadHandle);
+    refuses!(t.copy_file_range(&SU, at(id, good, 0), at(id, bad, 0), 1), BadHandle);
     refuses!(t.getlk(id, bad, lock), BadHandle);
     refuses!(t.setlk(id, bad, lock, false), BadHandle);
     assert_eq!(t.attr(id).await.size, 0);

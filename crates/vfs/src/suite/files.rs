@@ -31,7 +31,7 @@ pub(super) async fn handles_have_only_their_rights(t: Ctx) {
     refuses!(t.read(other, reader, 0, 4), BadHandle);
     refuses!(t.write(&SU, other, writer, 0, b"x"), BadHandle);
     refuses!(t.lseek(other, reader, 0, Seek::Data), BadHandle);
-    refuses!(t.fallocate(other, writer, 0, 1, Fallocate::Allocate), BadHandle);
+    refuses!(t.fallocate(&SU, other, writer, 0, 1, Fallocate::Allocate), BadHandle);
     refuses!(t.readdir(id, reader, 0, 1, false), BadHandle);
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
     refuses!(t.setattr(&user(9), id, Some(reader), size), AccessDenied);

@@ -20,7 +20,7 @@ mod space;
 mod times;
 mod xattrs;
 
-use crate::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr, SetTime};
+use crate::fs::{At, Cred, FileSystem, Handle, OpenFlags, SetAttr, SetTime};
 use std::ops::Deref;
 use std::sync::Arc;
 use types::{Attr, BoxFuture, FileId, Time};
@@ -82,6 +82,10 @@ const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 /// A user with a group of the same number.
 fn user(id: u32) -> Cred {
     Cred { uid: id, gid: id, groups: Vec::new() }
+}
+
+fn at(id: FileId, handle: Handle, offset: u64) -> At {
+    At { id, handle, offset }
 }
 
 /// The value of a call that must succeed.

@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use super::*;
-use crate::fs::NewNode;
+use crate::fs::{Fallocate, NewNode};
 use types::Kind;
 
 fn member(uid: u32, gid: u32, group: u32) -> Cred {
@@ -149,8 +149,31 @@ pub(super) async fn changes_clear_set_id_bits(t: Ctx) {
     let dir = t.dir(ROOT, "dir", 0o755).await;
     t.chmod(dir, 0o6755).await;
     assert_eq!(t.chown(dir, 5, 6).await.mode, 0o6755, "directories keep them");
-    ok!(t.release(id, h, None));
-    ok!(t.release(id, h2, None));
+
+    let source = t.file(ROOT, "source", b"data").await;
+    let from = ok!(t.open(&SU, source, READ));
+    reset(0o6777).await;
+    assert_eq!(ok!(t.copy_file_range(&user(9), at(source, from, 4), at(id, h, 0), 4)), 0);
+    assert_eq!(ok!(t.copy_file_range(&SU, at(source, from, 0), at(id, h, 0), 4)), 4);
+    assert_eq!(t.attr(id).await.mode, 0o6777, "nothing copied, and root's copies do not");
+    assert_eq!(ok!(t.copy_file_range(&user(9), at(source, from, 0), at(id, h, 0), 4)), 4);
+    assert_eq!(t.attr(id).await.mode, 0o777, "a user's copy does");
+    for mode in [
+        Fallocate::Allocate,
+        Fallocate::AllocateKeepSize,
+        Fallocate::PunchHole,
+        Fallocate::ZeroRange,
+        Fallocate::ZeroRangeKeepSize,
+    ] {
+        reset(0o6777).await;
+        ok!(t.fallocate(&SU, id, h, 0, 2, mode));
+        assert_eq!(t.attr(id).await.mode, 0o6777, "{mode:?} by root does not");
+        ok!(t.fallocate(&user(9), id, h, 0, 2, mode));
+        assert_eq!(t.attr(id).await.mode, 0o777, "{mode:?} by a user does");
+    }
+    for (id, h) in [(id, h), (id, h2), (source, from)] {
+        ok!(t.release(id, h, None));
+    }
 }
 
 pub(super) async fn set_gid_needs_the_group(t: Ctx) {

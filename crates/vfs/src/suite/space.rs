@@ -6,11 +6,11 @@ use crate::fs::{FILE_SIZE_MAX, Fallocate, Seek};
 pub(super) async fn allocate_extends_or_keeps_the_size(t: Ctx) {
     let (id, h) = t.open_file("file").await;
     t.put(id, h, 0, b"data").await;
-    ok!(t.fallocate(id, h, 0, 100_000, Fallocate::AllocateKeepSize));
+    ok!(t.fallocate(&SU, id, h, 0, 100_000, Fallocate::AllocateKeepSize));
     assert_eq!(t.attr(id).await.size, 4);
-    ok!(t.fallocate(id, h, 50_000, 50_000, Fallocate::Allocate));
+    ok!(t.fallocate(&SU, id, h, 50_000, 50_000, Fallocate::Allocate));
     assert_eq!(t.attr(id).await.size, 100_000);
-    ok!(t.fallocate(id, h, 0, 10, Fallocate::Allocate));
+    ok!(t.fallocate(&SU, id, h, 0, 10, Fallocate::Allocate));
     assert_eq!(t.attr(id).await.size, 100_000, "never shorter");
     assert_eq!(t.get(id, h, 0, 6).await, b"data\0\0", "data stays");
     assert_eq!(t.get(id, h, 99_990, 100).await, [0; 10]);
@@ -24,7 +24,7 @@ pub(super) async fn holes_are_punched(t: Ctx) {
     let mut expected = vec![b'x'; len];
     let end = len as u64;
     for (start, len) in [(10, 20), (MIB - 100, 300), (MIB, MIB), (end - 10, 5), (end - 3, 1 << 40), (end + 5, 10)] {
-        ok!(t.fallocate(id, h, start, len, Fallocate::PunchHole));
+        ok!(t.fallocate(&SU, id, h, start, len, Fallocate::PunchHole));
         expected[start.min(end) as usize..(start + len).min(end) as usize].fill(0);
         assert!(t.get(id, h, 0, 4 << 20).await == expected, "{len} bytes at {start}");
     }
@@ -37,13 +37,13 @@ pub(super) async fn holes_are_punched(t: Ctx) {
 pub(super) async fn ranges_are_zeroed(t: Ctx) {
     let (id, h) = t.open_file("file").await;
     t.put(id, h, 0, &[b'x'; 1000]).await;
-    ok!(t.fallocate(id, h, 100, 200, Fallocate::ZeroRange));
-    ok!(t.fallocate(id, h, 990, 200, Fallocate::ZeroRangeKeepSize));
+    ok!(t.fallocate(&SU, id, h, 100, 200, Fallocate::ZeroRange));
+    ok!(t.fallocate(&SU, id, h, 990, 200, Fallocate::ZeroRangeKeepSize));
     let mut expected = vec![b'x'; 1000];
     expected[100..300].fill(0);
     expected[990..].fill(0);
     assert_eq!(t.get(id, h, 0, 5000).await, expected);
-    ok!(t.fallocate(id, h, 900, 4 * MIB, Fallocate::ZeroRange));
+    ok!(t.fallocate(&SU, id, h, 900, 4 * MIB, Fallocate::ZeroRange));
     expected[900..].fill(0);
     assert_eq!(t.attr(id).await.size, 900 + 4 * MIB, "extended");
     assert_eq!(t.get(id, h, 0, 1000).await, expected);
@@ -61,10 +61,10 @@ pub(super) async fn fallocate_refuses_bad_input(t: Ctx) {
         Fallocate::ZeroRange,
         Fallocate::ZeroRangeKeepSize,
     ] {
-        refuses!(t.fallocate(id, h, 0, 0, mode), InvalidArgument);
-        refuses!(t.fallocate(id, h, FILE_SIZE_MAX, 1, mode), FileTooLarge);
-        refuses!(t.fallocate(id, h, 1, u64::MAX, mode), FileTooLarge);
-        refuses!(t.fallocate(id, reader, 0, 4, mode), BadHandle);
+        refuses!(t.fallocate(&SU, id, h, 0, 0, mode), InvalidArgument);
+        refuses!(t.fallocate(&SU, id, h, FILE_SIZE_MAX, 1, mode), FileTooLarge);
+        refuses!(t.fallocate(&SU, id, h, 1, u64::MAX, mode), FileTooLarge);
+        refuses!(t.fallocate(&SU, id, reader, 0, 4, mode), BadHandle);
     }
     assert_eq!(t.content(id).await, b"data");
     ok!(t.release(id, h, None));
@@ -103,7 +103,7 @@ pub(super) async fn seek_finds_data_and_holes(t: Ctx) {
         refuses!(t.lseek(id, h, 8 * MIB, whence), NoSuchAddress);
         refuses!(t.lseek(id, h, u64::MAX, whence), NoSuchAddress);
     }
-    ok!(t.fallocate(id, h, 4 * MIB, MIB, Fallocate::PunchHole));
+    ok!(t.fallocate(&SU, id, h, 4 * MIB, MIB, Fallocate::PunchHole));
     refuses!(t.lseek(id, h, 2 * MIB, Seek::Data), NoSuchAddress);
     t.put(id, h, 8 * MIB, b"end").await;
     assert_eq!(ok!(t.lseek(id, h, 2 * MIB, Seek::Data)), 8 * MIB);
@@ -121,11 +121,11 @@ pub(super) async fn holes_take_no_space(t: Ctx) {
     assert_eq!(blocks(&t).await, 0);
     t.put(id, h, 1 << 41, &vec![1; 2 * MIB as usize]).await;
     assert_eq!(blocks(&t).await, 2 * MIB / 512);
-    ok!(t.fallocate(id, h, 1 << 41, MIB, Fallocate::PunchHole));
+    ok!(t.fallocate(&SU, id, h, 1 << 41, MIB, Fallocate::PunchHole));
     assert_eq!(blocks(&t).await, MIB / 512);
     let end = (1 << 41) + 2 * MIB;
     t.put(id, h, 1 << 42, b"the last block of the file is short").await;
-    ok!(t.fallocate(id, h, 1 << 42, 35, Fallocate::PunchHole));
+    ok!(t.fallocate(&SU, id, h, 1 << 42, 35, Fallocate::PunchHole));
     refuses!(t.lseek(id, h, end, Seek::Data), NoSuchAddress);
     assert_eq!(blocks(&t).await, MIB / 512, "to the end of the file is to the end of its last block");
     t.put(id, h, 1 << 41, &vec![2; MIB as usize]).await;

@@ -90,11 +90,11 @@ pub(super) async fn changes_of_contents_move_times(t: Ctx) {
     let again = ok!(t.open(&SU, id, OpenFlags { truncate: true, ..RW }));
     w.moved(&t, "open with truncate", &[MODIFIED, STAYS]).await;
     let w = Watch::start(&t, &both).await;
-    ok!(t.copy_file_range(source, hs, 0, id, h, 0, 6));
+    ok!(t.copy_file_range(&SU, at(source, hs, 0), at(id, h, 0), 6));
     w.moved(&t, "copy", &[MODIFIED, STAYS]).await;
     for mode in [Fallocate::PunchHole, Fallocate::ZeroRange] {
         let w = Watch::start(&t, &both).await;
-        ok!(t.fallocate(id, h, 0, 3, mode));
+        ok!(t.fallocate(&SU, id, h, 0, 3, mode));
         w.moved(&t, "punch or zero", &[MODIFIED, STAYS]).await;
     }
     let w = Watch::start(&t, &both).await;
@@ -197,7 +197,7 @@ pub(super) async fn reads_move_atime_now_and_then(t: Ctx) {
         }
         t.attr(id).await
     };
-    let at = |time| SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() };
+    let atime_at = |time| SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() };
     for id in [file, link, dir] {
         t.tick().await;
         let before = t.attr(id).await;
@@ -213,16 +213,16 @@ pub(super) async fn reads_move_atime_now_and_then(t: Ctx) {
         t.tick().await;
 
         let later = Time { sec: changed.sec + 3600, ..changed };
-        t.set(id, at(later)).await;
+        t.set(id, atime_at(later)).await;
         assert_eq!(read(id).await.atime, later, "newer than any change");
         let old = Time { sec: 0, nsec: 0 };
-        t.set(id, at(old)).await;
+        t.set(id, atime_at(old)).await;
         assert!(read(id).await.atime > changed, "older than a change");
     }
     let copy = t.file(ROOT, "copy", b"").await;
     let hc = ok!(t.open(&SU, copy, RW));
-    t.set(file, at(Time { sec: 0, nsec: 0 })).await;
-    ok!(t.copy_file_range(file, h, 0, copy, hc, 0, 4));
+    t.set(file, atime_at(Time { sec: 0, nsec: 0 })).await;
+    ok!(t.copy_file_range(&SU, at(file, h, 0), at(copy, hc, 0), 4));
     assert!(t.attr(file).await.atime.sec > 0, "copying reads");
     ok!(t.release(copy, hc, None));
     ok!(t.release(file, h, None));

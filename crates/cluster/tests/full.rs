@@ -1,0 +1,108 @@
+//! Stores that fill up.
+
+use cluster::Place;
+use cluster::config::STORE_CAPACITY_BYTES_MIN;
+use cluster::machine::{Create, Machine, Run, create};
+use host::sim::{Sim, SimDisk};
+use host::{Disk, Host};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use types::{FileId, FsError};
+use vfs::fs::{Cred, FileSystem, OpenFlags};
+
+const RUN: Run = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+const STORES: u64 = 3;
+/// Of the file that is overwritten.
+const FILE_BYTES: u64 = 8 << 20;
+const WRITE_BYTES: u64 = 256 << 10;
+/// What one run of the machine may write without looking for space.
+const RUN_BYTES: u64 = 40 << 20;
+
+/// Stores that are just large enough.
+struct Rig {
+    sim: Sim,
+    stores: Vec<SimDisk>,
+    consensus: SimDisk,
+}
+
+impl Rig {
+    fn new(seed: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let disk = || SimDisk::new(&sim, 4 * STORE_CAPACITY_BYTES_MIN);
+        let rig = Rig { stores: (0..STORES).map(|_| disk()).collect(), consensus: disk(), sim: sim.clone() };
+        let (host, places, consensus) = rig.mounts();
+        let store_capacity_bytes = Some(STORE_CAPACITY_BYTES_MIN);
+        let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
+        sim.block_on(create(&host, &places, &consensus, how)).expect("create");
+        rig
+    }
+
+    /// Of a machine that has just crashed.
+    fn mounts(&self) -> (Host, Vec<Place>, Arc<dyn Disk>) {
+        self.sim.machine("one").crash();
+        let machine = self.sim.machine("one");
+        let places = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
+        (machine.host(), places, self.consensus.mount(&machine))
+    }
+
+    fn start(&self) -> Machine {
+        let (host, places, consensus) = self.mounts();
+        self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
+    }
+
+    /// Overwrites a file until so many bytes are written, or nothing more is for some time; says how many were.
+    fn overwrite(&self, machine: &Machine, bytes: u64) -> u64 {
+        let (client, written) = (machine.client.clone(), Arc::new(AtomicU64::new(0)));
+        let count = written.clone();
+        machine.host().tasks.spawn(Box::pin(async move {
+            let result: Result<(), FsError> = async {
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let name = b"file";
+                let (id, handle) = match client.create(&Cred::ROOT, FileId::ROOT, name, 0o644, 0, flags).await {
+                    Err(FsError::Exists) => {
+                        let id = client.lookup(&Cred::ROOT, FileId::ROOT, name).await?.attr.id;
+                        (id, client.open(&Cred::ROOT, id, flags).await?)
+                    }
+                    made => made.map(|(entry, handle)| (entry.attr.id, handle))?,
+                };
+                loop {
+                    let at = count.load(SeqCst);
+                    let data = vec![(at / FILE_BYTES) as u8; WRITE_BYTES as usize];
+                    client.write(&Cred::ROOT, id, handle, at % FILE_BYTES, &data).await?;
+                    count.store(at + WRITE_BYTES, SeqCst);
+                }
+            }
+            .await;
+            result.expect("overwrite");
+        }));
+        let (mut before, mut pauses) = (0, 0);
+        while written.load(SeqCst) < bytes && pauses < 50 {
+            self.sim.run_for(Duration::from_millis(1));
+            let now = written.load(SeqCst);
+            pauses = if now == std::mem::replace(&mut before, now) { pauses + 1 } else { 0 };
+        }
+        before
+    }
+}
+
+/// A machine overwrote a file so fast that it crashed before anything was deleted, again and again, each time without regard to the
+/// dead segments there were, until the stores refused more. Then nothing could be deleted any more, since that takes checkpoints; and
+/// where the tail of a log could not be put again, the machine did not start.
+#[test]
+fn regression_machine_starts_and_writes_on_though_dead_segments_fill_its_stores() {
+    for seed in 0..2 {
+        let rig = Rig::new(seed);
+        let mut written = Vec::new();
+        for run in 0..6 {
+            let machine = rig.start();
+            written.push(rig.overwrite(&machine, RUN_BYTES));
+            rig.sim.run_for(Duration::from_micros(400 * seed));
+            assert!(run > 0 || machine.maintenance.done().deleted_count == 0, "the first crash was too late");
+        }
+        let machine = rig.start();
+        let report = rig.sim.block_on(cluster::check::check(&machine, |_| {})).expect("check");
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert!(written.iter().all(|bytes| *bytes >= RUN_BYTES), "one got stuck: {written:?}");
+    }
+}

@@ -1,0 +1,152 @@
+//! The cleaner moves blocks of which a client knows the old place.
+
+use cluster::Place;
+use cluster::machine::{Create, Machine, Run, create};
+use host::Disk;
+use host::sim::{Sim, SimDisk};
+use manager::api::Manager;
+use std::sync::Arc;
+use std::time::Duration;
+use stripe::StripeError;
+use types::{ClientId, FileId, SegmentId};
+use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
+
+const STORE_BYTES: u64 = 256 << 20;
+const RUN: Run = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
+/// Of the file: one block, alone in its segment, and so short that moving it gains something.
+const LEN: u32 = 3_000;
+
+/// A file system on simulated disks, with one file.
+struct Rig {
+    sim: Sim,
+    stores: Vec<SimDisk>,
+    consensus: SimDisk,
+    file: FileId,
+}
+
+fn contents() -> Vec<u8> {
+    (0..LEN).map(|i| (i % 251) as u8).collect()
+}
+
+impl Rig {
+    fn new(seed: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let disk = || SimDisk::new(&sim, STORE_BYTES);
+        let (stores, consensus) = ((0..5).map(|_| disk()).collect(), disk());
+        let mut rig = Rig { sim, stores, consensus, file: FileId::ROOT };
+        let (host, places, disk) = rig.mounts();
+        let how =
+            Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES / 2) };
+        rig.sim.block_on(create(&host, &places, &disk, how)).expect("create");
+        let machine = rig.start();
+        let client = &machine.client;
+        rig.file = rig.sim.block_on(async {
+            let flags = OpenFlags { write: true, ..READ };
+            let made = client.create(&Cred::ROOT, FileId::ROOT, b"file", 0o644, 0, flags).await;
+            let (entry, handle) = made.expect("create a file");
+            let id = entry.attr.id;
+            // The name in a segment of its own.
+            client.fsync(id, handle, false).await.expect("fsync");
+            client.write(&Cred::ROOT, id, handle, 0, &contents()).await.expect("write");
+            client.fsync(id, handle, false).await.expect("fsync");
+            client.release(id, handle, None).await.expect("release");
+            machine.stop().await.expect("stop");
+            id
+        });
+        rig
+    }
+
+    fn mounts(&self) -> (host::Host, Vec<Place>, Arc<dyn Disk>) {
+        let machine = self.sim.machine("one");
+        let places = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
+        (machine.host(), places, self.consensus.mount(&machine))
+    }
+
+    /// Starts a machine that has nothing in memory, after a crash of the one before.
+    fn start(&self) -> Machine {
+        self.sim.machine("one").crash();
+        let (host, places, consensus) = self.mounts();
+        self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
+    }
+
+    async fn open(&self, machine: &Machine) -> Handle {
+        machine.client.open(&Cred::ROOT, self.file, READ).await.expect("open")
+    }
+
+    /// The segment in which the file's block is, by its manager.
+    async fn place(&self, machine: &Machine) -> SegmentId {
+        let manager = &machine.managers[usize::from(machine.config.managers.owner_of(self.file).raw())];
+        let located = manager.locate(ClientId::new(1), self.file, 0).await.expect("locate");
+        assert_eq!(located.extents.len(), 1, "{located:?}");
+        located.extents[0].addr.segment
+    }
+
+    /// All is well after another start.
+    fn check(&self, machine: Machine, expected: &[u8]) {
+        self.sim.block_on(machine.stop()).expect("stop");
+        let machine = self.start();
+        self.sim.block_on(async {
+            let handle = self.open(&machine).await;
+            assert_eq!(machine.client.read(self.file, handle, 0, LEN).await.expect("read"), expected);
+            let report = cluster::check::check(&machine, |_| {}).await.expect("check");
+            assert_eq!(report.problems, Vec::<String>::new());
+        });
+    }
+}
+
+/// A read waited for a store whose disk hung. Meanwhile the cleaner moved the block, and the segment was deleted everywhere
+/// else: what the hanging store still knew of it looked like a segment out of reach, and the read ended with EIO.
+#[test]
+fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place() {
+    let rig = Rig::new(1);
+    let machine = rig.start();
+    let clock = machine.host().clock;
+    rig.sim.block_on(async {
+        let handle = rig.open(&machine).await;
+        let old = rig.place(&machine).await;
+        let geometry = machine.stripe.info(old).await.expect("info").geometry;
+        assert_eq!((geometry.k, geometry.m), (1, 1), "what is left on one store looks like a segment out of reach");
+        rig.stores[usize::from(geometry.members[0].raw())].hang(true);
+
+        // The cleaner waits first, and goes on without the store while the reader still waits.
+        let moved = async {
+            machine.maintenance.clean().await.expect("clean");
+            clock.now()
+        };
+        let read = async {
+            clock.sleep(Duration::from_secs(3)).await;
+            let read = machine.client.read(rig.file, handle, 0, LEN).await;
+            (read, clock.now())
+        };
+        let (moved_at, (read, read_at)) = tokio::join!(moved, read);
+        assert_ne!(rig.place(&machine).await, old);
+        assert_eq!(machine.stripe.read(old, 0..LEN).await, Err(StripeError::NotEnoughStores), "one store tells of it");
+        assert!(moved_at < read_at, "the reader did not wait: moved at {moved_at:?}, read at {read_at:?}");
+        assert_eq!(read.expect("read"), contents());
+    });
+    rig.stores.iter().for_each(|disk| disk.hang(false));
+    rig.sim.run_for(Duration::from_secs(60));
+    rig.check(machine, &contents());
+}
+
+/// A file was cut in the middle of a block, and before that was committed, the cleaner moved the block: the cut named the block's
+/// old address, and the segment there had been deleted.
+#[test]
+fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
+    const KEPT: u32 = 1_000;
+    let rig = Rig::new(2);
+    let machine = rig.start();
+    let client = &machine.client;
+    rig.sim.block_on(async {
+        let old = rig.place(&machine).await;
+        let cuts = client.status().last_cut;
+        let set = SetAttr { size: Some(KEPT.into()), ..SetAttr::default() };
+        client.setattr(&Cred::ROOT, rig.file, None, set).await.expect("truncate");
+        machine.maintenance.clean().await.expect("clean");
+        assert_eq!(machine.stripe.info(old).await, Err(StripeError::SegmentNotFound(old)), "moved");
+        assert_eq!(client.status().last_cut, cuts, "committed before the move");
+        client.sync().await.expect("sync");
+    });
+    rig.check(machine, &contents()[..KEPT as usize]);
+}
