@@ -4,8 +4,8 @@
 //! their segment. An entry is a stretch of one segment's payload, of any length; stretches do not overlap within the cache.
 //! Blocks of segments that are not durable yet are **pinned**: they exist nowhere else.
 //!
-//! What is read in one long sequence has a part of the room to itself and never pushes out anything else: the kernel keeps it as well,
-//! and whoever reads more than fits comes back too late.
+//! What is read in one long sequence has a part of the room to itself, and pushes out something else only where that is too small for
+//! one read: the kernel keeps it as well, and whoever reads more than fits comes back too late.
 //!
 //! Sharded by segment; a lookup takes one shard's lock for a tree search and a reference count, never during I/O.
 

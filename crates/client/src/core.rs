@@ -32,9 +32,9 @@ const STREAM_ATTEMPTS_MAX: usize = 3;
 /// Most payload on its way to the stores before writers wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 /// The same, and most in one segment, while somebody syncs: he waits for what others have written before, in the segment and on the
-/// way. Holds up only operations that need room for so many blocks: whoever syncs writes little, and must not wait to do so.
+/// way. Holds up only operations that need so much room: whoever syncs writes little, and must not wait to do so.
 const SYNCED_BYTES_MAX: u64 = 1 << 20;
-const LONG_WRITE_BLOCKS_MIN: u64 = 4;
+const LONG_WRITE_BYTES_MIN: u64 = 256 << 10;
 /// How long after a sync the next one is expected.
 const SYNC_EXPECTED: Duration = Duration::from_secs(1);
 /// Unsynced changes are cut when the oldest is this old.
@@ -242,9 +242,8 @@ impl Core {
                 host::join_all(reads.collect()).await.into_iter().collect()
             }
             Miss::Range => self.fetch_numbers().await,
-            Miss::Room => {
-                let (_, in_flight_max) = self.bounds(&self.state.lock(), true);
-                self.log.wait_in_flight_below(in_flight_max).await;
+            Miss::Room(below) => {
+                self.log.wait_in_flight_below(*below).await;
                 Ok(())
             }
             Miss::Space => {
@@ -410,11 +409,11 @@ impl Core {
         if !frees && !fits {
             return Err(Stop::Miss(Miss::Space));
         }
-        let is_long = need_bytes >= LONG_WRITE_BLOCKS_MIN * u64::from(self.config.block_size);
+        let is_long = need_bytes >= LONG_WRITE_BYTES_MIN;
         let (segment_max, in_flight_max) = self.bounds(state, is_long);
         if state.dirty_bytes + need_bytes + INODE_DELTA_BYTES > segment_max && state.is_dirty() {
             if self.log.in_flight().1 > in_flight_max {
-                return Err(Stop::Miss(Miss::Room));
+                return Err(Stop::Miss(Miss::Room(in_flight_max)));
             }
             self.cut(state);
         }
@@ -502,11 +501,16 @@ impl Core {
         Some(builder.finish(encoded))
     }
 
+    /// As [`commit`](Self::commit), for somebody who is likely to ask again soon.
+    pub(crate) fn fsync(self: &Arc<Self>) -> Answer<()> {
+        self.state.lock().synced_at = Some(self.host.clock.now());
+        self.commit()
+    }
+
     /// Cuts what is dirty and answers when everything up to there is durable.
     pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
         let (draft, seq) = {
             let mut state = self.state.lock();
-            state.synced_at = Some(self.host.clock.now());
             (self.draft(&mut state), state.last_cut)
         };
         if let Some(draft) = draft {

@@ -21,16 +21,18 @@ const FETCH_LEN: u32 = 4 * CHUNK_LEN;
 
 type Place = (SegmentId, u32);
 
-/// The stretches of segments that are being fetched: where each begins, where it ends, and its end being told by the sender being
-/// dropped.
+/// How a fetch ended: with an error, or (the sender is gone) by success or by being given up.
+type Told = watch::Receiver<Option<StripeError>>;
+
+/// The stretches of segments that are being fetched: where each begins and ends, and what tells that it was.
 #[derive(Default)]
-pub(crate) struct UnderWay(Mutex<BTreeMap<Place, (u32, watch::Receiver<()>)>>);
+pub(crate) struct UnderWay(Mutex<BTreeMap<Place, (u32, Told)>>);
 
 /// A stretch that the holder fetches; those who wait for it are told when this is dropped.
 struct Mine<'a> {
     all: &'a UnderWay,
     at: Place,
-    _told: watch::Sender<()>,
+    tell: watch::Sender<Option<StripeError>>,
 }
 
 impl Drop for Mine<'_> {
@@ -41,7 +43,7 @@ impl Drop for Mine<'_> {
 
 impl UnderWay {
     /// Claims a stretch, or returns what tells the end of a fetch that has some of it.
-    fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, watch::Receiver<()>> {
+    fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, Told> {
         let mut all = self.0.lock();
         let before = all.range(..(segment, range.end)).next_back();
         if let Some(((at, _), (end, told))) = before
@@ -50,9 +52,9 @@ impl UnderWay {
         {
             return Err(told.clone());
         }
-        let (tell, told) = watch::channel(());
+        let (tell, told) = watch::channel(None);
         all.insert((segment, range.start), (range.end, told));
-        Ok(Mine { all: self, at: (segment, range.start), _told: tell })
+        Ok(Mine { all: self, at: (segment, range.start), tell })
     }
 }
 
@@ -71,8 +73,7 @@ impl Core {
         Err(FsError::Io)
     }
 
-    /// Brings the bytes at an address, and some around them, into the cache. False: the segment is gone, the map was
-    /// refreshed.
+    /// Brings the bytes at an address, and some around them, into the cache. False: they have moved, and the map says where.
     pub(crate) async fn fetch_data(
         self: &Arc<Self>,
         id: FileId,
@@ -99,6 +100,9 @@ impl Core {
         let unit = if addr.len >= FETCH_LEN { CHUNK_LEN } else { FETCH_LEN };
         let start = addr.offset / unit * unit;
         let end = (addr.offset + addr.len).next_multiple_of(unit).min(geometry.payload_len);
+        if start >= end {
+            return Err(StripeError::BadRequest("address beyond the payload"));
+        }
         let parts = (0..geometry.k).filter_map(|index| {
             let held = geometry.payload_range(index);
             let part = start.max(held.start)..end.min(held.end);
@@ -110,52 +114,72 @@ impl Core {
     async fn fetch_part(&self, segment: SegmentId, part: Range<u32>, expect: Expect) -> Result<(), StripeError> {
         while !self.cache.contains(segment, part.clone()) {
             match self.under_way.claim(segment, &part) {
-                Ok(_mine) => {
-                    let bytes = self.stripe.read(segment, part.clone()).await?;
-                    self.cache.insert(segment, part.start, bytes, expect);
-                    break;
-                }
+                Ok(mine) => match self.stripe.read(segment, part.clone()).await {
+                    Ok(bytes) => {
+                        self.cache.insert(segment, part.start, bytes, expect);
+                        break;
+                    }
+                    Err(error) => {
+                        mine.tell.send_replace(Some(error));
+                        return Err(error);
+                    }
+                },
                 Err(mut told) => {
-                    // An error is how the end is told.
-                    let _ = told.changed().await;
+                    if let Ok(error) = told.wait_for(Option::is_some).await
+                        && let Some(error) = *error
+                    {
+                        return Err(error);
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Asks the manager anew where a file's blocks are, after some could not be read: the cleaner may have moved them. False if
-    /// they are still there.
+    /// The blocks of a file that have some of what is at an address, by the client's map.
+    fn blocks_at(&self, id: FileId, addr: BlockAddr) -> Option<Range<u64>> {
+        let state = self.state.lock();
+        let has_some = |a: &BlockAddr| {
+            a.segment == addr.segment && a.offset < addr.offset + addr.len && addr.offset < a.offset + a.len
+        };
+        let block_size = u64::from(self.config.block_size);
+        let mut all = state.inodes.get(&id)?.map.iter().filter(|extent| has_some(&extent.addr)).map(|extent| {
+            let skipped = u64::from(addr.offset.saturating_sub(extent.addr.offset)) / block_size;
+            let end = u64::from(addr.offset + addr.len).saturating_sub(extent.addr.offset.into()).div_ceil(block_size);
+            extent.first + skipped..extent.end().min(extent.first + end)
+        });
+        let first = all.next()?;
+        Some(all.fold(first, |all, more| all.start.min(more.start)..all.end.max(more.end)))
+    }
+
+    /// Asks the manager anew where blocks are that could not be read: the cleaner may have moved them. False if all are where
+    /// they were.
     async fn refresh(self: &Arc<Self>, id: FileId, unread: BlockAddr) -> Result<bool, FsError> {
-        let last_cut = self.state.lock().inodes.get(&id).map(|inode| inode.last_cut);
-        let Some(last_cut) = last_cut else { return Ok(true) };
-        self.wait_applied(last_cut).await;
-        let located = self.managers.of(id).locate(self.config.id, id, 0).await.map_err(from_manager)?;
-        if located.extents.iter().any(|e| e.addr.segment == unread.segment) {
-            return Ok(false);
+        let Some(blocks) = self.blocks_at(id, unread) else { return Ok(true) };
+        if unread.segment.log == self.log.id() {
+            // Durable, or it would have been read from memory; so the manager will know of it soon.
+            self.wait_applied(unread.segment.seq).await;
         }
-        let mut state = self.state.lock();
-        if let Some(inode) = state.inodes.get_mut(&id)
-            && inode.last_cut == last_cut
-            && inode.pending.unmaps.is_empty()
-        {
-            inode.map = manager::extents::ExtentMap::new(self.config.block_size);
-            for extent in located.extents {
-                inode.map.set(extent);
-            }
-            inode.known_until = located.known_until;
-        } else if let Some(inode) = state.inodes.get_mut(&id) {
-            // Changed meanwhile: take over only what is still at the place that is gone.
+        let (mut from, mut moved) = (blocks.start, false);
+        while from < blocks.end {
+            let located = self.managers.of(id).locate(self.config.id, id, from).await.map_err(from_manager)?;
+            let mut state = self.state.lock();
+            let Some(inode) = state.inodes.get_mut(&id) else { return Ok(true) };
             for new in located.extents {
                 for b in new.first..new.end() {
-                    let here = inode.map.block(b).is_some_and(|a| a.segment == unread.segment);
-                    if let (true, Some(piece)) = (here, new.slice(b, b + 1, self.config.block_size)) {
+                    // What the client has changed meanwhile is elsewhere.
+                    let old = inode.map.block(b).filter(|old| old.segment == unread.segment);
+                    if let (Some(old), Some(piece)) = (old, new.slice(b, b + 1, self.config.block_size))
+                        && piece.addr != old
+                    {
                         inode.map.set(piece);
+                        moved |= blocks.contains(&b);
                     }
                 }
             }
+            from = located.known_until.max(from + 1);
         }
-        Ok(true)
+        Ok(moved || self.blocks_at(id, unread).is_none())
     }
 }
 
@@ -184,5 +208,10 @@ mod tests {
         drop(first);
         assert!(told.is_some_and(|told| told.has_changed().is_err()), "the end is told");
         assert!(is_free(1, 100..200) && !is_free(1, 300..301));
+        let told = under_way.claim(segment(1), &(300..400)).err();
+        if let Some(mine) = second {
+            mine.tell.send_replace(Some(StripeError::NotEnoughStores));
+        }
+        assert_eq!(told.and_then(|told| *told.borrow()), Some(StripeError::NotEnoughStores), "an error is told");
     }
 }

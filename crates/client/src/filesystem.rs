@@ -169,7 +169,7 @@ impl FileSystem for Client {
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
         let open = self.core.state.lock().handle(id, handle).map(|_| ());
         match open {
-            Ok(()) => self.core.commit(),
+            Ok(()) => self.core.fsync(),
             Err(e) => Answer::err(e),
         }
     }
@@ -177,7 +177,7 @@ impl FileSystem for Client {
     fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
         let open = self.core.state.lock().directory_handle(id, handle).map(|_| ());
         match open {
-            Ok(()) => self.core.commit(),
+            Ok(()) => self.core.fsync(),
             Err(e) => Answer::err(e),
         }
     }

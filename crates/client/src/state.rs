@@ -32,8 +32,8 @@ pub enum Miss {
     Data(FileId, Vec<BlockAddr>, Expect),
     /// Fresh index numbers.
     Range,
-    /// Fewer bytes on their way to the stores.
-    Room,
+    /// Fewer bytes than these on their way to the stores.
+    Room(u64),
     /// Free space, after the cleaner had a look.
     Space,
 }
@@ -112,7 +112,7 @@ pub struct State {
     pub locks: LockTable,
     /// Seq of the last cut, 0 before the first.
     pub last_cut: u64,
-    /// When somebody last asked for a commit.
+    /// When somebody last asked for an fsync.
     pub synced_at: Option<Duration>,
     /// All cuts up to this one are applied by the managers.
     pub applied: u64,

@@ -8,7 +8,7 @@ use manager::api::Manager;
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::StripeError;
-use types::{ClientId, FileId, SegmentId};
+use types::{ClientId, FileId, FsError, SegmentId};
 use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
 
 const STORE_BYTES: u64 = 256 << 20;
@@ -149,4 +149,56 @@ fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
         client.sync().await.expect("sync");
     });
     rig.check(machine, &contents()[..KEPT as usize]);
+}
+
+/// A read that failed asked whether the block had moved, and before that waited until all that the client had changed was committed,
+/// which could not be: the access time is a change too.
+#[test]
+fn regression_a_read_that_fails_ends_though_nothing_can_be_committed() {
+    let rig = Rig::new(3);
+    let machine = rig.start();
+    let clock = machine.host().clock;
+    let read = rig.sim.block_on(async {
+        let handle = rig.open(&machine).await;
+        let members = machine.stripe.info(rig.place(&machine).await).await.expect("info").geometry.members;
+        let left = (0..5).find(|&store| members.iter().all(|member| member.raw() != store));
+        let hanging = |store: &usize| Some(*store as u16) != left;
+        (0..5).filter(hanging).for_each(|store| rig.stores[store].hang(true));
+        let read = machine.client.read(rig.file, handle, 0, LEN).into_future();
+        host::timeout(&*clock, Duration::from_secs(600), read).await
+    });
+    assert_eq!(read.expect("the read ends").map(|bytes| bytes.len()), Err(FsError::Io));
+    rig.stores.iter().for_each(|disk| disk.hang(false));
+    rig.sim.run_for(Duration::from_secs(60));
+    rig.check(machine, &contents());
+}
+
+/// Where the blocks of a scattered file are a manager says in parts. The first did not have the block that could not be read, which was
+/// taken for having moved, ten thousand times.
+#[test]
+fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_soon() {
+    const BLOCK: u64 = 65536;
+    let rig = Rig::new(4);
+    let machine = rig.start();
+    rig.sim.block_on(async {
+        let flags = OpenFlags { write: true, ..READ };
+        let handle = machine.client.open(&Cred::ROOT, rig.file, flags).await.expect("open");
+        for b in (0..300).step_by(2).chain(400..410) {
+            let written = machine.client.write(&Cred::ROOT, rig.file, handle, b * BLOCK, &[7; BLOCK as usize]).await;
+            assert_eq!(written, Ok(BLOCK as u32));
+        }
+        machine.stop().await.expect("stop");
+    });
+    let machine = rig.start();
+    rig.sim.block_on(async {
+        let handle = rig.open(&machine).await;
+        assert_eq!(machine.client.read(rig.file, handle, 400 * BLOCK, 10).await.expect("read"), [7; 10].as_slice());
+        for disk in &rig.stores {
+            disk.rot("fragments", 0..u64::MAX, 50_000);
+        }
+        let before = machine.stripe.request_count();
+        assert_eq!(machine.client.read(rig.file, handle, 408 * BLOCK, 10).await, Err(FsError::Io));
+        let requests = machine.stripe.request_count() - before;
+        assert!(requests < 500, "{requests} requests");
+    });
 }

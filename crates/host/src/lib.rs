@@ -12,7 +12,7 @@ pub mod sim;
 mod wait;
 
 pub use random::SplitMix64;
-pub use wait::{Either, Elapsed, Interval, first, interval, join_all, timeout};
+pub use wait::{Either, Elapsed, Interval, first, interval, join_all, timeout, yield_now};
 
 use bytes::Bytes;
 use std::io;
@@ -69,7 +69,8 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_names(&self) -> BoxFuture<io::Result<()>>;
     /// Bytes the disk under the folder has in all, and bytes still free.
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>>;
-    /// Where a task is spawned best that does little but change this disk, by a role that runs on `host`.
+    /// Where a task is spawned best that does little but change this disk, by a role that runs on `host`. It runs for as long as
+    /// somebody has the disk or a file of it open.
     fn tasks(&self, host: &Host) -> Arc<dyn Tasks> {
         host.tasks.clone()
     }

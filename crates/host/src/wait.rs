@@ -77,6 +77,11 @@ pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     outputs.into_iter().flatten().collect()
 }
 
+/// Lets the other tasks that can go on do so first.
+pub async fn yield_now() {
+    tokio::task::yield_now().await;
+}
+
 /// Something to be done every `period`, the first time one period from now.
 pub fn interval(clock: Arc<dyn Clock>, period: Duration) -> Interval {
     let sleep = clock.sleep(period);

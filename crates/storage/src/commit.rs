@@ -105,6 +105,8 @@ impl Committer {
             if self.batch(batch).await {
                 return;
             }
+            // Its writes may not wait for anything, and those who have their answers have something to do with them.
+            host::yield_now().await;
         }
     }
 
@@ -206,7 +208,7 @@ impl Committer {
                 [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
             );
         }
-        if let Some((_, pieces)) = writes.last_mut() {
+        if let Some((_, pieces)) = writes.last_mut().filter(|_| cleared > 0) {
             pieces.push(Bytes::from_static(&ZEROES.0[..cleared as usize]));
         }
         match self.shared.files.fragments.write_and_sync(writes).await {

@@ -10,10 +10,11 @@ use std::io;
 use std::sync::Arc;
 use types::{FsUuid, StoreId};
 
-/// The file that a storage server's process may log to; the only one that an empty folder may have.
+/// The file that a storage server's process may log to; an empty folder may have it.
 pub const LOG: &str = "starling.log";
 
-/// True if a store can be made in the folder: there is nothing, or what a creation that was cut short has left.
+/// True if a store can be made in the folder: there is nothing, or what a creation that was cut short has left (which is completed to
+/// empty files).
 pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     let mut names = disk.list().await?;
     names.retain(|name| name != LOG);

@@ -82,6 +82,11 @@ impl LogWriter {
         })
     }
 
+    /// Which log.
+    pub fn id(&self) -> LogId {
+        self.log
+    }
+
     /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it: nothing later is committed before
     /// it is.
     pub fn begin(&self) -> (SegmentId, Option<SegmentId>) {

@@ -1,8 +1,11 @@
 //! A folder on a real disk.
 //!
 //! Every disk owns [`READ_THREADS`] threads for reading and one for writing, so that an operation costs exactly one hand-over
-//! to a thread and back, disks do not wait for each other, and the tasks' runtime never blocks. A read whose bytes are
+//! to a thread and back, disks do not wait for each other, and the tasks' runtime never blocks. A short read whose bytes are
 //! all in the page cache costs none: it is done on the caller's thread by a read that refuses to wait.
+//!
+//! Long reads and writes go past the page cache, to and from memory that is used again: roles cache what is worth it, and
+//! copying it once more would cost more than the disk does.
 //!
 //! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a task changes costs no hand-over at all,
 //! and holds up only what waits for the same disk.
@@ -203,21 +206,21 @@ impl Opened {
         self.direct.as_ref().filter(|_| wanted)
     }
 
-    /// Reads straight from the disk, whole pages. `None` where that cannot be done, or ends before it should; reading through
-    /// the page cache will tell why.
-    fn read_direct(&self, offset: u64, len: usize) -> Option<Bytes> {
-        let direct = self.direct_for(len)?;
+    /// Reads straight from the disk, whole pages. `None` where that cannot be done, or ends before it should.
+    fn read_direct(&self, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
+        let Some(direct) = self.direct_for(len) else { return Ok(None) };
         let skip = (offset % PAGE_LEN as u64) as usize;
-        let mut buffer = AlignedBuffer::with_room((skip + len).checked_next_multiple_of(PAGE_LEN)?);
+        let mut buffer = AlignedBuffer::with_room((skip + len).next_multiple_of(PAGE_LEN));
         let room = buffer.remaining_mut();
         // One call: where the file ends within a page, a second would have to begin there.
         match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
-            Ok(_) if buffer.len() >= skip + len => Some(buffer.freeze().slice(skip..skip + len)),
+            Ok(_) if buffer.len() >= skip + len => Ok(Some(buffer.freeze().slice(skip..skip + len))),
+            Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.use_direct.store(false, Ordering::Relaxed);
-                None
+                Ok(None)
             }
-            _ => None,
+            Err(error) => Err(error),
         }
     }
 
@@ -237,7 +240,7 @@ impl Opened {
     /// Reads the rest of the range; what is in `buffer` already counts.
     fn read_rest(&self, mut buffer: Vec<u8>, offset: u64, len: usize) -> io::Result<Bytes> {
         if buffer.is_empty()
-            && let Some(bytes) = self.read_direct(offset, len)
+            && let Some(bytes) = self.read_direct(offset, len)?
         {
             return Ok(bytes);
         }
@@ -339,11 +342,19 @@ struct Writer {
 
 impl Writer {
     fn start() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        let (tasks, (end, ended)) = (runtime.handle().clone(), oneshot::channel());
-        // An error is how the end is told.
-        let work = move || drop(runtime.block_on(ended));
+        let (end, ended) = oneshot::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        // The runtime never leaves its thread: elsewhere it could not be dropped.
+        let work = move || match tokio::runtime::Builder::new_current_thread().build() {
+            Ok(runtime) => {
+                let _ = tell.send(Ok(runtime.handle().clone()));
+                // An error is how the end is told.
+                drop(runtime.block_on(ended));
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        };
         let thread = thread::Builder::new().name("disk-write".into()).spawn(work)?.thread().id();
+        let tasks = told.recv().map_err(|_| gone())??;
         Ok(Writer { tasks, thread, places: Arc::new(Semaphore::new(QUEUE_MAX)), _end: end })
     }
 }

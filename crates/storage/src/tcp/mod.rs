@@ -10,6 +10,7 @@
 //! change means *unknown*; later ones fail at once until a new connection stands, so that readers turn to the rest of the stripe
 //! without waiting. Plain TCP has no authentication and no encryption: it is for the loopback interface.
 
+#[doc(hidden)]
 pub mod frames;
 mod remote;
 mod server;
