@@ -70,8 +70,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct RunOptions {
-    /// Only scenarios whose name contains this
-    #[arg(long, value_name = "PATTERN", default_value = "")]
+    /// Only scenarios whose name contains one of these
+    #[arg(long, value_name = "PATTERN,...", default_value = "")]
     only: String,
     /// Targets; `fuse-passthrough` means both of its modes. Those that are not installed are reported and left out
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_values_t = TargetKind::ALL)]

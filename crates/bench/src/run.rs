@@ -19,7 +19,7 @@ use crate::work::{Outcome, Work, parse_outcome};
 
 /// What to run.
 pub struct Plan {
-    /// Scenarios whose name contains this; all if empty.
+    /// Scenarios whose name contains one of these, separated by commas; all if empty.
     pub only: String,
     /// On which targets.
     pub targets: Vec<TargetKind>,
@@ -38,7 +38,7 @@ pub fn run(plan: &Plan, site: &Site) -> Result<(Samples, Vec<Missing>)> {
         Run { site, sizes: plan.sizes, tree: site.root.join("tree"), samples: Samples::default(), missing: vec![] };
     Work::MakeTree { dir: run.tree.clone(), files: plan.sizes.tree_files }.run()?;
     let mut targets = run.set_up(&plan.targets)?;
-    for name in NAMES.into_iter().filter(|name| name.contains(&plan.only)) {
+    for name in NAMES.into_iter().filter(|name| plan.only.split(',').any(|part| name.contains(part))) {
         for round in 0..plan.runs {
             if round > 0 && !targets.is_empty() {
                 targets.rotate_left(1);
