@@ -42,15 +42,15 @@ impl Drop for Mine<'_> {
 }
 
 impl UnderWay {
-    /// Claims a stretch, or returns what tells the end of a fetch that has some of it.
-    fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, Told> {
+    /// Claims a stretch, or returns another one that has some of it and is being fetched, and what tells how that ends.
+    fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, (Range<u32>, Told)> {
         let mut all = self.0.lock();
         let before = all.range(..(segment, range.end)).next_back();
-        if let Some(((at, _), (end, told))) = before
+        if let Some(((at, start), (end, told))) = before
             && *at == segment
             && *end > range.start
         {
-            return Err(told.clone());
+            return Err((*start..*end, told.clone()));
         }
         let (tell, told) = watch::channel(None);
         all.insert((segment, range.start), (range.end, told));
@@ -80,7 +80,12 @@ impl Core {
         addr: BlockAddr,
         expect: Expect,
     ) -> Result<bool, FsError> {
-        match self.fetch_fragments(addr, expect).await {
+        let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect).await {
+            // What is around it may be what cannot be read.
+            Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect).await,
+            fetched => fetched,
+        };
+        match fetched {
             Ok(()) => Ok(true),
             // Whatever the reason: the block may have moved meanwhile. Of a segment that was deleted, a store that missed this
             // may still have a part, or not answer.
@@ -94,10 +99,11 @@ impl Core {
         }
     }
 
-    /// Fetches from all fragments that have some of it at once; each part enters the cache as it comes.
-    async fn fetch_fragments(self: &Arc<Self>, addr: BlockAddr, expect: Expect) -> Result<(), StripeError> {
+    /// Fetches what is at an address, if it is little in whole units of `unit` bytes, from all fragments that have some of it at once; each
+    /// part enters the cache as it comes.
+    async fn fetch_fragments(&self, addr: BlockAddr, unit: u32, expect: Expect) -> Result<(), StripeError> {
         let geometry = self.stripe.info(addr.segment).await?.geometry;
-        let unit = if addr.len >= FETCH_LEN { CHUNK_LEN } else { FETCH_LEN };
+        let unit = if addr.len >= unit { CHUNK_LEN } else { unit };
         let start = addr.offset / unit * unit;
         let end = (addr.offset + addr.len).next_multiple_of(unit).min(geometry.payload_len);
         if start >= end {
@@ -124,9 +130,11 @@ impl Core {
                         return Err(error);
                     }
                 },
-                Err(mut told) => {
+                Err((other, mut told)) => {
+                    // Of a stretch that is all within this one an error is this one's too.
+                    let is_part = part.start <= other.start && other.end <= part.end;
                     if let Ok(error) = told.wait_for(Option::is_some).await
-                        && let Some(error) = *error
+                        && let Some(error) = error.filter(|_| is_part)
                     {
                         return Err(error);
                     }
@@ -203,12 +211,15 @@ mod tests {
             assert!(is_free(1, apart.clone()), "{apart:?}");
         }
         assert!(is_free(2, 100..200) && is_free(0, 100..200));
-        let told = under_way.claim(segment(1), &(100..200)).err();
+        let told = under_way.claim(segment(1), &(150..250)).err().map(|(other, told)| {
+            assert_eq!(other, 100..200);
+            told
+        });
         assert!(told.as_ref().is_some_and(|told| told.has_changed().is_ok()));
         drop(first);
         assert!(told.is_some_and(|told| told.has_changed().is_err()), "the end is told");
         assert!(is_free(1, 100..200) && !is_free(1, 300..301));
-        let told = under_way.claim(segment(1), &(300..400)).err();
+        let told = under_way.claim(segment(1), &(300..400)).err().map(|(_, told)| told);
         if let Some(mine) = second {
             mine.tell.send_replace(Some(StripeError::NotEnoughStores));
         }

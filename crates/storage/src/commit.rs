@@ -83,7 +83,7 @@ struct Write {
 impl Committer {
     /// A loop for a store whose newest checkpoint is `head` in file `which`.
     pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, head: &Head, which: usize) -> Self {
-        let untouched_from = shared.state.lock().live().last().map_or(0, |(place, _)| place.end());
+        let untouched_from = shared.state.lock().index.iter().map(|(_, held)| held.place.end()).max().unwrap_or(0);
         Committer {
             shared,
             sequence: head.sequence,

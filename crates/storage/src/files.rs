@@ -112,9 +112,8 @@ impl Files {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
     }
 
-    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if it is not whole now, the
-    /// store is damaged rather than young.
-    pub async fn newest(&self) -> Result<Newest, OpenError> {
+    /// The newest valid head, and which of the two files has it. [`OpenError::NotAStore`]: nothing was ever written here.
+    pub async fn newest_head(&self) -> Result<(usize, Head), OpenError> {
         let mut newest: Option<(usize, Head)> = None;
         for (which, bytes) in self.checkpoints.heads().await? {
             match (Head::decode(&bytes), newest) {
@@ -126,13 +125,18 @@ impl Files {
                 (Err(_), _) => {}
             }
         }
-        let Some((which, head)) = newest else {
+        match newest {
+            Some(newest) => Ok(newest),
             // The first checkpoint precedes the first fragment.
-            return Err(match self.fragments.len().await? {
-                0 => OpenError::NotAStore,
-                _ => OpenError::damaged("no valid checkpoint"),
-            });
-        };
+            None if self.fragments.len().await? == 0 => Err(OpenError::NotAStore),
+            None => Err(OpenError::damaged("no valid checkpoint")),
+        }
+    }
+
+    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if it is not whole now, the
+    /// store is damaged rather than young.
+    pub async fn newest(&self) -> Result<Newest, OpenError> {
+        let (which, head) = self.newest_head().await?;
         let body = self.checkpoints.body(which, head.body_len).await?;
         let bytes = body.ok_or_else(|| OpenError::damaged("the newest checkpoint is cut short"))?;
         if crc32c(&bytes) != head.body_crc {

@@ -36,7 +36,7 @@ impl Server {
     /// Makes the disk's folder into an empty store. [`OpenError::Foreign`] if it holds one already.
     pub async fn create(host: Host, disk: Arc<dyn Disk>, identity: Identity) -> Result<Arc<Server>, OpenError> {
         let files = Files::open(disk.as_ref()).await?;
-        match files.newest().await {
+        match files.newest_head().await {
             Err(OpenError::NotAStore) => {}
             Err(error) => return Err(error),
             Ok(_) => return Err(OpenError::Foreign),

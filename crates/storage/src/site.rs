@@ -21,7 +21,7 @@ pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     if names.is_empty() || !names.iter().all(|name| Files::is_name(name)) {
         return Ok(names.is_empty());
     }
-    Ok(matches!(Files::open(disk).await?.newest().await, Err(OpenError::NotAStore)))
+    Ok(matches!(Files::open(disk).await?.newest_head().await, Err(OpenError::NotAStore)))
 }
 
 /// See the module's header.

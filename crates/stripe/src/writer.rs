@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use striped_log::segment::SegmentDraft;
 use tokio::sync::Notify;
 use types::{BoxFuture, LogId, SegmentId};
@@ -107,12 +106,11 @@ impl LogWriter {
     /// As [`submit`](Self::submit), for a caller who is going to wait: a short segment is put together and sent to the stores
     /// before this returns, which saves a hand-over to another thread. The caller must hold no lock.
     pub fn submit_here(self: &Arc<Self>, draft: SegmentDraft) {
-        let short = draft.payload_len() <= SHORT_LEN_MAX;
-        let Some(mut work) = self.accept(draft) else { return };
-        if short && work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return;
+        if draft.payload_len() > SHORT_LEN_MAX {
+            self.submit(draft);
+        } else if let Some(work) = self.accept(draft) {
+            host::start(&*self.stripe.host.tasks, work);
         }
-        self.stripe.host.tasks.spawn(work);
     }
 
     /// Counts a segment as on its way; what carries it is returned.

@@ -8,10 +8,8 @@ use crate::server::Server;
 use crate::site::Site;
 use crate::wire::{Answer, HEAD_LEN_MAX, LIST_COUNT_MAX, Request};
 use host::{Host, timeout};
-use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -88,7 +86,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
             (Some(store), Request::Put(_)) => store.tasks().clone(),
             _ => host.tasks.clone(),
         };
-        let mut work = Box::pin(async move {
+        let work = Box::pin(async move {
             let frame = answer(&site, store.as_deref(), request).await.encode(number);
             outbox.send(match frame[0].len() <= HEAD_LEN_MAX as usize {
                 true => frame,
@@ -97,9 +95,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
             drop(place);
         });
         // What memory answers needs no task of its own.
-        if !poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await {
-            tasks.spawn(work);
-        }
+        host::start(&*tasks, work);
     }
 }
 
