@@ -202,3 +202,35 @@ fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_
         assert!(requests < 500, "{requests} requests");
     });
 }
+
+/// What was read around some bytes, for the sake of the next read, made the read fail when it could not be read itself.
+#[test]
+fn regression_what_is_whole_is_read_beside_what_is_not() {
+    const LONG: usize = 200_000;
+    let rig = Rig::new(5);
+    let machine = rig.start();
+    let bytes: Vec<u8> = (0..LONG).map(|i| (i * 31 / 7) as u8 ^ (i / 251) as u8).collect();
+    rig.sim.block_on(async {
+        let flags = OpenFlags { write: true, ..READ };
+        let handle = machine.client.open(&Cred::ROOT, rig.file, flags).await.expect("open");
+        let written = machine.client.write(&Cred::ROOT, rig.file, handle, 0, &bytes).await;
+        assert_eq!(written, Ok(LONG as u32));
+        machine.stop().await.expect("stop");
+    });
+    let machine = rig.start();
+    let node = rig.sim.machine("looker");
+    rig.sim.block_on(async {
+        let geometry = machine.stripe.info(rig.place(&machine).await).await.expect("info").geometry;
+        let disk_of = |member: usize| &rig.stores[usize::from(geometry.members[member].raw())];
+        let file = disk_of(0).mount(&node).open("fragments", false).await.expect("open");
+        let stored = file.read_at(0, 8 << 20).await.expect("read");
+        let at = stored.windows(100).position(|window| *window == bytes[..100]).expect("the first fragment") as u64;
+        assert_eq!(disk_of(0).rot("fragments", at..at + 100, 1).len(), 1);
+        assert!(disk_of(usize::from(geometry.k)).rot("fragments", 0..8 << 20, 50_000).len() > 40_000, "parity");
+
+        let handle = rig.open(&machine).await;
+        let whole = machine.client.read(rig.file, handle, 70_000, 10).await;
+        assert_eq!(whole.expect("read"), bytes[70_000..70_010]);
+        assert_eq!(machine.client.read(rig.file, handle, 0, 10).await, Err(FsError::Io));
+    });
+}
