@@ -11,6 +11,8 @@ check)
     ;;
 start)
     mkdir -p "$ROOT/base"
+    # Each scenario's folder apart from the others on ext4, as in the column of the local disk (`spread` in target.rs).
+    chattr +T "$ROOT/base" 2> /dev/null || true
     # shellcheck disable=SC2046
     gcc -O2 -o "$ROOT/fusept" "$SOURCES/fusept.c" $(pkg-config --cflags --libs fuse3)
     ;;

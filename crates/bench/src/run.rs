@@ -82,7 +82,7 @@ impl Run<'_> {
         let mut good = Vec::new();
         for mut target in targets {
             check_interrupt()?;
-            let dir = target.dir().join(format!("bench-{name}"));
+            let dir = target.dir().join(format!("bench-{name}-{round}"));
             let peer = target.kind() != TargetKind::Ext4
                 && !TargetKind::STARLING.contains(&target.kind())
                 && !TargetKind::DO_NOTHING.contains(&target.kind());
@@ -120,8 +120,6 @@ impl Run<'_> {
 }
 
 fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<Vec<(Metric, f64)>> {
-    // A run before this one may have failed halfway.
-    tool(Command::new("rm").arg("-rf").arg(dir))?;
     tool(Command::new("mkdir").arg(dir))?;
     target.reset_peak();
     let mut samples = Vec::new();
@@ -134,6 +132,7 @@ fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<
                 peak_bytes = peak_bytes.max(target.usage().peak_bytes);
                 target.make_cold()?;
             }
+            Step::Remove => tool(Command::new("rm").arg("-rf").arg(dir))?,
             Step::Work { arguments, results, cpu } => {
                 let before = target.usage();
                 let outcome = work(arguments)?;
@@ -152,7 +151,6 @@ fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<
     if peak_bytes > 0 {
         samples.push((scenario.memory, peak_bytes as f64 / f64::from(1 << 20)));
     }
-    tool(Command::new("rm").arg("-rf").arg(dir))?;
     target::sync_all();
     Ok(samples)
 }
