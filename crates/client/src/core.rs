@@ -10,7 +10,7 @@ use crate::fetch::UnderWay;
 use crate::inode::Inode;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
-use host::Host;
+use host::{Host, first};
 use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
 use manager::map::ManagerMap;
 use parking_lot::Mutex;
@@ -43,6 +43,9 @@ const CUT_AGE: Duration = Duration::from_secs(4);
 const CUT_TICK: Duration = Duration::from_secs(1);
 /// Most segments' deltas sent to a manager at once.
 const APPLY_BATCH_MAX: usize = 256;
+/// How long committed deltas may wait for more that are sent with them. Nobody waits for this: whoever needs them applied says so, and
+/// who has just synced wants the processor for something else.
+const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Removed files that the eviction hand may still list, besides as many as there are others.
 const HAND_SLACK: usize = 1024;
@@ -118,6 +121,8 @@ pub struct Core {
     /// Most bytes of one attempt to write, and so of one write that is atomic in a crash.
     pub(crate) write_len_max: usize,
     committed: Notify,
+    /// Somebody waits for deltas to be applied.
+    apply_wanted: Notify,
     applied: watch::Sender<u64>,
     next_range_from: AtomicU64,
     /// Somebody waits for free space.
@@ -146,6 +151,7 @@ impl Core {
             state: Mutex::new(State::new(last_seq)),
             applied: watch::Sender::new(last_seq),
             committed: Notify::new(),
+            apply_wanted: Notify::new(),
             next_range_from: AtomicU64::new(0),
             space_wanted: Notify::new(),
             space_round: watch::Sender::new(0),
@@ -171,6 +177,7 @@ impl Core {
     pub(crate) fn stop(&self) {
         self.stopped.store(true, SeqCst);
         self.committed.notify_one();
+        self.apply_wanted.notify_one();
     }
 
     pub(crate) fn wall(&self) -> Time {
@@ -530,6 +537,7 @@ impl Core {
 
     pub(crate) async fn wait_applied(&self, seq: u64) {
         let mut applied = self.applied.subscribe();
+        self.apply_wanted.notify_one();
         let _ = applied.wait_for(|a| *a >= seq).await;
     }
 
@@ -552,6 +560,7 @@ impl Core {
                     return;
                 }
                 self.committed.notified().await;
+                first(self.apply_wanted.notified(), self.host.clock.sleep(APPLY_PAUSE)).await;
                 continue;
             };
             for manager in self.managers.each() {

@@ -9,11 +9,13 @@ use fuser::{
     FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
+use host::Tasks;
+use host::real::TokioTasks;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use types::{Answer, FsError};
 use vfs::fs::{Cred, FileSystem, Handle};
 
@@ -23,6 +25,7 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     groups: GroupCache,
+    tasks: TokioTasks,
 }
 
 /// A reply that can say no.
@@ -68,7 +71,8 @@ async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>)
 impl FrontEnd {
     /// A front end of `fs`.
     pub(crate) fn new(fs: Arc<dyn FileSystem>, options: MountOptions, counters: Arc<Counters>) -> Self {
-        FrontEnd { fs, options, counters, groups: GroupCache::new() }
+        let tasks = TokioTasks(options.runtime.clone());
+        FrontEnd { fs, options, counters, groups: GroupCache::new(), tasks }
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {
@@ -81,7 +85,7 @@ impl FrontEnd {
         guard(op, work)
     }
 
-    /// Calls the file system and sends its answer: here if it has one now, from the runtime if later.
+    /// Calls the file system and sends its answer: here if it has one now, as a task if later.
     pub(crate) fn answer<T: 'static, R: Refuse>(
         &self,
         op: Op,
@@ -96,20 +100,16 @@ impl FrontEnd {
         self.counters.add(op);
         self.here(op, || match call(&*self.fs) {
             Answer::Now(result) => finish(reply, result),
-            Answer::Later(answer) => self.spawn(op, async move { finish(reply, answer.await) }),
+            Answer::Later(answer) => self.later(op, async move { finish(reply, answer.await) }),
         });
     }
 
-    pub(crate) fn spawn(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.options.runtime.spawn(guard_later(op, Box::pin(work))));
-    }
-
-    /// Runs work of several steps here as long as each step has its answer now, and the rest on the runtime.
-    pub(crate) fn run(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
-        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        let first = self.here(op, || work.as_mut().poll(&mut Context::from_waker(Waker::noop())));
-        if let Some(Poll::Pending) = first {
-            drop(self.options.runtime.spawn(guard_later(op, work)));
+    /// Runs work here as long as it need not wait, and the rest as a task. After an fsync there is nothing left to do but to answer.
+    pub(crate) fn later(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
+        let work = Box::pin(guard_later(op, Box::pin(work)));
+        match op {
+            Op::Fsync | Op::Fsyncdir => self.tasks.start_short(work),
+            _ => self.tasks.start(work),
         }
     }
 
@@ -117,7 +117,7 @@ impl FrontEnd {
         self.counters.add(op);
         let valid = self.options.default_valid;
         let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
-        self.run(op, listing.send(reply));
+        self.later(op, listing.send(reply));
     }
 
     /// FLUSH at each close(2) is never wanted: writes are with the file system already, and locks are the kernel's.

@@ -95,7 +95,7 @@ impl Filesystem for FrontEnd {
         };
         self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), file_id(parent), name) {
             Answer::Now(result) => finish(reply, result),
-            Answer::Later(answer) => self.spawn(Op::Lookup, async move { finish(reply, answer.await) }),
+            Answer::Later(answer) => self.later(Op::Lookup, async move { finish(reply, answer.await) }),
         });
     }
 
@@ -383,12 +383,12 @@ impl Filesystem for FrontEnd {
             Answer::Now(Err(FsError::Exists)) if may_exist => {
                 let existing =
                     open_existing(Arc::clone(&self.fs), cred.clone(), parent, name.as_bytes().to_vec(), open);
-                self.run(Op::Create, async move { finish(reply, existing.await) });
+                self.later(Op::Create, async move { finish(reply, existing.await) });
             }
             Answer::Now(result) => finish(reply, result),
             Answer::Later(answer) => {
                 let (fs, cred, name) = (Arc::clone(&self.fs), cred.clone(), name.as_bytes().to_vec());
-                self.spawn(Op::Create, async move {
+                self.later(Op::Create, async move {
                     let result = match answer.await {
                         Err(FsError::Exists) if may_exist => open_existing(fs, cred, parent, name, open).await,
                         result => result,

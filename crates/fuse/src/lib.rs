@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! - An [`Answer::Now`](types::Answer::Now) is replied by the FUSE thread that read the request, an
-//!   [`Answer::Later`](types::Answer::Later) by a task of the given runtime. A FUSE thread never waits for anything but requests.
+//!   [`Answer::Later`](types::Answer::Later) by a task that this thread starts, and goes on elsewhere. A FUSE thread never waits for
+//!   anything but requests.
 //! - Every request is answered exactly once, also when the file system panics: then with EIO.
 //! - A mount never unmounts anything but itself, though others may have unmounted it or mounted over it meanwhile.
 //!

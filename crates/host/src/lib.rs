@@ -12,11 +12,12 @@ pub mod sim;
 mod wait;
 
 pub use random::SplitMix64;
-pub use wait::{Either, Elapsed, Interval, first, interval, join_all, start, timeout, yield_now};
+pub use wait::{Either, Elapsed, Interval, first, interval, join_all, timeout, yield_now};
 
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use types::{BoxFuture, Time};
 
@@ -45,6 +46,19 @@ pub trait Clock: Send + Sync + 'static {
 pub trait Tasks: Send + Sync + 'static {
     /// Runs `task` in the background.
     fn spawn(&self, task: BoxFuture<()>);
+
+    /// Runs `task` here until it first waits for something, and the rest in the background.
+    fn start(&self, mut task: BoxFuture<()>) {
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.spawn(task);
+        }
+    }
+
+    /// As [`start`](Self::start), for a task that has little to do each time it goes on: where it waited for a disk to write, it goes on
+    /// on that disk's thread, which saves a hand-over to another.
+    fn start_short(&self, task: BoxFuture<()>) {
+        self.start(task);
+    }
 }
 
 /// Random numbers; reproducible in the simulated world. Not for secrets.

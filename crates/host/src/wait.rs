@@ -4,11 +4,11 @@
 //! Everything here polls its children inside the caller's task, always in the order given. A dropped wait drops what it
 //! waited for; an operation that was cut off like that is *unknown*.
 
-use crate::{Clock, Tasks};
+use crate::Clock;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use thiserror::Error;
 use types::BoxFuture;
@@ -75,13 +75,6 @@ pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     })
     .await;
     outputs.into_iter().flatten().collect()
-}
-
-/// Runs `task` here until it first waits for something, and the rest in the background.
-pub fn start(tasks: &dyn Tasks, mut task: BoxFuture<()>) {
-    if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        tasks.spawn(task);
-    }
 }
 
 /// Lets the other tasks that can go on do so first.

@@ -109,7 +109,7 @@ impl LogWriter {
         if draft.payload_len() > SHORT_LEN_MAX {
             self.submit(draft);
         } else if let Some(work) = self.accept(draft) {
-            host::start(&*self.stripe.host.tasks, work);
+            self.stripe.host.tasks.start_short(work);
         }
     }
 

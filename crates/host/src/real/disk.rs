@@ -14,8 +14,8 @@
 //! stop an operation that was handed over; when the last handle to the disk and its files is gone, its threads finish what
 //! they were given and end.
 
-use super::TokioTasks;
 use super::syscall::{self, Wait};
+use super::tasks::{TokioTasks, lend_thread};
 use crate::{Disk, DiskSpace, File, Host, Tasks, check_name};
 use bytes::{BufMut, Bytes};
 use parking_lot::{Condvar, Mutex};
@@ -347,6 +347,7 @@ impl Writer {
         // The runtime never leaves its thread: elsewhere it could not be dropped.
         let work = move || match tokio::runtime::Builder::new_current_thread().build() {
             Ok(runtime) => {
+                lend_thread(runtime.handle().clone());
                 let _ = tell.send(Ok(runtime.handle().clone()));
                 // An error is how the end is told.
                 drop(runtime.block_on(ended));

@@ -2,10 +2,12 @@
 
 mod disk;
 mod syscall;
+mod tasks;
 
 pub use disk::{RealDisk, sync_count};
+pub use tasks::TokioTasks;
 
-use crate::{Clock, Host, Random, SplitMix64, Tasks};
+use crate::{Clock, Host, Random, SplitMix64};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -52,15 +54,6 @@ impl Clock for RealClock {
         // The caller may be on a thread that is not the runtime's (a FUSE thread): the timer must find its driver.
         let _entered = self.handle.enter();
         Box::pin(tokio::time::sleep(time))
-    }
-}
-
-/// Runs tasks on a tokio runtime.
-pub struct TokioTasks(pub Handle);
-
-impl Tasks for TokioTasks {
-    fn spawn(&self, task: BoxFuture<()>) {
-        drop(self.0.spawn(task));
     }
 }
 

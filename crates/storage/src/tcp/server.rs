@@ -95,7 +95,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
             drop(place);
         });
         // What memory answers needs no task of its own.
-        host::start(&*tasks, work);
+        tasks.start(work);
     }
 }
 
