@@ -107,19 +107,25 @@ fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place(
         let old = rig.place(&machine).await;
         let geometry = machine.stripe.info(old).await.expect("info").geometry;
         assert_eq!((geometry.k, geometry.m), (1, 1), "what is left on one store looks like a segment out of reach");
-        rig.stores[usize::from(geometry.members[0].raw())].hang(true);
+        let [owner, other] = [0, 1].map(|index: usize| &rig.stores[usize::from(geometry.members[index].raw())]);
+        owner.hang(true);
 
-        // The cleaner waits first, and goes on without the store while the reader still waits.
+        // The cleaner waits first, and goes on without the store while the reader still waits, for the other one too.
         let moved = async {
             machine.maintenance.clean().await.expect("clean");
             clock.now()
         };
         let read = async {
             clock.sleep(Duration::from_secs(3)).await;
+            other.hang(true);
             let read = machine.client.read(rig.file, handle, 0, LEN).await;
             (read, clock.now())
         };
-        let (moved_at, (read, read_at)) = tokio::join!(moved, read);
+        let back = async {
+            clock.sleep(Duration::from_secs(8)).await;
+            other.hang(false);
+        };
+        let (moved_at, (read, read_at), ()) = tokio::join!(moved, read, back);
         assert_ne!(rig.place(&machine).await, old);
         assert_eq!(machine.stripe.read(old, 0..LEN).await, Err(StripeError::NotEnoughStores), "one store tells of it");
         assert!(moved_at < read_at, "the reader did not wait: moved at {moved_at:?}, read at {read_at:?}");

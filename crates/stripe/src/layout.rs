@@ -5,6 +5,7 @@
 //! is the same in all attempts; who fails to read by it asks again.
 
 use crate::{Stripe, StripeError};
+use host::join_all;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use striped_log::fragment::FragmentHeader;
@@ -84,6 +85,13 @@ pub(crate) struct Layout {
 }
 
 impl Described {
+    /// What a store has answered.
+    fn add(&mut self, segment: SegmentId, store: StoreId, headers: Vec<FragmentHeader>) {
+        self.answered.insert(store);
+        let ours = headers.into_iter().filter(|h| h.id.segment == segment && h.check().is_ok());
+        self.found.extend(ours.map(|h| (store, h)));
+    }
+
     /// The attempt to read: a complete one before one that is not, a later one before an earlier one; `None` when none has `k`
     /// fragments.
     pub(crate) fn best(&self, fs: FsUuid) -> Option<Layout> {
@@ -139,11 +147,9 @@ impl Stripe {
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
         for whom in [present, absent] {
             for (at, answer) in self.ask_each(&whom, |s| s.describe(segment)).await {
-                let Ok(headers) = answer else { continue };
-                let store = self.stores[at].id;
-                described.answered.insert(store);
-                let ours = headers.into_iter().filter(|h| h.id.segment == segment && h.check().is_ok());
-                described.found.extend(ours.map(|h| (store, h)));
+                if let Ok(headers) = answer {
+                    described.add(segment, self.stores[at].id, headers);
+                }
             }
             if described.best(self.fs).is_some() {
                 break;
@@ -152,9 +158,25 @@ impl Stripe {
         described
     }
 
+    /// As [`describe`](Self::describe), for who wants to read: without stores that hang, if the segment can be read without them.
+    async fn describe_briefly(&self, segment: SegmentId) -> Described {
+        let (present, _) = self.present_and_absent();
+        let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
+        let asked = present.iter().map(|&at| self.ask_briefly(at, |s| s.describe(segment)));
+        for (&at, answer) in present.iter().zip(join_all(asked.collect()).await) {
+            if let Some(Ok(headers)) = answer {
+                described.add(segment, self.stores[at].id, headers);
+            }
+        }
+        match described.answered.len() == self.stores.len() || described.best(self.fs).is_some() {
+            true => described,
+            false => self.describe(segment).await,
+        }
+    }
+
     /// Asks the stores for a segment's layout and caches it.
     pub(crate) async fn locate(&self, segment: SegmentId) -> Result<Arc<SegmentInfo>, StripeError> {
-        let described = self.describe(segment).await;
+        let described = self.describe_briefly(segment).await;
         match described.best(self.fs) {
             Some(layout) => {
                 self.layouts.lock().insert(segment, layout.info.clone());

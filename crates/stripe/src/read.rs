@@ -20,6 +20,15 @@ enum Failed {
     Gone,
 }
 
+/// Who is asked for a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whom {
+    /// Stores that are there, as long as they answer soon.
+    WhoAnswers,
+    /// Absent ones too, and all are given their time.
+    Everybody,
+}
+
 impl Stripe {
     /// Bytes `range` of a segment's payload, verified. They are not copied when they lie in one fragment that can be read.
     pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
@@ -74,7 +83,7 @@ impl Stripe {
         Ok(Ok(all.freeze()))
     }
 
-    /// Bytes `range` of one data fragment.
+    /// Bytes `range` of one data fragment: first without whoever hangs or is absent, then with everybody.
     async fn read_part(
         &self,
         segment: SegmentId,
@@ -82,25 +91,37 @@ impl Stripe {
         index: u8,
         range: Range<u32>,
     ) -> Result<Bytes, Failed> {
-        if !self.is_absent(info, index)
-            && let Ok(bytes) = self.read_fragment(segment, info, index, range.clone()).await
-        {
-            return Ok(bytes);
+        for whom in [Whom::WhoAnswers, Whom::Everybody] {
+            let owner_is_last = self.is_absent(info, index);
+            let mut failed = Failed::Gone;
+            for from_owner in [!owner_is_last, owner_is_last] {
+                let read = match from_owner {
+                    true => self.read_fragment(segment, info, index, range.clone(), whom).await,
+                    false => self.rebuild_part(segment, info, index, range.clone(), whom).await,
+                };
+                match read {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(Failed::OutOfReach) => failed = Failed::OutOfReach,
+                    Err(Failed::Gone) => {}
+                }
+            }
+            if failed == Failed::Gone {
+                return Err(Failed::Gone);
+            }
         }
-        self.rebuild_part(segment, info, index, range).await
+        Err(Failed::OutOfReach)
     }
 
-    /// Rebuilds bytes `range` of one data fragment from the same columns of `k` others; an owner that was not asked, because it
-    /// is thought absent, is the last resort.
+    /// Rebuilds bytes `range` of one data fragment from the same columns of `k` others.
     async fn rebuild_part(
         &self,
         segment: SegmentId,
         info: &SegmentInfo,
         wanted: u8,
         range: Range<u32>,
+        whom: Whom,
     ) -> Result<Bytes, Failed> {
         let geometry = &info.geometry;
-        let owner_is_absent = self.is_absent(info, wanted);
         let others = (0..geometry.width()).filter(|&index| index != wanted);
         let columns = geometry.columns(&range);
         // Short data fragments that end before the columns have zeros there, which nobody needs to be asked for.
@@ -113,31 +134,19 @@ impl Stripe {
         while have.len() < needed {
             let missing = needed - have.len();
             if candidates.len() < missing {
-                break;
+                return Err(failed);
             }
             let batch: Vec<u8> = candidates.drain(..missing).collect();
-            let reads = batch.iter().map(|&i| self.read_fragment(segment, info, i, geometry.clip(i, &columns)));
+            let reads = batch.iter().map(|&i| self.read_fragment(segment, info, i, geometry.clip(i, &columns), whom));
             for (index, piece) in batch.iter().zip(join_all(reads.collect()).await) {
                 match piece {
                     Ok(piece) => have.push((*index, piece)),
-                    Err(StorageError::Unavailable) => failed = Failed::OutOfReach,
-                    Err(_) => {}
+                    Err(Failed::OutOfReach) => failed = Failed::OutOfReach,
+                    Err(Failed::Gone) => {}
                 }
             }
         }
-        if have.len() >= needed
-            && let Ok(bytes) = rebuild_range(geometry, wanted, range.clone(), &have)
-        {
-            return Ok(bytes);
-        }
-        if owner_is_absent {
-            match self.read_fragment(segment, info, wanted, range).await {
-                Ok(bytes) => return Ok(bytes),
-                Err(StorageError::Unavailable) => failed = Failed::OutOfReach,
-                Err(_) => {}
-            }
-        }
-        Err(failed)
+        rebuild_range(geometry, wanted, range, &have).map_err(|_| failed)
     }
 
     /// Bytes `range` of one fragment from its owner.
@@ -147,19 +156,26 @@ impl Stripe {
         info: &SegmentInfo,
         index: u8,
         range: Range<u32>,
-    ) -> Result<Bytes, StorageError> {
+        whom: Whom,
+    ) -> Result<Bytes, Failed> {
         let id = FragmentId { segment, index };
         let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
         // A member that is no longer configured.
-        let Some(at) = at else { return Err(StorageError::Unavailable) };
-        let len = range.len();
-        match self.ask(at, |s| s.read(id, info.attempt, range)).await {
-            Ok(bytes) if bytes.len() == len => Ok(bytes),
-            Ok(_) | Err(StorageError::Damaged(_) | StorageError::Disk(_)) => {
+        let Some(at) = at else { return Err(Failed::OutOfReach) };
+        let (len, attempt) = (range.len(), info.attempt);
+        let answer = match whom {
+            Whom::WhoAnswers if self.is_absent(info, index) => None,
+            Whom::WhoAnswers => self.ask_briefly(at, |s| s.read(id, attempt, range)).await,
+            Whom::Everybody => Some(self.ask(at, |s| s.read(id, attempt, range)).await),
+        };
+        match answer {
+            Some(Ok(bytes)) if bytes.len() == len => Ok(bytes),
+            Some(Ok(_) | Err(StorageError::Damaged(_) | StorageError::Disk(_))) => {
                 self.note_damaged(at, id);
-                Err(StorageError::Damaged(id))
+                Err(Failed::Gone)
             }
-            Err(error) => Err(error),
+            None | Some(Err(StorageError::Unavailable)) => Err(Failed::OutOfReach),
+            Some(Err(_)) => Err(Failed::Gone),
         }
     }
 
@@ -173,6 +189,7 @@ impl Stripe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stripe::PATIENCE;
     use crate::testing::{Fault, Rig};
     use proptest::prelude::*;
 
@@ -232,6 +249,28 @@ mod tests {
         rig.run(writer.put_from(&segment, 1)).unwrap();
         assert_eq!(rig.run(reader.read(segment.id, 0..300_000)).unwrap(), segment.payload);
         assert_eq!(rig.run(reader.info(segment.id)).unwrap().attempt, 1);
+    }
+
+    #[test]
+    fn regression_nobody_waits_long_for_stores_that_hang() {
+        for m in [1, 2] {
+            let rig = Rig::new(6, 6, m);
+            let (stripe, fresh) = (rig.stripe(), rig.stripe());
+            let segment = rig.segment(1, 2 << 20);
+            rig.run(stripe.put(&segment)).unwrap();
+            rig.stores[..usize::from(m)].iter().for_each(|s| s.set(Fault::Silent));
+            for stripe in [stripe, fresh] {
+                let begin = rig.sim.now();
+                assert_eq!(rig.run(stripe.read(segment.id, 0..2 << 20)).unwrap(), segment.payload);
+                let took = rig.sim.now() - begin;
+                assert!(took <= (u32::from(m) + 2) * PATIENCE, "{took:?}");
+                rig.sim.run_for(stripe.options.put_timeout);
+                assert_eq!(stripe.health.lock().up().len(), 6 - usize::from(m), "who hangs is found out all the same");
+                let begin = rig.sim.now();
+                assert_eq!(rig.run(stripe.read(segment.id, 0..2 << 20)).unwrap(), segment.payload);
+                assert!(rig.sim.now() - begin < PATIENCE, "and not asked again");
+            }
+        }
     }
 
     #[test]

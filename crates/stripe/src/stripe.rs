@@ -3,7 +3,7 @@
 use crate::StripeError;
 use crate::health::{Health, StoreState};
 use crate::layout::LayoutCache;
-use host::{Host, join_all, timeout};
+use host::{Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,6 +12,9 @@ use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
+
+/// How long an answer to a reader may take before he turns to the rest of the stripe: longer than a disk that is only busy takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a [`Stripe`] behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +144,37 @@ impl Stripe {
         at: usize,
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Result<T, StorageError> {
-        let answer = self.in_time(at, request(&*self.stores[at].api)).await.unwrap_or(Err(StorageError::Unavailable));
+        self.request_count.fetch_add(1, Relaxed);
+        self.heed(at, request(&*self.stores[at].api)).await
+    }
+
+    /// As [`ask`](Self::ask), for who can do without the answer: `None` when it is not there within [`PATIENCE`]. The request goes on,
+    /// so that a store which does not answer it is noted as absent in its time.
+    pub(crate) async fn ask_briefly<T: Send + 'static>(
+        &self,
+        at: usize,
+        request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Option<Result<T, StorageError>> {
+        self.request_count.fetch_add(1, Relaxed);
+        let mut answer = request(&*self.stores[at].api);
+        match first(&mut answer, self.host.clock.sleep(PATIENCE)).await {
+            Either::Left(answer) => Some(self.heed(at, std::future::ready(answer)).await),
+            Either::Right(()) => {
+                if let Some(me) = self.me.upgrade() {
+                    self.host.tasks.spawn(Box::pin(async move { drop(me.heed(at, answer).await) }));
+                }
+                None
+            }
+        }
+    }
+
+    /// An answer, bounded in time, and what it says of the store's health.
+    async fn heed<T>(
+        &self,
+        at: usize,
+        answer: impl Future<Output = Result<T, StorageError>>,
+    ) -> Result<T, StorageError> {
+        let answer = self.in_time(at, answer).await.unwrap_or(Err(StorageError::Unavailable));
         if matches!(answer, Err(StorageError::Unavailable)) {
             self.mark_bad(at, StoreState::Absent, "is not available");
         }
@@ -151,6 +184,7 @@ impl Stripe {
     /// One put to one store. A store that answers with anything but Ok, or that the log is sealed, takes no puts until a probe
     /// finds it well; it may still be good to read from.
     pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
+        self.request_count.fetch_add(1, Relaxed);
         let Some(answer) = self.in_time(at, self.stores[at].api.put(fragment)).await else {
             return Err(StorageError::Unavailable);
         };
@@ -163,8 +197,7 @@ impl Stripe {
     }
 
     /// An answer, if it comes in time; otherwise the store is noted as absent.
-    async fn in_time<T>(&self, at: usize, answer: BoxFuture<T>) -> Option<T> {
-        self.request_count.fetch_add(1, Relaxed);
+    async fn in_time<T>(&self, at: usize, answer: impl Future<Output = T>) -> Option<T> {
         let answer = timeout(&*self.host.clock, self.options.put_timeout, answer).await.ok();
         if answer.is_none() {
             self.mark_bad(at, StoreState::Absent, "does not answer");
