@@ -119,7 +119,8 @@ impl Disk for RealDisk {
         Box::pin(async move {
             let (file, direct) = opened.await?;
             let use_direct = AtomicBool::new(direct.is_some());
-            let opened = Opened { file, direct, use_direct, cached_reads: AtomicBool::new(true) };
+            let [short_sectors, cached_reads] = [(); 2].map(|()| AtomicBool::new(true));
+            let opened = Opened { file, direct, use_direct, short_sectors, cached_reads };
             Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
         })
     }
@@ -162,6 +163,8 @@ struct Opened {
     direct: Option<fs::File>,
     /// False once the file system has refused to read or write so.
     use_direct: AtomicBool,
+    /// False once the disk has refused to read sectors of [`SECTOR_LEN`].
+    short_sectors: AtomicBool,
     /// False once the file system has said that it cannot tell cached bytes from others.
     cached_reads: AtomicBool,
 }
@@ -206,22 +209,26 @@ impl Opened {
         self.direct.as_ref().filter(|_| wanted)
     }
 
-    /// Reads straight from the disk, whole pages. `None` where that cannot be done, or ends before it should.
+    /// Reads straight from the disk, whole sectors, so that what is wanted begins with a page of memory, which whoever it goes to takes in half
+    /// the time; whole pages from disks that know no shorter sectors. `None` where that cannot be done, or ends before it should.
     fn read_direct(&self, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
         let Some(direct) = self.direct_for(len) else { return Ok(None) };
-        let skip = (offset % PAGE_LEN as u64) as usize;
-        let mut buffer = AlignedBuffer::with_room((skip + len).next_multiple_of(PAGE_LEN));
-        let room = buffer.remaining_mut();
-        // One call: where the file ends within a page, a second would have to begin there.
-        match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
-            Ok(_) if buffer.len() >= skip + len => Ok(Some(buffer.freeze().slice(skip..skip + len))),
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                self.use_direct.store(false, Ordering::Relaxed);
-                Ok(None)
+        for (unit, works) in [(SECTOR_LEN, &self.short_sectors), (PAGE_LEN, &self.use_direct)] {
+            if !works.load(Ordering::Relaxed) {
+                continue;
             }
-            Err(error) => Err(error),
+            let skip = (offset % unit as u64) as usize;
+            let mut buffer = AlignedBuffer::with_room((skip + len).next_multiple_of(unit));
+            let room = buffer.remaining_mut();
+            // One call: where the file ends within a unit, a second would have to begin there.
+            match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
+                Ok(_) if buffer.len() >= skip + len => return Ok(Some(buffer.freeze().slice(skip..skip + len))),
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => works.store(false, Ordering::Relaxed),
+                Err(error) => return Err(error),
+            }
         }
+        Ok(None)
     }
 
     /// What of the range is in memory, as far as one can tell without waiting.
