@@ -537,7 +537,9 @@ impl Core {
 
     pub(crate) async fn wait_applied(&self, seq: u64) {
         let mut applied = self.applied.subscribe();
-        self.apply_wanted.notify_one();
+        if *applied.borrow() < seq {
+            self.apply_wanted.notify_one();
+        }
         let _ = applied.wait_for(|a| *a >= seq).await;
     }
 

@@ -12,7 +12,7 @@ pub mod sim;
 mod wait;
 
 pub use random::SplitMix64;
-pub use wait::{Either, Elapsed, Interval, first, interval, join_all, timeout, yield_now};
+pub use wait::{Either, Elapsed, Interval, JoinAll, first, interval, join_all, timeout, yield_now};
 
 use bytes::Bytes;
 use std::io;
@@ -47,7 +47,8 @@ pub trait Tasks: Send + Sync + 'static {
     /// Runs `task` in the background.
     fn spawn(&self, task: BoxFuture<()>);
 
-    /// Runs `task` here until it first waits for something, and the rest in the background.
+    /// Runs `task` here until it first waits for something, and the rest in the background. The caller holds no lock; a panic of that
+    /// first part is his.
     fn start(&self, mut task: BoxFuture<()>) {
         if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.spawn(task);

@@ -6,9 +6,9 @@
 
 use crate::Clock;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use thiserror::Error;
 use types::BoxFuture;
@@ -56,25 +56,50 @@ pub fn timeout<F: Future>(
 
 /// Runs all `futures` at the same time, in the caller's task; the outputs are in the order of the arguments. Each wake polls
 /// every future that is not done, so this is for tens of futures (the fragments of a stripe), not thousands.
-pub async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
-    let mut outputs: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
-    poll_fn(|context| {
+pub fn join_all<F: Future>(futures: Vec<F>) -> JoinAll<F> {
+    JoinAll { all: futures.into_iter().map(|future| Joined::Running(Box::pin(future))).collect() }
+}
+
+/// See [`join_all`].
+pub struct JoinAll<F: Future> {
+    all: Vec<Joined<F>>,
+}
+
+enum Joined<F: Future> {
+    Running(Pin<Box<F>>),
+    /// Empty once all are done.
+    Done(Option<F::Output>),
+}
+
+// The futures are boxed, and the outputs never pinned.
+impl<F: Future> Unpin for JoinAll<F> {}
+
+impl<F: Future> JoinAll<F> {
+    /// Which of the futures are not done yet.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.all.len()).filter(|&i| matches!(self.all[i], Joined::Running(_))).collect()
+    }
+}
+
+impl<F: Future> Future for JoinAll<F> {
+    type Output = Vec<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut waiting = false;
-        for (slot, output) in running.iter_mut().zip(&mut outputs) {
-            let Some(future) = slot else { continue };
-            match future.as_mut().poll(context) {
-                Poll::Ready(value) => {
-                    *output = Some(value);
-                    *slot = None;
+        for one in &mut self.all {
+            if let Joined::Running(future) = one {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(output) => *one = Joined::Done(Some(output)),
+                    Poll::Pending => waiting = true,
                 }
-                Poll::Pending => waiting = true,
             }
         }
-        if waiting { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
+        if waiting {
+            return Poll::Pending;
+        }
+        let take = |one| if let Joined::Done(output) = one { output } else { None };
+        Poll::Ready(std::mem::take(&mut self.all).into_iter().filter_map(take).collect())
+    }
 }
 
 /// Lets the other tasks that can go on do so first.
@@ -147,6 +172,10 @@ mod tests {
         assert_eq!(sim.block_on(join_all(futures)), [5, 1, 3, 5]);
         assert_eq!(sim.now(), Duration::from_secs(5));
         assert_eq!(sim.block_on(join_all(Vec::<BoxFuture<u64>>::new())), []);
+        let mut some = join_all([1, 9, 3].map(|seconds| after(&clock, seconds)).into());
+        assert_eq!(sim.block_on(first(&mut some, after(&clock, 5))), Either::Right(5));
+        assert_eq!(some.running(), [1]);
+        assert_eq!(sim.block_on(some), [1, 9, 3]);
     }
 
     #[test]

@@ -105,8 +105,6 @@ impl Committer {
             if self.batch(batch).await {
                 return;
             }
-            // Its writes may not wait for anything, and those who have their answers have something to do with them.
-            host::yield_now().await;
         }
     }
 
@@ -115,6 +113,7 @@ impl Committer {
         self.puts(batch.puts).await;
         if !batch.controls.is_empty() {
             self.controls(batch.controls).await;
+            host::yield_now().await;
         }
         if batch.checkpoint && batch.closing.is_none() && self.shared.state.lock().wants_checkpoint() {
             // A failure was logged, and shows in the status.
@@ -134,6 +133,8 @@ impl Committer {
             let placed = self.place(&mut waiting);
             if !placed.is_empty() {
                 self.write_group(placed).await;
+                // Writes may not wait for anything, and those who have their answers have something to do with them.
+                host::yield_now().await;
                 continue;
             }
             let Some(needed) = waiting.front().map(|put| put.footprint) else { return };

@@ -160,7 +160,7 @@ impl Stripe {
 
     /// As [`describe`](Self::describe), for who wants to read: without stores that hang, if the segment can be read without them.
     async fn describe_briefly(&self, segment: SegmentId) -> Described {
-        let (present, _) = self.present_and_absent();
+        let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
         let asked = present.iter().map(|&at| self.ask_briefly(at, |s| s.describe(segment)));
         for (&at, answer) in present.iter().zip(join_all(asked.collect()).await) {

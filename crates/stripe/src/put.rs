@@ -1,12 +1,12 @@
 //! The commit rule for one segment: acknowledged when all `k + m` fragments are durable.
 //!
-//! If a member fails, the segment is put again, whole, as the next attempt, to a group without it, so that one bad
-//! store never eats the redundancy of something acknowledged. What was left of the failed attempt does no harm: its payload is
+//! If a member fails, or hangs while there are enough others, the segment is put again, whole, as the next attempt, to a group
+//! without it, so that one bad store never eats the redundancy of something acknowledged. What was left of the failed attempt does no harm: its payload is
 //! the same, and deleting the segment asks all stores.
 
 use crate::layout::SegmentInfo;
 use crate::{Stripe, StripeError};
-use host::join_all;
+use host::{Either, first, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
@@ -24,7 +24,7 @@ const STARVED_PAUSE_MAX: Duration = Duration::from_millis(500);
 pub(crate) enum Attempted {
     /// All fragments are durable.
     Complete,
-    /// Some member failed and is out of service now.
+    /// Some member failed and is out of service now, or lets us wait.
     Incomplete,
     /// The log is sealed against the segment's epoch.
     Fenced,
@@ -72,7 +72,11 @@ impl Stripe {
     /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too few. The first member
     /// rotates with the segments, so that load and parity spread over all stores.
     pub(crate) fn choose_group(&self, segment: &Segment) -> Option<Geometry> {
-        let up = self.health.lock().up();
+        let mut up = self.health.lock().up();
+        let soon = self.quick_ones(&up);
+        if self.suffice(soon.len()) {
+            up = soon;
+        }
         let m = self.options.parity;
         let k_max = up.len().checked_sub(usize::from(m))?.min(DATA_FRAGMENTS_MAX) as u8;
         let payload_len = u32::try_from(segment.payload.len()).ok()?;
@@ -87,17 +91,50 @@ impl Stripe {
         Some(Geometry { k, m, fragment_len, payload_len, members })
     }
 
-    /// Puts all fragments of one attempt at the same time and waits for all answers.
+    /// Those of `stores` that may be expected to answer soon.
+    fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
+        stores.iter().copied().filter(|&at| self.answers_soon(at)).collect()
+    }
+
+    /// True if any segment can be put to so many stores.
+    fn suffice(&self, store_count: usize) -> bool {
+        store_count + usize::from(self.options.parity) >= self.stores.len()
+    }
+
+    /// Puts all fragments of one attempt at the same time and waits for all answers; not for those of stores that hang, if there are
+    /// enough others.
     pub(crate) async fn put_attempt(&self, segment: &Segment, attempt: u16, geometry: Geometry) -> Attempted {
         let fragments = segment.stripe(self.fs, attempt, geometry);
-        let Some(first) = fragments.first() else { return Attempted::Incomplete };
-        let info = Arc::new(SegmentInfo::of(&first.header));
-        let puts = fragments.into_iter().map(|fragment| async move {
-            let at = fragment.header.member().and_then(|store| self.place(store));
-            let Some(at) = at else { return Err(StorageError::Unavailable) };
-            self.ask_put(at, fragment).await
+        let Some(one) = fragments.first() else { return Attempted::Incomplete };
+        let info = Arc::new(SegmentInfo::of(&one.header));
+        let Some(me) = self.me.upgrade() else { return Attempted::Incomplete };
+        let members: Vec<Option<usize>> = info.geometry.members.iter().map(|&store| self.place(store)).collect();
+        let puts = fragments.into_iter().zip(&members).map(|(fragment, &at)| {
+            let me = me.clone();
+            async move {
+                let Some(at) = at else { return Err(StorageError::Unavailable) };
+                me.ask_put(at, fragment).await
+            }
         });
-        let answers = join_all(puts.collect()).await;
+        let mut puts = join_all(puts.collect());
+        let patience = self.options.put_patience();
+        let answers = match first(&mut puts, self.host.clock.sleep(patience)).await {
+            Either::Left(answers) => answers,
+            Either::Right(()) => {
+                let silent: Vec<usize> = puts.running().into_iter().filter_map(|index| members[index]).collect();
+                let hang = silent.iter().all(|&at| self.is_quiet(at, patience));
+                let up = self.health.lock().up();
+                let mut others = self.quick_ones(&up);
+                others.retain(|at| !silent.contains(at));
+                if hang && self.suffice(others.len()) {
+                    silent.into_iter().for_each(|at| self.note_slow(at));
+                    // They may still come about, which does no harm, and whoever never answers is noted as absent.
+                    self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
+                    return Attempted::Incomplete;
+                }
+                puts.await
+            }
+        };
         if answers.iter().any(|answer| matches!(answer, Err(StorageError::Sealed(_)))) {
             return Attempted::Fenced;
         }
@@ -144,6 +181,43 @@ mod tests {
             assert_eq!(rig.stores.iter().map(|s| s.holds(segment.id)).sum::<usize>(), fragments);
             assert_eq!(rig.run(stripe.read(segment.id, 0..len as u32)).unwrap(), segment.payload);
         }
+    }
+
+    #[test]
+    fn regression_a_put_waits_little_for_stores_that_hang() {
+        for m in [1, 2] {
+            let rig = Rig::new(7, 6, m);
+            let stripe = rig.stripe();
+            rig.stores[..usize::from(m)].iter().for_each(|s| s.set(Fault::Silent));
+            let took = |seq| {
+                let begin = rig.sim.now();
+                let segment = rig.segment(seq, 2 << 20);
+                rig.run(stripe.put(&segment)).unwrap();
+                let held: usize = rig.stores[usize::from(m)..].iter().map(|s| s.holds(segment.id)).sum();
+                assert!(held >= 6 - usize::from(m), "a whole stripe on the others");
+                rig.sim.now() - begin
+            };
+            assert!(took(1) < stripe.options.put_timeout / 2);
+            assert!(took(2) < stripe.options.read_patience(), "one put waits for all");
+            rig.sim.run_for(stripe.options.put_timeout);
+            assert_eq!(stripe.health.lock().up().len(), 6 - usize::from(m), "who hangs is found out all the same");
+        }
+    }
+
+    #[test]
+    fn regression_a_put_gives_stores_their_time_when_there_are_no_others() {
+        let rig = Rig::new(8, 3, 1);
+        let stripe = rig.stripe();
+        rig.stores.iter().for_each(|s| s.set(Fault::Silent));
+        let segment = rig.segment(1, 1000);
+        let put = rig.client().run({
+            let (stripe, segment) = (stripe.clone(), segment.clone());
+            async move { stripe.put(&segment).await }
+        });
+        rig.sim.run_for(2 * stripe.options.put_patience());
+        assert_eq!(stripe.attempts.lock().get(&segment.id), Some(&1), "still the first attempt");
+        rig.heal();
+        assert_eq!(rig.run(put), Ok(Ok(())));
     }
 
     #[test]

@@ -6,15 +6,12 @@ use crate::layout::LayoutCache;
 use host::{Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
-
-/// How long an answer to a reader may take before he turns to the rest of the stripe: longer than a disk that is only busy takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a [`Stripe`] behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +25,18 @@ pub struct Options {
     pub probe_interval: Duration,
 }
 
+impl Options {
+    /// How long a store that answers nothing lets a reader wait before he turns to the rest of the stripe.
+    pub(crate) fn read_patience(&self) -> Duration {
+        self.put_timeout / 10
+    }
+
+    /// The same for a put, before the segment is put again to a group without the store: a sync may wait for what is ahead of it.
+    pub(crate) fn put_patience(&self) -> Duration {
+        self.put_timeout * 3 / 10
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options { parity: 1, put_timeout: Duration::from_secs(10), probe_interval: Duration::from_secs(1) }
@@ -38,6 +47,10 @@ impl Default for Options {
 pub(crate) struct Store {
     pub(crate) id: StoreId,
     pub(crate) api: Arc<dyn Storage>,
+    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other questions a store whose disk hangs may answer.
+    answered_at: AtomicU64,
+    /// It has let somebody wait for too long, and has not answered since.
+    slow: AtomicBool,
 }
 
 /// The stores of one file system, as one reliable log store. Stores are numbered inside by their place in ascending order of
@@ -63,7 +76,10 @@ impl Stripe {
     /// `parity + 1` stores nothing can ever be put.
     pub fn new(host: Host, fs: FsUuid, stores: Vec<(StoreId, Arc<dyn Storage>)>, mut options: Options) -> Arc<Stripe> {
         options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
-        let mut stores: Vec<Store> = stores.into_iter().map(|(id, api)| Store { id, api }).collect();
+        let mut stores: Vec<Store> = stores
+            .into_iter()
+            .map(|(id, api)| Store { id, api, answered_at: AtomicU64::new(0), slow: AtomicBool::new(false) })
+            .collect();
         stores.sort_by_key(|s| s.id);
         stores.dedup_by_key(|s| s.id);
         Arc::new_cyclic(|me| Stripe {
@@ -145,49 +161,55 @@ impl Stripe {
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Result<T, StorageError> {
         self.request_count.fetch_add(1, Relaxed);
-        self.heed(at, request(&*self.stores[at].api)).await
+        let answer = timeout(&*self.host.clock, self.options.put_timeout, request(&*self.stores[at].api)).await.ok();
+        self.judge(at, answer)
     }
 
-    /// As [`ask`](Self::ask), for who can do without the answer: `None` when it is not there within [`PATIENCE`]. The request goes on,
-    /// so that a store which does not answer it is noted as absent in its time.
+    /// As [`ask`](Self::ask), for who can do without the answer: `None` when the store has not answered anybody for
+    /// [`Options::read_patience`]. The request goes on, so that a store which does not answer it is noted as absent in its time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Option<Result<T, StorageError>> {
         self.request_count.fetch_add(1, Relaxed);
+        let (clock, patience) = (self.host.clock.clone(), self.options.read_patience());
+        let deadline = clock.now() + self.options.put_timeout;
         let mut answer = request(&*self.stores[at].api);
-        match first(&mut answer, self.host.clock.sleep(PATIENCE)).await {
-            Either::Left(answer) => Some(self.heed(at, std::future::ready(answer)).await),
-            Either::Right(()) => {
-                if let Some(me) = self.me.upgrade() {
-                    self.host.tasks.spawn(Box::pin(async move { drop(me.heed(at, answer).await) }));
-                }
-                None
+        while clock.now() < deadline {
+            if let Either::Left(answer) = first(&mut answer, clock.sleep(patience)).await {
+                self.note_answer(at);
+                return Some(self.judge(at, Some(answer)));
+            }
+            if self.is_quiet(at, patience) {
+                self.note_slow(at);
+                let me = self.me.clone();
+                self.host.tasks.spawn(Box::pin(async move {
+                    let rest = deadline.saturating_sub(clock.now());
+                    let answer = timeout(&*clock, rest, answer).await.ok();
+                    if let Some(me) = me.upgrade() {
+                        if answer.is_some() {
+                            me.note_answer(at);
+                        }
+                        // Nobody waits for the answer itself any more.
+                        let _ = me.judge(at, answer);
+                    }
+                }));
+                return None;
             }
         }
-    }
-
-    /// An answer, bounded in time, and what it says of the store's health.
-    async fn heed<T>(
-        &self,
-        at: usize,
-        answer: impl Future<Output = Result<T, StorageError>>,
-    ) -> Result<T, StorageError> {
-        let answer = self.in_time(at, answer).await.unwrap_or(Err(StorageError::Unavailable));
-        if matches!(answer, Err(StorageError::Unavailable)) {
-            self.mark_bad(at, StoreState::Absent, "is not available");
-        }
-        answer
+        Some(self.judge(at, None))
     }
 
     /// One put to one store. A store that answers with anything but Ok, or that the log is sealed, takes no puts until a probe
     /// finds it well; it may still be good to read from.
     pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
         self.request_count.fetch_add(1, Relaxed);
-        let Some(answer) = self.in_time(at, self.stores[at].api.put(fragment)).await else {
-            return Err(StorageError::Unavailable);
+        let put = self.stores[at].api.put(fragment);
+        let Ok(answer) = timeout(&*self.host.clock, self.options.put_timeout, put).await else {
+            return self.judge(at, None);
         };
+        self.note_answer(at);
         if let Err(error) = &answer
             && !matches!(error, StorageError::Sealed(_))
         {
@@ -196,13 +218,40 @@ impl Stripe {
         answer
     }
 
-    /// An answer, if it comes in time; otherwise the store is noted as absent.
-    async fn in_time<T>(&self, at: usize, answer: impl Future<Output = T>) -> Option<T> {
-        let answer = timeout(&*self.host.clock, self.options.put_timeout, answer).await.ok();
-        if answer.is_none() {
-            self.mark_bad(at, StoreState::Absent, "does not answer");
+    /// What an answer, or that there was none in time, says of the store.
+    fn judge<T>(&self, at: usize, answer: Option<Result<T, StorageError>>) -> Result<T, StorageError> {
+        let why = if answer.is_some() { "is not available" } else { "does not answer" };
+        let answer = answer.unwrap_or(Err(StorageError::Unavailable));
+        if matches!(answer, Err(StorageError::Unavailable)) {
+            self.mark_bad(at, StoreState::Absent, why);
+            // It is looked after now.
+            self.stores[at].slow.store(false, Relaxed);
         }
         answer
+    }
+
+    fn note_answer(&self, at: usize) {
+        let store = &self.stores[at];
+        store.answered_at.store(self.host.clock.now().as_nanos() as u64, Relaxed);
+        store.slow.store(false, Relaxed);
+    }
+
+    /// True if a store has answered neither readers nor puts for so long.
+    pub(crate) fn is_quiet(&self, at: usize, time: Duration) -> bool {
+        let answered_at = Duration::from_nanos(self.stores[at].answered_at.load(Relaxed));
+        self.host.clock.now().saturating_sub(answered_at) >= time
+    }
+
+    /// Notes that a store lets somebody wait: until it answers, others do without it.
+    pub(crate) fn note_slow(&self, at: usize) {
+        if !self.stores[at].slow.swap(true, Relaxed) {
+            tracing::warn!(store = %self.stores[at].id, "store does not answer; doing without it");
+        }
+    }
+
+    /// True if an answer may be expected soon.
+    pub(crate) fn answers_soon(&self, at: usize) -> bool {
+        !self.stores[at].slow.load(Relaxed) && self.health.lock().state(at) != StoreState::Absent
     }
 
     /// The same request to several stores at once; the answers with the stores that gave them, in the order of `whom`.

@@ -8,7 +8,7 @@
 //! copying it once more would cost more than the disk does.
 //!
 //! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a task changes costs no hand-over at all,
-//! and holds up only what waits for the same disk.
+//! and holds up only what waits for the same disk. Short tasks of other roles that waited for it go on there too (see `tasks`).
 //!
 //! Changes of one disk are done in the order they were handed over; those of its own tasks at once. A dropped future does not
 //! stop an operation that was handed over; when the last handle to the disk and its files is gone, its threads finish what
@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
 use types::aligned::{AlignedBuffer, PAGE_LEN};
 
-/// What buffers and lengths of writes past the page cache are multiples of, in bytes.
+/// What buffers and lengths of writes past the page cache are multiples of, and where the file system can, those of reads; in bytes.
 const SECTOR_LEN: usize = 512;
 /// Shorter reads and writes are faster through the page cache.
 const DIRECT_LEN_MIN: usize = 128 * 1024;
@@ -114,12 +114,14 @@ impl Disk for RealDisk {
             let file = fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(&path)?;
             // Not every file system can; then everything goes through the page cache.
             let direct = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
-            Ok((file, direct))
+            // Some file systems take shorter units than they can read so, and read through the page cache after all.
+            let short_sectors = syscall::direct_unit(&file).is_some_and(|unit| unit as usize <= SECTOR_LEN);
+            Ok((file, direct, short_sectors))
         });
         Box::pin(async move {
-            let (file, direct) = opened.await?;
-            let use_direct = AtomicBool::new(direct.is_some());
-            let [short_sectors, cached_reads] = [(); 2].map(|()| AtomicBool::new(true));
+            let (file, direct, short_sectors) = opened.await?;
+            let [use_direct, short_sectors, cached_reads] =
+                [direct.is_some(), short_sectors, true].map(AtomicBool::new);
             let opened = Opened { file, direct, use_direct, short_sectors, cached_reads };
             Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
         })
@@ -163,7 +165,7 @@ struct Opened {
     direct: Option<fs::File>,
     /// False once the file system has refused to read or write so.
     use_direct: AtomicBool,
-    /// False once the disk has refused to read sectors of [`SECTOR_LEN`].
+    /// False where the file system does not say that it reads units of [`SECTOR_LEN`], or once it has refused to.
     short_sectors: AtomicBool,
     /// False once the file system has said that it cannot tell cached bytes from others.
     cached_reads: AtomicBool,

@@ -129,6 +129,21 @@ pub fn space(file: &File) -> io::Result<DiskSpace> {
     Ok(DiskSpace { total_bytes: stats.f_blocks * stats.f_frsize, free_bytes: stats.f_bavail * stats.f_frsize })
 }
 
+/// What offsets and lengths of reads past the page cache must be multiples of, in bytes; `None` where the kernel does not say, or
+/// there are no such reads.
+pub fn direct_unit(file: &File) -> Option<u32> {
+    // SAFETY: `statx` is plain data, for which all zeroes is a valid value.
+    let mut stats: libc::statx = unsafe { std::mem::zeroed() };
+    retry_interrupted(|| {
+        let (empty, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+        // SAFETY: the path is a C string, and `stats` a live, writable `statx`.
+        unsafe { libc::statx(file.as_raw_fd(), empty, flags, libc::STATX_DIOALIGN, &mut stats) as isize }
+    })
+    .ok()?;
+    let said = stats.stx_mask & libc::STATX_DIOALIGN != 0 && stats.stx_dio_offset_align > 0;
+    said.then_some(stats.stx_dio_offset_align)
+}
+
 fn file_offset(offset: u64, more: usize) -> io::Result<libc::off_t> {
     let sum = offset.checked_add(more as u64).and_then(|sum| libc::off_t::try_from(sum).ok());
     sum.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))

@@ -2,6 +2,8 @@
 //!
 //! Waking another thread costs tens of microseconds where processors sleep deeply, much of what a small fsync takes. So a task
 //! is started by the thread that has it, and a short one goes on by the thread that had what it waited for.
+//!
+//! A started task belongs to no runtime: it ends when it is done, or when nothing is left that could wake it, not with the runtime.
 
 use crate::Tasks;
 use async_task::Runnable;
@@ -49,7 +51,7 @@ impl Tasks for TokioTasks {
     fn start_short(&self, task: BoxFuture<()>) {
         self.begin(task, |runtime, runnable| {
             // Not here and now: whoever wakes it may hold locks.
-            let local = LOCAL.with(|local| local.get().cloned());
+            let local = LOCAL.try_with(|local| local.get().cloned()).unwrap_or_default();
             let entered = runtime.clone();
             drop(local.as_ref().unwrap_or(runtime).spawn(async move {
                 let _entered = entered.enter();
