@@ -14,6 +14,7 @@ pub mod config;
 pub mod machine;
 pub mod maintenance;
 pub mod maps;
+pub mod restore;
 pub mod stores;
 
 pub use config::FsConfig;

@@ -5,6 +5,7 @@
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
 use crate::config::{CLEANER_LOG, CLIENT_LOG};
+use crate::restore::{Restore, Restored};
 use client::Client;
 use host::{Either, Host, first};
 use manager::api::Manager;
@@ -58,6 +59,8 @@ pub struct Done {
     pub segment_bytes: u64,
     /// Live bytes in them.
     pub live_bytes: u64,
+    /// Redundancy that was lost with stores, and restored.
+    pub redundancy: Restored,
     /// Segments there are.
     pub segment_count: u64,
 }
@@ -146,11 +149,15 @@ impl Maintenance {
         let mut last_cut = 0;
         let mut last_time = self.host.clock.now();
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
+        let mut restore = Restore::new(self.host.clone(), self.stripe.clone());
         while !self.stopping.load(SeqCst) {
             let wake = first(self.client.space_wanted(), self.stop.notified());
             let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(())));
             if self.stopping.load(SeqCst) {
                 break;
+            }
+            if let Err(e) = self.restore_some(&mut restore).await {
+                tracing::warn!("compare stores: {e}");
             }
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
             let many = self.managers.iter().map(|m| m.status().dirty_count).sum::<u64>() >= DIRTY_INODES_MAX;
@@ -182,6 +189,23 @@ impl Maintenance {
             }
         }
         self.stopped.notify_one();
+    }
+
+    /// One step of giving segments back what stores have lost.
+    async fn restore_some(&self, restore: &mut Restore) -> Result<(), CleanError> {
+        if !restore.is_due() && !restore.is_busy() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.round.lock().await;
+        if restore.is_due() && restore.compare().await? > 0 {
+            // A store may have come back with segments that were deleted meanwhile.
+            self.checkpoint_and_delete().await?;
+            let lacking = restore.compare().await?;
+            tracing::info!(segments = lacking, "stores lack fragments; restoring them");
+        }
+        restore.step().await;
+        self.done.lock().redundancy = restore.progress();
+        Ok(())
     }
 
     async fn report_used(&self) {

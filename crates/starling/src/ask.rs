@@ -112,6 +112,10 @@ pub async fn collect(served: &Served) -> Value {
                 done.live_bytes + done.live_bytes * u64::from(config.parity) / u64::from(machine.stripe.redundancy().0)),
         },
         "segments": done.segment_count,
+        "redundancy": {
+            "lacking_segments": done.redundancy.lacking_count,
+            "restored_segments": done.redundancy.restored_count,
+        },
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
         "cache": {
             "hits": client.cache.hits,
@@ -178,6 +182,13 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         bytes(&space["live_bytes"]),
         bytes(&space["reclaimable_bytes"])
     );
+    let redundancy = &s["redundancy"];
+    let lacking = match redundancy["lacking_segments"].as_u64() {
+        None => "not compared yet: not all stores are in service".to_string(),
+        Some(0) => "whole".to_string(),
+        Some(n) => format!("{n} segments lack fragments"),
+    };
+    println!("redundancy    {lacking}, {} segments restored", redundancy["restored_segments"]);
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
     let cache = &s["cache"];
     println!(

@@ -123,6 +123,50 @@ fn a_store_that_lost_everything_is_made_anew_and_folders_and_processes_mix() {
     fs.down();
 }
 
+/// Waits until maintenance has compared the stores and restored what they lacked; how many segments that was.
+fn wait_until_whole(fs: &Mounted) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let redundancy = &status(fs)["redundancy"];
+        if redundancy["lacking_segments"] == 0 {
+            return redundancy["restored_segments"].as_u64().expect("a number");
+        }
+        assert!(Instant::now() < deadline, "redundancy is not restored: {redundancy}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn regression_stores_that_come_back_old_one_after_the_other_lose_nothing() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = up(dir.path(), &[]);
+    fs.down();
+    let folder = |store: usize| fs.data.join(format!("store-{store}"));
+    let aside = |store: usize| dir.path().join(format!("old-{store}"));
+    for store in [0, 1] {
+        run(Command::new("cp").arg("-r").arg(folder(store)).arg(aside(store)));
+    }
+    let folders = [folder(0), folder(1), folder(2)];
+    fs.up_again();
+    write(&fs.mountpoint.join("tree"));
+    let written = tree(&fs.mountpoint);
+    // Through a checkpoint: what is younger, a start puts again from the log.
+    fs.down();
+    for store in [0, 1] {
+        fs::remove_dir_all(&folders[store]).expect("remove");
+        fs::rename(aside(store), &folders[store]).expect("an old store");
+        fs.up_again();
+        assert!(wait_until_whole(&fs) > 0);
+        assert_eq!(status(&fs)["stores"][store]["damaged"], 0);
+        fs.down();
+    }
+    fs::rename(&folders[2], dir.path().join("away")).expect("take one away");
+    fs.up_again();
+    assert!(tree(&fs.mountpoint) == written, "all is there without a third one");
+    assert_eq!(status(&fs)["redundancy"]["lacking_segments"], Value::Null, "nobody knows what it has");
+    fs.down();
+}
+
 #[test]
 fn a_mount_over_tls_outlives_a_store_and_itself() {
     let dir = tempfile::tempdir().expect("temporary folder");

@@ -48,6 +48,8 @@ pub(crate) struct Health {
     probing: bool,
     /// Counts changes that all stores must know of (seals, maps), each before the stores are asked.
     changes: u64,
+    /// Counts stores that came back into service.
+    returns: u64,
 }
 
 struct Entry {
@@ -65,6 +67,7 @@ impl Health {
             damaged: BTreeSet::new(),
             probing: false,
             changes: 0,
+            returns: 0,
         }
     }
 
@@ -176,10 +179,21 @@ impl Stripe {
                 let mut health = self.health.lock();
                 if health.is_current(at, changes) {
                     health.stores[at].state = StoreState::Up;
+                    health.returns += 1;
                     tracing::info!(store = %self.stores[at].id, "store is back in service");
                 }
             }
         }
+    }
+
+    /// True when all stores are in service.
+    pub fn is_whole(&self) -> bool {
+        self.health.lock().up().len() == self.stores.len()
+    }
+
+    /// How many times a store has come back into service.
+    pub fn return_count(&self) -> u64 {
+        self.health.lock().returns
     }
 
     /// All stores, in order of their ids.

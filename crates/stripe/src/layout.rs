@@ -84,6 +84,13 @@ pub(crate) struct Layout {
     pub(crate) shadowing: BTreeSet<u8>,
 }
 
+impl Layout {
+    /// The fragments that are not there.
+    pub(crate) fn missing(&self) -> BTreeSet<u8> {
+        (0..self.info.geometry.width()).filter(|index| !self.present.contains(index)).collect()
+    }
+}
+
 impl Described {
     /// What a store has answered.
     fn add(&mut self, segment: SegmentId, store: StoreId, headers: Vec<FragmentHeader>) {

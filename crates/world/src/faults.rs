@@ -74,10 +74,10 @@ impl Episode {
     pub fn before_start(&mut self, random: &SplitMix64, disks: &[SimDisk]) {
         for bad in &mut self.bad {
             match bad.fault {
-                // It happens once.
+                // It happens once; the new disk is none of the best either.
                 Fault::Wiped if random.chance(1, 2) => {
                     disks[bad.store].wipe();
-                    bad.fault = Fault::Rot;
+                    bad.fault = if random.chance(1, 2) { Fault::Rot } else { Fault::FailWrites };
                 }
                 Fault::Stale => {
                     if let Some(snapshot) = bad.snapshot.take() {
@@ -92,6 +92,11 @@ impl Episode {
     /// True if the store is to be left out at a start.
     pub fn is_missing(&self, store: usize) -> bool {
         self.bad.iter().any(|b| b.store == store && b.fault == Fault::Missing)
+    }
+
+    /// True if what a store has may be other than it should be, which only a scrub finds.
+    pub fn has_rotted(&self) -> bool {
+        self.bad.iter().any(|b| b.fault == Fault::Rot)
     }
 
     /// Something happens while the file system runs. `false`: there was nothing to happen.

@@ -69,6 +69,8 @@ pub struct Outcome {
     pub deleted: u64,
     /// Segments whose redundancy a scrub restored.
     pub repaired: u64,
+    /// Segments whose redundancy maintenance restored.
+    pub restored: u64,
 }
 
 impl Outcome {
@@ -90,6 +92,7 @@ impl Outcome {
             cleaned: self.cleaned + other.cleaned,
             deleted: self.deleted + other.deleted,
             repaired: self.repaired + other.repaired,
+            restored: self.restored + other.restored,
         }
     }
 }
@@ -399,6 +402,7 @@ impl World {
         let done = running.machine.maintenance.done();
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
+        self.outcome.restored += done.redundancy.restored_count;
         self.outcome.cache_hits += running.kernel.hits();
         self.outcome.lock_waits += running.kernel.lock_waits();
         ended?;
@@ -544,15 +548,38 @@ impl World {
         Ok(())
     }
 
-    /// Ends all faults and restores redundancy.
+    /// Ends all faults. Redundancy is restored by a scrub, or where nothing has rotted, by itself.
     async fn heal(&mut self) -> Result<(), End> {
         self.say(|| "heal".into());
+        let by_itself = !self.episode.has_rotted() && self.random.chance(1, 2);
         self.episode.end(&self.disks);
         let on = self.sim.machine("one");
         let running = self.start_without(&on, &[]).await?;
         self.settle(&running).await?;
-        self.scrub(&running).await?;
+        match by_itself {
+            true => self.wait_until_whole(&running).await?,
+            false => self.scrub(&running).await?,
+        }
         self.stop(&running).await
+    }
+
+    async fn wait_until_whole(&mut self, running: &Running) -> Result<(), End> {
+        let machine = running.machine.clone();
+        let work = async move {
+            while machine.maintenance.done().redundancy.lacking_count != Some(0) {
+                machine.host().clock.sleep(Duration::from_secs(1)).await;
+            }
+            let restored = machine.maintenance.done().redundancy.restored_count;
+            let report = machine.stripe.scrub(false, |_| ()).await.map_err(|e| failed(format!("scrub: {e}")))?;
+            Ok::<_, End>((restored, report))
+        };
+        let (restored, report) = self.on_machine(&running.on, "restoring redundancy", work).await??;
+        self.say(|| format!("{restored} segments restored by themselves: {report:?}"));
+        self.outcome.restored += restored;
+        match report.missing + report.damaged {
+            0 => Ok(()),
+            _ => Err(failed(format!("redundancy is not restored: {report:?}"))),
+        }
     }
 
     async fn scrub(&mut self, running: &Running) -> Result<(), End> {

@@ -40,7 +40,7 @@ fn crash_leaves_the_state_after_some_prefix_of_the_operations() {
 #[test]
 fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
     let outcome = run_all(2000..2300, FAULTS);
-    assert!(outcome.faults > 300 && outcome.repaired > 50, "{outcome:?}");
+    assert!(outcome.faults > 300 && outcome.repaired > 50 && outcome.restored > 0, "{outcome:?}");
     assert!(outcome.consensus_faults > 100 && outcome.map_changes > 300, "{outcome:?}");
 }
 
