@@ -48,6 +48,19 @@ impl Mountpoint {
     }
 }
 
+/// Whether anything can be mounted on the folder `mountpoint`, as far as can be told without doing it.
+pub fn check(mountpoint: &Path) -> Result<(), MountError> {
+    Mountpoint::find(mountpoint)?;
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::DeviceMissing);
+    }
+    if is_root() {
+        open_device().map(drop).map_err(device_error)
+    } else {
+        helper().arg("--version").output().map(drop).map_err(helper_start_error)
+    }
+}
+
 /// Mounts; returns the kernel's end of it.
 pub(crate) fn attach(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let name = &options.fs_name;
@@ -78,14 +91,25 @@ fn open_device() -> io::Result<OwnedFd> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map(OwnedFd::from)
 }
 
+fn device_error(error: io::Error) -> MountError {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::DeviceMissing,
+        Some(libc::EACCES | libc::EPERM) => MountError::DeviceDenied,
+        _ => MountError::System { path: DEVICE.into(), step: "open", source: error },
+    }
+}
+
+fn helper_start_error(error: io::Error) -> MountError {
+    match error.kind() {
+        io::ErrorKind::NotFound => MountError::HelperMissing,
+        _ => MountError::System { path: HELPER.into(), step: "run", source: error },
+    }
+}
+
 fn attach_as_root(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let path = &mountpoint.path;
     let system = |step, source| MountError::System { path: path.clone(), step, source };
-    let device = open_device().map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::DeviceMissing,
-        Some(libc::EACCES | libc::EPERM) => MountError::DeviceDenied,
-        _ => system("open /dev/fuse", error),
-    })?;
+    let device = open_device().map_err(device_error)?;
     // SAFETY: neither has preconditions, and neither can fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let allow_other = if options.allow_other { ",allow_other" } else { "" };
@@ -130,10 +154,7 @@ fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<O
     let mut command = helper();
     // As its standard input the socket is inherited without any change to descriptor flags.
     command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).args(["-o", &words, "--"]).arg(path);
-    let child = command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => MountError::HelperMissing,
-        _ => system("run fusermount3", error),
-    })?;
+    let child = command.spawn().map_err(helper_start_error)?;
     // The command holds our copy of the helper's end: while it is open, a failed helper would not end the wait below.
     drop(command);
     let received = receive_descriptor(&ours);

@@ -27,6 +27,7 @@ mod mount;
 mod mountinfo;
 mod options;
 
+pub use attach::check;
 pub use error::{MountError, UnmountError};
 pub use mount::{Mount, mount};
 pub use options::MountOptions;

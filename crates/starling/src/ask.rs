@@ -8,11 +8,21 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 use stripe::{ScrubReport, StoreState};
 
-/// `starling down`.
+/// How long `down` waits for the process to end, after it has committed everything.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// `starling down`. When it returns, `up` can be asked for the same folder again.
 pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Down, |_| {}).await?;
+    let answer = ask(path, Request::Down, |_| {}).await?;
+    // A process that has ended has no files, also if nobody has waited for it.
+    let files = format!("/proc/{}/fd", answer["process"]);
+    let deadline = Instant::now() + END_TIME_MAX;
+    while std::fs::read_dir(&files).is_ok_and(|mut files| files.next().is_some()) && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     println!("unmounted {}: everything is committed", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,24 +1,25 @@
-//! `--background`: the same command again without `--background`, in a session of its own, logging to the data folder or
-//! the store's folder. Returns when that process serves, or says why it does not.
+//! `--background`: the same command again without `--background`, in a session of its own. What it says goes to whoever started it, until it
+//! has a folder that is its own; from then on to the log there. Returns when that process serves, or says why it does not.
 
 use crate::usage;
 use anyhow::Context;
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+/// Set for the process in the background.
+const MARK: &str = "STARLING_BACKGROUND";
+
 /// See the module's header. `ready` is what the first line begins with when the process serves.
 pub fn start(folder: &Path, ready: &str) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(folder).map_err(|e| usage(format!("cannot make the folder {}: {e}", folder.display())))?;
     let log_path = folder.join(storage::site::LOG);
-    let log = OpenOptions::new().create(true).append(true).open(&log_path);
-    let log = log.map_err(|e| usage(format!("{}: {e}", log_path.display())))?;
-    let before = log.metadata().context("log file")?.len();
+    let before = std::fs::metadata(&log_path).map_or(0, |log| log.len());
     let mut command = Command::new(std::env::current_exe().context("own path")?);
-    command.args(std::env::args_os().skip(1).filter(|a| a != "--background"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.args(std::env::args_os().skip(1).filter(|a| a != "--background")).env(MARK, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     // SAFETY: setsid is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
@@ -33,10 +34,26 @@ pub fn start(folder: &Path, ready: &str) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait().context("background process")?;
-    let mut text = String::new();
-    let mut file = std::fs::File::open(&log_path).context("log file")?;
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(before)).context("log file")?;
-    file.read_to_string(&mut text).context("log file")?;
-    eprint!("{text}");
+    if let Ok(mut log) = std::fs::File::open(&log_path) {
+        let mut text = String::new();
+        log.seek(SeekFrom::Start(before)).context("log file")?;
+        log.read_to_string(&mut text).context("log file")?;
+        eprint!("{text}");
+    }
     Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c > 0).unwrap_or(1)))
+}
+
+/// In the process in the background: says everything to the log in `folder` from now on.
+pub fn take_over(folder: &Path) -> anyhow::Result<()> {
+    if std::env::var_os(MARK).is_none() {
+        return Ok(());
+    }
+    let path = folder.join(storage::site::LOG);
+    let log = OpenOptions::new().create(true).append(true).open(&path);
+    let log = log.map_err(|e| usage(format!("{}: {e}", path.display())))?;
+    // SAFETY: both descriptors are open; standard error is nobody's to close.
+    if unsafe { libc::dup2(log.as_raw_fd(), libc::STDERR_FILENO) } < 0 {
+        return Err(std::io::Error::last_os_error()).context("log file");
+    }
+    Ok(())
 }

@@ -133,7 +133,7 @@ async fn connection(
         Ok(Request::Down) => {
             down.notify_one();
             let ended = outcome.wait_for(Option::is_some).await?.clone();
-            ended.unwrap_or(Ok(())).map(|()| json!({}))
+            ended.unwrap_or(Ok(())).map(|()| json!({ "process": std::process::id() }))
         }
         Ok(Request::Status) => Ok(crate::ask::collect(&served).await),
         Ok(Request::Scrub { repair }) => {

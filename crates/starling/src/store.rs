@@ -2,7 +2,7 @@
 
 use crate::args::Store;
 use crate::location::split_port;
-use crate::{keys, say, usage};
+use crate::{background, keys, say, usage};
 use anyhow::Context;
 use host::real::RealDisk;
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ pub async fn run(args: Store) -> anyhow::Result<ExitCode> {
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let site = Site::open(host.clone(), disk).await;
     let site = site.map_err(|e| usage(format!("{shown}: {e}; a new store needs an empty folder")))?;
+    background::take_over(&args.folder)?;
     let address = listener.local_addr().context("own address")?;
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt()).context("signals")?, signal(SignalKind::terminate()).context("signals")?);

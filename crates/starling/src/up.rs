@@ -1,5 +1,6 @@
 //! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until told to stop.
 
+use crate::background;
 use crate::control::{self, Served, Server};
 use crate::folder::Folder;
 use crate::location::Location;
@@ -96,19 +97,33 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     Ok((machine, stores.places))
 }
 
+/// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
+fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
+    let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
+    let data = std::path::absolute(&settings.data).map_err(|e| usage(format!("--data: {e}")))?;
+    if mountpoint.starts_with(&data) || data.starts_with(&mountpoint) {
+        let (mountpoint, data) = (mountpoint.display(), data.display());
+        return Err(usage(format!("{mountpoint} would hide {data} or lie in it: choose folders beside each other")));
+    }
+    let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
+    fuse::check(existing).map_err(|e| usage(e.to_string()))
+}
+
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
-    if !settings.mountpoint.is_dir() {
-        let shown = settings.mountpoint.display();
-        return Err(usage(format!("{shown} is not a folder: create it with `mkdir -p {shown}`")));
-    }
+    check_mountpoint(&settings)?;
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
     if Folder::is_new(&settings.data) {
         new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(explain)?;
     }
     let folder = Folder::open(&settings.data, true)?;
+    background::take_over(folder.path())?;
     let (machine, places) = start(&host, &folder, &settings).await?;
+    // What comes before may be cut short anywhere; from here on signals end this in good order.
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     if machine.recovery.segment_count > 0 {
         let r = machine.recovery;
         eprintln!("recovered: {} segments with {} changes in {:?}", r.segment_count, r.delta_count, r.time);
@@ -120,7 +135,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
     let client = Arc::new(machine.client.clone());
     let mountpoint = settings.mountpoint.clone();
-    let mounted = tokio::task::spawn_blocking(move || fuse::mount(client, &mountpoint, options)).await?;
+    let mounted = tokio::task::spawn_blocking(move || {
+        // If it is there, or cannot be made, mounting tells.
+        let _ = std::fs::create_dir(&mountpoint);
+        fuse::mount(client, &mountpoint, options)
+    });
+    let mounted = mounted.await?;
     let mount = match mounted {
         Ok(mount) => mount,
         Err(e) => {
@@ -133,8 +153,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let server = Server::start(&socket, served.clone()).context("control socket")?;
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
-    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
-    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
     host::first(asked, closed).await;
 

@@ -66,9 +66,20 @@ fn a_signal_commits_and_unmounts() {
 fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let (mountpoint, data) = (dir.path().join("mnt"), dir.path().join("data"));
-    let said = refused(&mut up(&mountpoint, &data));
-    assert!(said.contains("mkdir -p"), "{said}");
-    assert!(!data.exists(), "a data folder was made");
+    let file = dir.path().join("file");
+    fs::write(&file, "").expect("write");
+    for (mountpoint, word) in [
+        (dir.path().join("not/there"), "mkdir -p"),
+        (file, "not a directory"),
+        (data.join("mnt"), "beside each other"),
+        (dir.path().to_path_buf(), "beside each other"),
+    ] {
+        for flags in [&[][..], &["--background"]] {
+            let said = refused(up(&mountpoint, &data).args(flags));
+            assert!(said.contains(word), "{said}");
+            assert!(!data.exists(), "a data folder was made");
+        }
+    }
 
     fs::create_dir(&mountpoint).expect("mount point");
     for (flags, word) in [
@@ -86,9 +97,19 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
     let foreign = dir.path().join("foreign");
     fs::create_dir(&foreign).expect("folder");
     fs::write(foreign.join("thesis.txt"), "precious").expect("write");
-    let said = refused(&mut up(&mountpoint, &foreign));
-    assert!(said.contains("thesis.txt"), "{said}");
-    assert_eq!(fs::read_dir(&foreign).expect("list").count(), 1, "something was added to a foreign folder");
+    let store = |folder: &Path| {
+        let mut command = starling();
+        command.arg("store").arg(folder).args(["--listen", "127.0.0.1:0"]);
+        command
+    };
+    for mut command in [up(&mountpoint, &foreign), store(&foreign)] {
+        for _ in 0..2 {
+            let said = refused(&mut command);
+            assert!(said.contains("foreign"), "{said}");
+            assert_eq!(fs::read_dir(&foreign).expect("list").count(), 1, "something was added to a foreign folder");
+            command.arg("--background");
+        }
+    }
 
     let said = refused(starling().arg("status").arg(dir.path()));
     assert!(said.contains("not on a mounted starling"), "{said}");
