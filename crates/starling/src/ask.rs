@@ -123,7 +123,8 @@ pub async fn collect(served: &Served) -> Value {
         },
         "segments": done.segment_count,
         "redundancy": {
-            "lacking_segments": done.redundancy.lacking_count,
+            // Of a store that has left since they were compared, nobody knows what it will have.
+            "lacking_segments": done.redundancy.lacking_count.filter(|_| machine.stripe.is_whole()),
             "restored_segments": done.redundancy.restored_count,
         },
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
@@ -194,7 +195,7 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     );
     let redundancy = &s["redundancy"];
     let lacking = match redundancy["lacking_segments"].as_u64() {
-        None => "not compared yet: not all stores are in service".to_string(),
+        None => "unknown until all stores are in service and compared".to_string(),
         Some(0) => "whole".to_string(),
         Some(n) => format!("{n} segments lack fragments"),
     };

@@ -118,6 +118,23 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn a_mount_whose_process_died_is_named_with_what_frees_it() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB"]);
+    let pid: i32 = fs::read_to_string(fs.data.join("lock")).expect("lock").trim().parse().expect("process id");
+    // SAFETY: kill takes numbers only; the process is one that this test started.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    while fs::metadata(&fs.mountpoint).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let said = refused(starling().arg("up").arg(&fs.mountpoint).arg("--data").arg(&fs.data));
+    assert!(said.contains("fusermount3 -uz"), "{said}");
+    fs.kill();
+    fs.up_again();
+    fs.down();
+}
+
+#[test]
 fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB", "--stores", "3"]);

@@ -91,9 +91,9 @@ impl Stripe {
         Some(Geometry { k, m, fragment_len, payload_len, members })
     }
 
-    /// Those of `stores` that may be expected to answer soon.
+    /// Those of `stores` that let nobody wait.
     fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
-        stores.iter().copied().filter(|&at| self.answers_soon(at)).collect()
+        stores.iter().copied().filter(|&at| !self.is_slow(at)).collect()
     }
 
     /// True if any segment can be put to so many stores.

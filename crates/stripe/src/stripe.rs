@@ -249,9 +249,14 @@ impl Stripe {
         }
     }
 
+    /// True for a store that was noted so, and has not answered since.
+    pub(crate) fn is_slow(&self, at: usize) -> bool {
+        self.stores[at].slow.load(Relaxed)
+    }
+
     /// True if an answer may be expected soon.
     pub(crate) fn answers_soon(&self, at: usize) -> bool {
-        !self.stores[at].slow.load(Relaxed) && self.health.lock().state(at) != StoreState::Absent
+        !self.is_slow(at) && self.health.lock().state(at) != StoreState::Absent
     }
 
     /// The same request to several stores at once; the answers with the stores that gave them, in the order of `whom`.
