@@ -152,9 +152,10 @@ impl Core {
     pub(crate) fn try_statfs(&self) -> FsStat {
         let files: u64 = self.managers.each().map(|m| m.status().file_count).sum();
         let s = self.state.lock();
-        let free_bytes = self.config.limit_bytes.saturating_sub(s.used_bytes + s.dirty_bytes);
+        let used_bytes = s.used_bytes + s.dirty_bytes;
+        let free_bytes = s.limit_bytes.saturating_sub(used_bytes);
         FsStat {
-            total_bytes: self.config.limit_bytes,
+            total_bytes: used_bytes + free_bytes,
             free_bytes,
             files,
             files_free: free_bytes / 512,

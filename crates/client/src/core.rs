@@ -63,7 +63,7 @@ pub struct Config {
     pub inode_count_max: usize,
     /// How long kernels may cache names and attributes: what is left of the lease of the tokens behind them.
     pub lease: Duration,
-    /// Live payload bytes that are admitted.
+    /// Live payload bytes that are admitted, until [`Client::set_limit`] says otherwise.
     pub limit_bytes: u64,
 }
 
@@ -148,7 +148,7 @@ impl Core {
             cache: DataCache::new(config.cache_bytes),
             under_way: UnderWay::default(),
             segment_len_max: payload.into(),
-            state: Mutex::new(State::new(last_seq)),
+            state: Mutex::new(State::new(last_seq, config.limit_bytes)),
             applied: watch::Sender::new(last_seq),
             committed: Notify::new(),
             apply_wanted: Notify::new(),
@@ -411,7 +411,7 @@ impl Core {
     /// stores, and, unless the operation frees space, on them.
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
         let dirty = state.dirty_bytes + need_bytes;
-        let fits = state.used_bytes + dirty <= self.config.limit_bytes
+        let fits = state.used_bytes + dirty <= state.limit_bytes
             && state.placed_bytes + self.stripe.share_of(dirty) <= state.placed_bytes_max;
         if !frees && !fits {
             return Err(Stop::Miss(Miss::Space));

@@ -135,6 +135,11 @@ impl Client {
         state.placed_bytes_max = placed_bytes + free_bytes.saturating_sub(reserve);
     }
 
+    /// From now on, so many live payload bytes are admitted: disks have less room than they had, or have it again.
+    pub fn set_limit(&self, limit_bytes: u64) {
+        self.core.state.lock().limit_bytes = limit_bytes;
+    }
+
     /// Bytes of each store that writers leave free.
     pub fn reserve_bytes(&self) -> u64 {
         self.core.stripe.share_of(core::IN_FLIGHT_BYTES_MAX) + RESERVE_BYTES
@@ -163,7 +168,7 @@ impl Client {
             dirty_bytes: state.dirty_bytes,
             in_flight_bytes: self.core.log.in_flight().1,
             used_bytes: state.used_bytes,
-            limit_bytes: self.core.config.limit_bytes,
+            limit_bytes: state.limit_bytes,
             cache: self.core.cache.counts(),
             last_cut: state.last_cut,
             message_count: self.core.managers.message_count(),

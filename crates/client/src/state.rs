@@ -118,6 +118,8 @@ pub struct State {
     pub applied: u64,
     /// Bytes that live in the log by the client's count; never less than the truth.
     pub used_bytes: u64,
+    /// What they may grow to, with what is dirty.
+    pub limit_bytes: u64,
     /// Of cuts that the managers have not applied yet: their payload.
     pub unapplied_bytes: BTreeMap<u64, u64>,
     /// What cuts since the start took on each store, parity and rounding included; see [`stripe::Stripe::share_of`].
@@ -129,8 +131,8 @@ pub struct State {
 }
 
 impl State {
-    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment.
-    pub fn new(last_cut: u64) -> Self {
+    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment, `limit_bytes` what may live in it.
+    pub fn new(last_cut: u64, limit_bytes: u64) -> Self {
         State {
             inodes: HashMap::new(),
             hand: VecDeque::new(),
@@ -147,6 +149,7 @@ impl State {
             synced_at: None,
             applied: last_cut,
             used_bytes: 0,
+            limit_bytes,
             unapplied_bytes: BTreeMap::new(),
             placed_bytes: 0,
             placed_bytes_max: u64::MAX,

@@ -94,6 +94,13 @@ impl FsConfig {
         Ok(config)
     }
 
+    /// How many stores must be there for the file system to start: all but those that parity makes up for, and more than half, so that
+    /// none of two halves goes on without the other.
+    pub fn least_stores(&self) -> usize {
+        let count = usize::from(self.store_count);
+        (count - usize::from(self.parity)).max(count / 2 + 1)
+    }
+
     /// What is wrong with the numbers, if anything.
     pub fn check(&self) -> Result<(), String> {
         let n = self.store_count;

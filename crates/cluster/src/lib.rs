@@ -6,6 +6,7 @@
 //! - [`stores`]: where the stores are; opening and creating them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for writers.
+//! - `room`: what the stores can still take, and what of it writers may have.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;
@@ -15,6 +16,7 @@ pub mod machine;
 pub mod maintenance;
 pub mod maps;
 pub mod restore;
+mod room;
 pub mod stores;
 
 pub use config::FsConfig;

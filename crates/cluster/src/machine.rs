@@ -8,6 +8,7 @@ use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manager_log};
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
+use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, Place};
 use client::{Client, Managers};
 use host::{Disk, Host};
@@ -41,7 +42,7 @@ pub struct Create {
     pub block_size: u32,
     /// Managers.
     pub manager_count: u16,
-    /// Bytes each store may use; `None`: what its disk has free, less a tenth, shared among the stores on it.
+    /// Bytes each store may use; `None`: what the fullest disk has free, less a tenth, shared among the stores on it.
     pub store_capacity_bytes: Option<u64>,
 }
 
@@ -78,6 +79,16 @@ pub enum StartError {
     /// The numbers asked for make no sense.
     #[error("{0}")]
     Impossible(String),
+    /// The stores would be larger than their disks can hold.
+    #[error(
+        "no room for stores of {capacity} bytes: their disks have room for {most} bytes each; use a smaller --store-size, or more disks"
+    )]
+    NoSpace {
+        /// Bytes asked for.
+        capacity: u64,
+        /// Bytes there could be.
+        most: u64,
+    },
     /// There is a file system already.
     #[error("store {0} holds a file system already; use it, or give another folder")]
     Exists(StoreId),
@@ -122,6 +133,9 @@ pub enum StartError {
     /// The maps cannot be read.
     #[error("the configuration kept by the stores: {0}")]
     Config(#[from] types::codec::DecodeError),
+    /// There is no place for a new store.
+    #[error("{0}: {1}")]
+    Unusable(StoreId, String),
     /// A remote store cannot be reached, or refuses.
     #[error("{0}: {1}")]
     Remote(StoreId, std::io::Error),
@@ -187,9 +201,11 @@ pub async fn create(
     let mut fs = [0; 16];
     fs[..8].copy_from_slice(&host.random.next_u64().to_le_bytes());
     fs[8..].copy_from_slice(&host.random.next_u64().to_le_bytes());
-    let free = stores::free_bytes(places).await?;
-    let shared = free / 10 * 9 / places.len().max(1) as u64;
-    let capacity = create.store_capacity_bytes.unwrap_or(shared);
+    let most = room::capacity_max(&stores::spaces(places).await?);
+    let capacity = create.store_capacity_bytes.unwrap_or(most);
+    if capacity > most {
+        return Err(StartError::NoSpace { capacity, most });
+    }
     let config = create.config(FsUuid(fs), u16::try_from(places.len()).unwrap_or(u16::MAX), capacity);
     config.check().map_err(StartError::Impossible)?;
     let first = Maps { epoch: 1, bytes: config.encode() };
@@ -241,7 +257,7 @@ impl Machine {
             cache_bytes: run.cache_bytes,
             inode_count_max,
             lease: LEASE,
-            limit_bytes: admitted_bytes(&config, &stripe),
+            limit_bytes: room::admitted_bytes(&config, &stripe, 0),
         };
         let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
         let client =
@@ -256,7 +272,8 @@ impl Machine {
             unapplied: Default::default(),
         };
         let maintenance =
-            Maintenance::start(host.clone(), stripe.clone(), managers.clone(), client.clone(), cleaner).await?;
+            Maintenance::start(host.clone(), config.clone(), stripe.clone(), managers.clone(), client.clone(), cleaner)
+                .await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
         Ok(Machine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
     }
@@ -293,19 +310,3 @@ impl Machine {
         closed
     }
 }
-
-/// Live payload bytes that writers may fill: what the stores hold in full segments, less parity, less what the cleaner, the managers
-/// and unlink need to go on. A log cannot be filled to the brim: the fuller, the more each cleaned byte costs.
-fn admitted_bytes(config: &FsConfig, stripe: &Stripe) -> u64 {
-    let (k, m) = stripe.redundancy();
-    let raw = config.store_capacity_bytes * u64::from(config.store_count);
-    let fragment_len = stripe.payload_len_max() / u32::from(k);
-    let payload = raw / u64::from(k + m) * u64::from(k);
-    let packed = payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len);
-    packed.saturating_sub(RESERVE_BYTES) / 100 * FILL_PERCENT
-}
-
-/// Share of the stores that live data may take.
-const FILL_PERCENT: u64 = 80;
-/// For the managers' logs and the cleaner's work, in bytes of payload.
-const RESERVE_BYTES: u64 = 24 << 20;

@@ -4,8 +4,9 @@
 //! its deltas (design, section 3.2). So a round is: checkpoint, count, delete, and clean if that was not enough.
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
-use crate::config::{CLEANER_LOG, CLIENT_LOG};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig};
 use crate::restore::{Restore, Restored};
+use crate::room::{Room, admitted_bytes};
 use client::Client;
 use host::{Either, Host, first};
 use manager::api::Manager;
@@ -27,6 +28,8 @@ const CUTS_PER_CHECKPOINT_MAX: u64 = 64;
 const DIRTY_INODES_MAX: u64 = 1 << 16;
 /// Time after which changes are checkpointed in any case.
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
+/// How often the disks are looked at when nothing changes here: others fill them too.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and
 /// less where live data leaves less than that, see [`FreeGoal`].
 const FREE_PERCENT_LOW: u64 = 25;
@@ -95,6 +98,7 @@ impl FreeGoal {
 /// See the module's header.
 pub struct Maintenance {
     host: Host,
+    config: FsConfig,
     stripe: Arc<Stripe>,
     managers: Vec<Arc<ManagerServer>>,
     client: Client,
@@ -110,6 +114,7 @@ impl Maintenance {
     /// Starts the background rounds.
     pub(crate) async fn start(
         host: Host,
+        config: FsConfig,
         stripe: Arc<Stripe>,
         managers: Vec<Arc<ManagerServer>>,
         client: Client,
@@ -117,6 +122,7 @@ impl Maintenance {
     ) -> Result<Arc<Maintenance>, manager::api::ManagerError> {
         let maintenance = Arc::new(Maintenance {
             host,
+            config,
             stripe,
             managers,
             client,
@@ -148,6 +154,7 @@ impl Maintenance {
     async fn run(self: Arc<Self>) {
         let mut last_cut = 0;
         let mut last_time = self.host.clock.now();
+        let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
         let mut restore = Restore::new(self.host.clone(), self.stripe.clone());
         while !self.stopping.load(SeqCst) {
@@ -160,6 +167,10 @@ impl Maintenance {
                 tracing::warn!("compare stores: {e}");
             }
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
+            if now >= last_look + LOOK_INTERVAL {
+                self.report_room().await;
+                last_look = now;
+            }
             let many = self.managers.iter().map(|m| m.status().dirty_count).sum::<u64>() >= DIRTY_INODES_MAX;
             let due = many
                 || cut >= last_cut + CUTS_PER_CHECKPOINT_MAX
@@ -208,12 +219,17 @@ impl Maintenance {
         Ok(())
     }
 
-    async fn report_used(&self) {
+    async fn report_room(&self) {
         let placed = self.client.placed_bytes();
-        if let Some(free) = self.free_bytes().await {
-            tracing::debug!(placed, free, "free on the fullest store");
-            self.client.set_free(placed, free);
+        if let Some(room) = self.room().await {
+            tracing::debug!(placed, ?room);
+            self.client.set_free(placed, room.free_bytes);
+            self.client.set_limit(admitted_bytes(&self.config, &self.stripe, room.missing_bytes));
         }
+    }
+
+    async fn report_used(&self) {
+        self.report_room().await;
         let live = self.usage().await;
         if let Err(e) = &live {
             tracing::error!("count live bytes: {e}");
@@ -228,9 +244,11 @@ impl Maintenance {
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let mut is_first = true;
-        while let Some((free, goal)) = self.space().await
-            && free < if is_first && !wanted { goal.low } else { goal.high }
-        {
+        while let Some(room) = self.room().await {
+            let goal = self.goal(&room);
+            if room.free_bytes >= if is_first && !wanted { goal.low } else { goal.high } {
+                break;
+            }
             is_first = false;
             let before = self.done().segment_count;
             if self.clean_some(0).await? == Cleaned::default() {
@@ -256,25 +274,19 @@ impl Maintenance {
         Ok(cleaned)
     }
 
-    /// Bytes free on the fullest store; `None` if none answers.
-    async fn free_bytes(&self) -> Option<u64> {
-        self.space().await.map(|(free, _)| free)
+    async fn room(&self) -> Option<Room> {
+        Room::of(&self.stripe.status().await, self.stripe.redundancy().1)
     }
 
     /// True when there is too little free, and cleaning could change that.
     async fn is_short(&self) -> bool {
-        self.space().await.is_some_and(|(free, goal)| free < goal.low)
+        self.room().await.is_some_and(|room| room.free_bytes < self.goal(&room).low)
     }
 
-    /// Bytes free on the fullest store, and how many should be; `None` if no store answers.
-    async fn space(&self) -> Option<(u64, FreeGoal)> {
-        let stores = self.stripe.status().await;
-        let answers = || stores.iter().filter_map(|s| s.status.as_ref());
-        let free = answers().map(|s| s.capacity_bytes.saturating_sub(s.used_bytes)).min()?;
-        let capacity = answers().map(|s| s.capacity_bytes).min()?;
+    fn goal(&self, room: &Room) -> FreeGoal {
         let (k, m) = self.stripe.redundancy();
-        let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / stores.len().max(1) as u64;
-        Some((free, FreeGoal::new(capacity, live, self.client.reserve_bytes())))
+        let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / u64::from(self.config.store_count.max(1));
+        FreeGoal::new(room.capacity_bytes, live, self.client.reserve_bytes())
     }
 
     /// Live bytes by segment, over all managers.
@@ -364,7 +376,8 @@ impl Maintenance {
         let mut victims = choose(candidates, want);
         victims.truncate(VICTIMS_MAX);
         // The copies are there before the victims are gone.
-        let mut room = self.free_bytes().await.unwrap_or(0).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
+        let mut room =
+            self.room().await.map_or(0, |room| room.free_bytes).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
         victims.retain(|victim| {
             let live_bytes = live.get(victim).copied().unwrap_or(0);
             let fits = live_bytes <= room;

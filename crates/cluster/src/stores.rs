@@ -3,8 +3,7 @@
 use crate::config::FsConfig;
 use crate::machine::StartError;
 use bytes::Bytes;
-use host::{Disk, Host, join_all};
-use std::io;
+use host::{Disk, DiskSpace, Host, join_all};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +25,8 @@ pub enum Place {
     Disk(Arc<dyn Disk>),
     /// A storage server of another process, reached or not.
     Remote(Arc<dyn RemoteStorage>),
-    /// Nowhere: its folder is not there.
-    Missing,
+    /// Nowhere: its folder is not there, or cannot be used, for this reason.
+    Missing(String),
 }
 
 impl From<Arc<dyn Disk>> for Place {
@@ -38,12 +37,8 @@ impl From<Arc<dyn Disk>> for Place {
 
 impl From<Option<Arc<dyn Disk>>> for Place {
     fn from(disk: Option<Arc<dyn Disk>>) -> Self {
-        disk.map_or(Place::Missing, Place::Disk)
+        disk.map_or_else(|| Place::Missing("its folder is missing".into()), Place::Disk)
     }
-}
-
-fn missing() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "its folder is missing")
 }
 
 /// The stores with their places.
@@ -51,27 +46,26 @@ fn numbered(places: &[Place]) -> impl Iterator<Item = (StoreId, &Place)> {
     places.iter().enumerate().map(|(at, place)| (StoreId::new(at as u16), place))
 }
 
-/// Bytes free at the fullest of the places, none of which may have a store.
-pub(crate) async fn free_bytes(places: &[Place]) -> Result<u64, StartError> {
-    let looks = numbered(places).map(|(store, place)| free_at(store, place)).collect();
-    let free: Result<Vec<u64>, StartError> = join_all(looks).await.into_iter().collect();
-    Ok(free?.into_iter().min().unwrap_or(0))
+/// What the disks at the places have, none of which may have a store.
+pub(crate) async fn spaces(places: &[Place]) -> Result<Vec<DiskSpace>, StartError> {
+    let looks = numbered(places).map(|(store, place)| space_at(store, place)).collect();
+    join_all(looks).await.into_iter().collect()
 }
 
-async fn free_at(store: StoreId, place: &Place) -> Result<u64, StartError> {
+async fn space_at(store: StoreId, place: &Place) -> Result<DiskSpace, StartError> {
     match place {
         Place::Disk(disk) => {
             if !is_empty(disk.as_ref()).await? {
                 return Err(StartError::Exists(store));
             }
-            Ok(disk.space().await?.free_bytes)
+            Ok(disk.space().await?)
         }
         Place::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(_)) => Err(StartError::Exists(store)),
-            Ok(Presence::Empty(space)) => Ok(space.free_bytes),
+            Ok(Presence::Empty(space)) => Ok(space),
             Err(error) => Err(StartError::Remote(store, error)),
         },
-        Place::Missing => Err(missing().into()),
+        Place::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
     }
 }
 
@@ -100,7 +94,7 @@ async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Plac
             remote.expect(identity.fs, identity.store).await;
             Ok(Open::Remote(remote.clone(), identity))
         }
-        Place::Missing => Err(missing().into()),
+        Place::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
     }
 }
 
@@ -137,7 +131,7 @@ enum NotOpen {
 
 async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
     match place {
-        Place::Missing => Err(NotOpen::Bad(missing().to_string())),
+        Place::Missing(reason) => Err(NotOpen::Bad(reason.clone())),
         Place::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(identity)) => {
                 remote.expect(identity.fs, identity.store).await;
@@ -208,7 +202,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         return Err(too_few(1));
     }
     let config = FsConfig::decode(&newest.bytes)?;
-    let least = usize::from(config.store_count) - usize::from(config.parity);
+    let least = config.least_stores();
     if usize::from(config.store_count) != count {
         return Err(StartError::Impossible(format!(
             "the file system has {} stores, but {count} were given",

@@ -27,12 +27,12 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(seed: u64) -> Rig {
+    fn new(seed: u64, store_bytes: u64) -> Rig {
         let sim = Sim::new(seed);
-        let disk = || SimDisk::new(&sim, 4 * STORE_CAPACITY_BYTES_MIN);
+        let disk = || SimDisk::new(&sim, 4 * store_bytes);
         let rig = Rig { stores: (0..STORES).map(|_| disk()).collect(), consensus: disk(), sim: sim.clone() };
         let (host, places, consensus) = rig.mounts();
-        let store_capacity_bytes = Some(STORE_CAPACITY_BYTES_MIN);
+        let store_capacity_bytes = Some(store_bytes);
         let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
         sim.block_on(create(&host, &places, &consensus, how)).expect("create");
         rig
@@ -92,7 +92,7 @@ impl Rig {
 #[test]
 fn regression_machine_starts_and_writes_on_though_dead_segments_fill_its_stores() {
     for seed in 0..2 {
-        let rig = Rig::new(seed);
+        let rig = Rig::new(seed, STORE_CAPACITY_BYTES_MIN);
         let mut written = Vec::new();
         for run in 0..6 {
             let machine = rig.start();
@@ -105,4 +105,54 @@ fn regression_machine_starts_and_writes_on_though_dead_segments_fill_its_stores(
         assert_eq!(report.problems, Vec::<String>::new());
         assert!(written.iter().all(|bytes| *bytes >= RUN_BYTES), "one got stuck: {written:?}");
     }
+}
+
+/// Others fill disks too. One that is full is done without; when more are, nothing more is admitted, and what was accepted is kept.
+#[test]
+fn disks_that_others_fill_are_done_without_as_far_as_parity_goes() {
+    let rig = Rig::new(7, 8 * STORE_CAPACITY_BYTES_MIN);
+    let machine = rig.start();
+    let client = machine.client.clone();
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let made = client.create(&Cred::ROOT, FileId::ROOT, b"file", 0o644, 0, flags);
+    let (entry, handle) = rig.sim.block_on(async { made.await }).expect("create");
+    // Eight MiB more each time.
+    let mut end = 0;
+    let mut write = || {
+        rig.sim.block_on(async {
+            for _ in 0..32 {
+                let data = vec![end as u8; WRITE_BYTES as usize];
+                client.write(&Cred::ROOT, entry.attr.id, handle, end, &data).await?;
+                end += WRITE_BYTES;
+            }
+            client.fsync(entry.attr.id, handle, false).await
+        })
+    };
+    let free = || rig.sim.block_on(async { client.statfs().await }).expect("statfs").free_bytes;
+    let wait = || rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(write(), Ok(()));
+    wait();
+    let before = free();
+    rig.stores[0].set_capacity(0);
+    for _ in 0..2 {
+        assert_eq!(write(), Ok(()), "two of three stores have room");
+        wait();
+    }
+    assert!(free() > before / 2, "{} of {before}", free());
+
+    rig.stores[1].set_capacity(0);
+    wait();
+    let left = free();
+    assert!(left < before / 4, "{left} of {before}");
+    let written = (0..100).take_while(|_| write() == Ok(())).count();
+    assert!((written as u64) << 23 <= left, "{written} rounds, though {left} was left");
+    wait();
+    assert_eq!(write(), Err(FsError::NoSpace));
+    assert!(free() < 2 * WRITE_BYTES, "{} free", free());
+
+    rig.stores.iter().for_each(|disk| disk.set_capacity(32 * STORE_CAPACITY_BYTES_MIN));
+    wait();
+    assert_eq!(write(), Ok(()), "there is room again");
+    let report = rig.sim.block_on(cluster::check::check(&machine, |_| {})).expect("check");
+    assert_eq!(report.problems, Vec::<String>::new());
 }

@@ -98,6 +98,8 @@ pub struct DiskSpace {
     pub total_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
+    /// Equal for folders that share all this, whichever process of the machine asks.
+    pub device: u64,
 }
 
 /// One open file. Operations on disjoint ranges may run at the same time. Like every future, an operation starts when it is

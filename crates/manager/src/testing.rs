@@ -4,6 +4,7 @@ use crate::api::{ManagerError, SegmentDeltas};
 use crate::server::{Config, Server};
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
+use host::DiskSpace;
 use host::sim::{Machine, Sim};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -156,7 +157,15 @@ impl Storage for MemStore {
         let id = self.id;
         self.serve(move |contents| {
             let fragment_count = contents.fragments.len() as u64;
-            Ok(StoreStatus { id, capacity_bytes: 1 << 40, used_bytes: 0, fragment_count, writable: true })
+            Ok(StoreStatus {
+                id,
+                capacity_bytes: 1 << 40,
+                allocated_bytes: 1 << 40,
+                used_bytes: 0,
+                fragment_count,
+                writable: true,
+                disk: DiskSpace { total_bytes: 1 << 40, free_bytes: 0, device: id.raw().into() },
+            })
         })
     }
 }

@@ -12,6 +12,17 @@ pub struct Args {
     pub command: Command,
 }
 
+/// What is wrong with a command line, and how to find out what would be right.
+pub fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut paragraphs = text.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut line = paragraphs.next().unwrap_or_default();
+    if let Some(tip) = paragraphs.find_map(|p| p.strip_prefix("tip: ").map(str::to_string)) {
+        line += &format!("; {tip}");
+    }
+    format!("{}; see --help", line.strip_prefix("error: ").unwrap_or(&line))
+}
+
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {

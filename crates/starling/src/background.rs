@@ -43,9 +43,14 @@ pub fn start(folder: &Path, ready: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c > 0).unwrap_or(1)))
 }
 
+/// True in the process in the background.
+pub fn is_it() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
 /// In the process in the background: says everything to the log in `folder` from now on.
 pub fn take_over(folder: &Path) -> anyhow::Result<()> {
-    if std::env::var_os(MARK).is_none() {
+    if !is_it() {
         return Ok(());
     }
     let path = folder.join(storage::site::LOG);

@@ -12,8 +12,9 @@ use cluster::Place;
 use host::real::RealDisk;
 use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,38 @@ struct Versioned {
 /// A locked data folder.
 pub struct Folder {
     path: PathBuf,
+    made: RefCell<Made>,
     _lock: File,
+}
+
+/// What was made for a file system that is not there yet, in this order. Unless it is kept it goes again, as far as nothing else has come to be
+/// in it.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes a folder with all that lead to it.
+    fn folder(&mut self, path: &Path) -> std::io::Result<()> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.is_dir()).collect();
+        for path in missing.into_iter().rev() {
+            std::fs::create_dir(path)?;
+            self.0.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in self.0.iter().rev() {
+            // A folder with something in it stays.
+            let _ = if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
+        }
+    }
 }
 
 impl Folder {
@@ -58,13 +90,14 @@ impl Folder {
     /// things than a file system's.
     pub fn open(path: &Path, create: bool) -> anyhow::Result<Folder> {
         let shown = path.display();
+        let mut made = Made::default();
         if !path.exists() {
             if !create {
                 return Err(usage(format!(
                     "{shown} does not exist: name the folder that `starling up --data` was given"
                 )));
             }
-            std::fs::create_dir_all(path).map_err(|e| usage(format!("cannot make the data folder {shown}: {e}")))?;
+            made.folder(path).map_err(|e| usage(format!("cannot make the data folder {shown}: {e}")))?;
         }
         let path = path.canonicalize().map_err(|e| usage(format!("{shown}: {e}")))?;
         // A creation that failed leaves some of these.
@@ -84,6 +117,9 @@ impl Folder {
             }
         }
         let lock_path = path.join("lock");
+        if !lock_path.exists() {
+            made.0.push(lock_path.clone());
+        }
         let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
         let mut lock = lock.map_err(|e| usage(format!("{}: {e}", lock_path.display())))?;
         // SAFETY: flock takes a descriptor that is open, and nothing else.
@@ -98,7 +134,10 @@ impl Folder {
         lock.set_len(0).context("lock file")?;
         lock.rewind().context("lock file")?;
         writeln!(lock, "{}", std::process::id()).context("lock file")?;
-        Ok(Folder { path, _lock: lock })
+        if path.join(STORES).exists() {
+            made.keep();
+        }
+        Ok(Folder { path, made: RefCell::new(made), _lock: lock })
     }
 
     /// Its absolute path.
@@ -111,7 +150,7 @@ impl Folder {
         let path = self.path.join(STORES);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(usage(format!("{}: {e}", path.display()))),
         };
         let damaged = |e: serde_json::Error| {
@@ -147,12 +186,13 @@ impl Folder {
         places.map_err(|e| usage(format!("--store: {e}")))
     }
 
-    /// Makes the stores' folders of a new file system.
+    /// Makes the stores' folders of a new file system; until its stores are recorded, only for now.
     pub fn make_folders(&self, stores: &Stores) -> anyhow::Result<()> {
         for place in &stores.places {
             if let Location::Folder(folder) = place {
                 let path = self.path.join(folder);
-                std::fs::create_dir_all(&path).map_err(|e| usage(format!("store folder {}: {e}", path.display())))?;
+                let made = self.made.borrow_mut().folder(&path);
+                made.map_err(|e| usage(format!("store folder {}: {e}", path.display())))?;
             }
         }
         Ok(())
@@ -166,6 +206,7 @@ impl Folder {
         file.write_all(text.as_bytes()).context("stores.json")?;
         file.sync_all().context("stores.json")?;
         std::fs::rename(&temporary, &path).context("stores.json")?;
+        self.made.borrow_mut().keep();
         File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
     }
 
@@ -192,10 +233,13 @@ impl Folder {
 
     fn folder_place(&self, folder: &Path) -> anyhow::Result<Place> {
         let path = self.path.join(folder);
-        if !path.is_dir() {
-            return Ok(Place::Missing);
-        }
-        let disk = RealDisk::open(&path).with_context(|| format!("store folder {}", path.display()))?;
+        let disk = match RealDisk::open(&path) {
+            Ok(disk) => disk,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return Ok(Place::Missing(format!("its folder is missing, {}", path.display())));
+            }
+            Err(e) => return Ok(Place::Missing(format!("{}: {e}", path.display()))),
+        };
         let busy = |_| usage(format!("store folder {} is in use by another process", path.display()));
         disk.lock().map_err(busy)?;
         Ok(Place::Disk(disk))
@@ -205,9 +249,7 @@ impl Folder {
     pub fn consensus(&self) -> anyhow::Result<Arc<dyn Disk>> {
         let path = self.path.join(CONSENSUS);
         let open = || {
-            if !path.is_dir() {
-                std::fs::create_dir(&path)?;
-            }
+            self.made.borrow_mut().folder(&path)?;
             RealDisk::open(&path)
         };
         Ok(open().map_err(|e| usage(format!("consensus folder {}: {e}", path.display())))?)

@@ -26,6 +26,7 @@ mod up;
 use anyhow::Context;
 use args::{Args, Command};
 use clap::Parser;
+use clap::error::ErrorKind;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -50,9 +51,19 @@ pub fn usage(text: impl Into<String>) -> anyhow::Error {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) if e.use_stderr() && e.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("starling: {}", args::in_one_line(&e));
+            return ExitCode::from(2);
+        }
+        // Help and version are answers.
+        Err(e) => e.exit(),
+    };
+    // Whoever waits at a terminal is told what to mind; a log tells the whole story. What becomes of the consensus engine, its role says.
+    let level = if background::is_it() { "info,openraft=off" } else { "warn,openraft=off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     match run(args.command) {
         Ok(code) => code,

@@ -9,6 +9,7 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, Machine, Run, StartError};
 use host::Host;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,18 +21,7 @@ pub const READY: &str = "mounted at";
 
 /// An error of starting, as the one who asked is told of it.
 fn explain(e: StartError) -> anyhow::Error {
-    match e {
-        StartError::Impossible(_)
-        | StartError::Exists(_)
-        | StartError::NotEnoughStores { .. }
-        | StartError::Foreign { .. }
-        | StartError::Config(_)
-        | StartError::ForeignConsensus { .. }
-        | StartError::Consensus(_)
-        | StartError::Remote(..)
-        | StartError::Store(..) => usage(e.to_string()),
-        other => anyhow::Error::new(other).context("start the file system"),
-    }
+    usage(e.to_string())
 }
 
 /// What a new file system is to be like.
@@ -48,6 +38,9 @@ fn new_file_system(geometry: &Geometry) -> Create {
 async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(Machine, Vec<Location>)> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
+    if known.is_some() {
+        background::take_over(folder.path())?;
+    }
     let mut stores = match &known {
         Some(known) => known.clone(),
         None => folder.new_stores(geometry)?,
@@ -57,6 +50,11 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     }
     if !geometry.store.is_empty() {
         stores.places = folder.absolute(&geometry.store)?;
+    }
+    for place in &stores.places {
+        if let Location::Folder(store) = place {
+            check_apart(&settings.mountpoint, &folder.path().join(store))?;
+        }
     }
     if known.is_none() {
         folder.make_folders(&stores)?;
@@ -72,6 +70,15 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
             size::show(config.store_capacity_bytes),
             size::show(config.block_size.into())
         );
+        let spare = usize::from(count) - config.least_stores();
+        if spare < usize::from(parity) {
+            let wanted = 2 * parity + 1;
+            eprintln!(
+                "note: {parity} stores may be lost without loss of data, but it starts only while {} of {count} are there; {wanted} or more stores do without that",
+                config.least_stores()
+            );
+        }
+        background::take_over(folder.path())?;
     }
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -86,7 +93,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     ];
     for (flag, asked, is) in fixed {
         if asked.is_some_and(|asked| asked != is) {
-            machine.stop().await.map_err(explain)?;
+            machine.stop().await.context("close the stores")?;
             return Err(usage(format!("{flag} was fixed at {is} when the file system was created: leave it out")));
         }
     }
@@ -97,14 +104,24 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     Ok((machine, stores.places))
 }
 
-/// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
-fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
-    let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
-    let data = std::path::absolute(&settings.data).map_err(|e| usage(format!("--data: {e}")))?;
+/// Refuses a mount point that would hide a folder with data, or lie in it.
+fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
+    let absolute = |path: &Path| match path.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(_) => std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display()))),
+    };
+    let (mountpoint, data) = (absolute(mountpoint)?, absolute(data)?);
     if mountpoint.starts_with(&data) || data.starts_with(&mountpoint) {
         let (mountpoint, data) = (mountpoint.display(), data.display());
         return Err(usage(format!("{mountpoint} would hide {data} or lie in it: choose folders beside each other")));
     }
+    Ok(())
+}
+
+/// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
+fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
+    check_apart(&settings.mountpoint, &settings.data)?;
+    let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
     fuse::check(existing).map_err(|e| usage(e.to_string()))
@@ -119,7 +136,6 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(explain)?;
     }
     let folder = Folder::open(&settings.data, true)?;
-    background::take_over(folder.path())?;
     let (machine, places) = start(&host, &folder, &settings).await?;
     // What comes before may be cut short anywhere; from here on signals end this in good order.
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
@@ -144,7 +160,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let mount = match mounted {
         Ok(mount) => mount,
         Err(e) => {
-            machine.stop().await.map_err(explain)?;
+            machine.stop().await.context("close the stores")?;
             return Err(usage(e.to_string()));
         }
     };
@@ -162,7 +178,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     {
         tracing::warn!("unmount: {e}");
     }
-    let stopped = served.machine.stop().await.map_err(explain);
+    let stopped = served.machine.stop().await.context("commit everything and close the stores");
     server.finish(stopped.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"))).await;
     stopped?;
     say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));

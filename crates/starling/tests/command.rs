@@ -4,9 +4,11 @@
 mod common;
 
 use common::{Mounted, refused, run, starling};
+use host::checkpoint_pair::HEAD_LEN;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use striped_log::fragment::crc32c;
 
 fn up(mountpoint: &Path, data: &Path) -> Command {
     let mut command = starling();
@@ -72,6 +74,7 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
         (dir.path().join("not/there"), "mkdir -p"),
         (file, "not a directory"),
         (data.join("mnt"), "beside each other"),
+        (dir.path().join("elsewhere/s1/mnt"), "mkdir -p"),
         (dir.path().to_path_buf(), "beside each other"),
     ] {
         for flags in [&[][..], &["--background"]] {
@@ -89,9 +92,22 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
         (&["--stores", "1"], "stores"),
         (&["--cache-size", "1KiB"], "--cache-size"),
         (&["--config", "/nonexistent.toml"], "configuration file"),
+        (&["--stores", "many"], "--stores"),
+        (&["--sotres", "4"], "--stores"),
+        (&["--store-size", "1MiB"], "at least"),
+        (&["--store-size", "1000TiB"], "no room for stores"),
+        (&["--store", "/proc/nothing/here", "--store", "/proc/nothing/there"], "/proc/nothing/here"),
     ] {
-        let said = refused(up(&mountpoint, &data).args(flags));
-        assert!(said.contains(word), "{flags:?}: {said}");
+        for more in [&[][..], &["--background"]] {
+            let mut command = starling();
+            command.arg("up").arg(&mountpoint).arg("--data").arg(data.join("below")).args(flags).args(more);
+            let said = refused(&mut command);
+            assert!(said.contains(word), "{flags:?}: {said}");
+            assert!(!data.exists(), "{flags:?} left a data folder");
+        }
+    }
+    for command in ["up", "frobnicate", "fsck"] {
+        assert!(refused(starling().arg(command)).contains("see --help"));
     }
 
     let foreign = dir.path().join("foreign");
@@ -162,6 +178,42 @@ fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
     fs::write(fs.data.join("stores.json"), stores).expect("write");
     let checked = run(starling().arg("fsck").arg("--data").arg(&fs.data));
     assert!(checked.contains("no problems"), "{checked}");
+
+    // What a newer program wrote.
+    let fsck = || {
+        let mut command = starling();
+        command.arg("fsck").arg("--data").arg(&fs.data);
+        command
+    };
+    let of_the_future = |files: &[PathBuf]| {
+        let before: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).expect("read")).collect();
+        files.iter().for_each(|file| raise_version(file));
+        for mut command in [again(), fsck()] {
+            let said = refused(&mut command);
+            assert!(said.contains("version 999"), "{said}");
+        }
+        for (file, before) in files.iter().zip(before) {
+            fs::write(file, before).expect("write");
+        }
+    };
+    let checkpoints = |store: &str| ["checkpoint-a", "checkpoint-b"].map(|name| fs.data.join(store).join(name));
+    of_the_future(&[checkpoints("store-0"), checkpoints("store-1")].concat());
+    of_the_future(&["state-a", "state-b"].map(|name| fs.data.join("consensus").join(name)));
+    let checked = run(&mut fsck());
+    assert!(checked.contains("no problems"), "{checked}");
+}
+
+/// Makes the heads of a pair of checkpoints say that a newer program wrote them.
+fn raise_version(file: &Path) {
+    let mut bytes = fs::read(file).expect("read");
+    for at in [0, 4096] {
+        if let Some(head) = bytes.get_mut(at..at + HEAD_LEN).filter(|head| head.iter().any(|byte| *byte != 0)) {
+            head[8..10].copy_from_slice(&999u16.to_le_bytes());
+            let sum = crc32c(&head[..HEAD_LEN - 4]).to_le_bytes();
+            head[HEAD_LEN - 4..].copy_from_slice(&sum);
+        }
+    }
+    fs::write(file, bytes).expect("write");
 }
 
 #[test]

@@ -278,7 +278,13 @@ fn what_cannot_be_served_or_reached_is_refused() {
         assert!(said.contains(&word), "{second}: {said}");
     }
     assert_eq!(fs::read_dir(path("s0")).expect("list").count(), 0, "a store was made for nothing");
-    assert!(!data.join("stores.json").exists());
+    assert!(!data.exists(), "a data folder was made for nothing");
+    let said = refused(&mut mount(&mountpoint.join("s1").display().to_string()));
+    assert!(said.contains("beside each other"), "{said}");
+    fs::write(path("file"), "").expect("write");
+    let said = refused(&mut mount(&path("file").display().to_string()));
+    assert!(said.contains("file"), "{said}");
+    assert!(!data.exists() && fs::read_dir(&mountpoint).expect("list").count() == 0);
 
     let folder = path("s1");
     let second = StoreProcess::start(folder.clone(), None);

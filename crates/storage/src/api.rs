@@ -61,14 +61,25 @@ pub struct Maps {
 pub struct StoreStatus {
     /// Which store.
     pub id: StoreId,
-    /// Bytes it may use for fragments.
+    /// Bytes it may use for fragments, if its disk has room for them.
     pub capacity_bytes: u64,
+    /// Of them: bytes for which it has taken room on its disk.
+    pub allocated_bytes: u64,
     /// Bytes taken by live fragments, headers and rounding included.
     pub used_bytes: u64,
     /// Fragments held.
     pub fragment_count: u64,
     /// False after a failed write or sync: it still reads, but takes no puts until restarted.
     pub writable: bool,
+    /// The disk that it is on.
+    pub disk: DiskSpace,
+}
+
+impl StoreStatus {
+    /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its disk has free among them.
+    pub fn attainable_bytes(&self, sharer_count: u64) -> u64 {
+        self.capacity_bytes.min(self.allocated_bytes + self.disk.free_bytes / sharer_count.max(1))
+    }
 }
 
 /// A storage server. Every future may take as long as a disk or a network takes; callers bound their waits.
@@ -99,7 +110,7 @@ pub trait Storage: Send + Sync + 'static {
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>>;
     /// Reads a whole fragment and checks header and checksums, past any cache.
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
-    /// Space and health.
+    /// Space and health. Asks the disk too, so that one that no longer answers shows.
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
 }
 

@@ -329,16 +329,13 @@ impl Committer {
                     if let Err(error) = file.sync_data().await {
                         return Err(self.fail("growing the fragments file", &error));
                     }
-                    let state = &mut *self.shared.state.lock();
-                    state.space.grow(count + step);
-                    state.page_count_max = None;
+                    self.shared.state.lock().space.grow(count + step);
                     return Ok(true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => step /= 2,
                 Err(error) => return Err(self.fail("growing the fragments file", &error)),
             }
         }
-        self.shared.state.lock().page_count_max = Some(count);
         Ok(false)
     }
 

@@ -15,7 +15,7 @@ use crate::recovery::Found;
 use crate::shared::{Shared, State};
 use crate::space::{Extent, PAGE, Space};
 use bytes::Bytes;
-use host::{Disk, Host, Tasks};
+use host::{Disk, DiskSpace, Host, Tasks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -30,6 +30,7 @@ pub use crate::files::OpenError;
 /// A storage server. Dropping it asks for a last checkpoint; [`close`](Self::close) also waits for it.
 pub struct Server {
     shared: Arc<Shared>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Server {
@@ -79,21 +80,12 @@ impl Server {
 
         let live = index.iter().map(|(_, held)| held.place).collect();
         let space = Space::recover(page_count, live).map_err(OpenError::damaged)?;
-        let state = State {
-            index,
-            space,
-            page_count_max: None,
-            seals,
-            maps,
-            damaged: BTreeSet::new(),
-            writable: true,
-            deleted_count: 0,
-        };
+        let state = State { index, space, seals, maps, damaged: BTreeSet::new(), writable: true, deleted_count: 0 };
         let tasks = disk.tasks(&host);
         let shared = Shared::new(head.identity, files, tasks.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
         tasks.spawn(Box::pin(committer.run()));
-        Ok(Arc::new(Server { shared }))
+        Ok(Arc::new(Server { shared, disk }))
     }
 
     /// Whose fragments this store holds, and how many.
@@ -157,7 +149,7 @@ impl Shared {
             if !self.still_at(&key, held.place)? {
                 continue;
             }
-            let read = result.map_err(|error| StorageError::Disk(error.to_string()))?;
+            let read = result.map_err(failed)?;
             for (chunk, chunk_index) in read.chunks(CHUNK_LEN as usize).zip(chunks) {
                 if crc32c(chunk) != held.header.chunk_crc(chunk_index) {
                     return Err(self.damaged(key, held.place));
@@ -185,6 +177,24 @@ impl Shared {
         StorageError::Damaged(key.id())
     }
 
+    async fn status(&self, disk: DiskSpace) -> Result<StoreStatus, StorageError> {
+        if self.state.lock().space.page_count() > 0 {
+            // Whatever is there: the question is whether the disk answers.
+            self.files.fragments.read_at(0, HEADER_LEN).await.map_err(failed)?;
+        }
+        let state = self.state.lock();
+        let usable = |pages: u32| u64::from(pages.saturating_sub(KEEP_PAGES)) * u64::from(PAGE);
+        Ok(StoreStatus {
+            id: self.identity.store,
+            capacity_bytes: usable(self.identity.page_count_max()),
+            allocated_bytes: usable(state.space.page_count()),
+            used_bytes: state.space.used_bytes(),
+            fragment_count: state.index.len() as u64,
+            writable: state.writable,
+            disk,
+        })
+    }
+
     async fn verify(&self, id: FragmentId) -> Result<(), StorageError> {
         let keys: Vec<Key> = self.state.lock().index.attempts(id).map(|(key, _)| *key).collect();
         if keys.is_empty() {
@@ -205,7 +215,7 @@ impl Shared {
             if !self.still_at(&key, held.place)? {
                 continue;
             }
-            let read = result.map_err(|error| StorageError::Disk(error.to_string()))?;
+            let read = result.map_err(failed)?;
             let known = held.header.unpack(self.identity.fs, id, key.attempt);
             return match FragmentHeader::decode(&read) {
                 Ok(header) if Ok(&header) == known.as_ref() && chunk_crcs(&read[HEADER_LEN..]) == header.chunk_crcs => {
@@ -215,6 +225,10 @@ impl Shared {
             };
         }
     }
+}
+
+fn failed(error: io::Error) -> StorageError {
+    StorageError::Disk(error.to_string())
 }
 
 /// An answer that memory has.
@@ -304,15 +318,10 @@ impl Storage for Server {
     }
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
-        let identity = self.shared.identity;
-        let state = self.shared.state.lock();
-        let page_count = identity.page_count_max().min(state.page_count_max.unwrap_or(u32::MAX));
-        now(Ok(StoreStatus {
-            id: identity.store,
-            capacity_bytes: u64::from(page_count.saturating_sub(KEEP_PAGES)) * u64::from(PAGE),
-            used_bytes: state.space.used_bytes(),
-            fragment_count: state.index.len() as u64,
-            writable: state.writable,
-        }))
+        let (shared, disk) = (self.shared.clone(), self.disk.clone());
+        Box::pin(async move {
+            let space = disk.space();
+            shared.status(space.await.map_err(failed)?).await
+        })
     }
 }

@@ -44,8 +44,6 @@ pub struct State {
     pub index: Index,
     /// Where fragments go.
     pub space: Space,
-    /// Pages that the disk has room for, if a full disk has stopped the `fragments` file from growing.
-    pub page_count_max: Option<u32>,
     /// The fences.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.

@@ -19,7 +19,7 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
 /// Bytes of the two lengths before each frame.
@@ -303,15 +303,14 @@ impl Answer {
             Answer::Status(status) => short(9, &|out| {
                 out.put_u16(status.id.raw());
                 out.put_u64(status.capacity_bytes);
+                out.put_u64(status.allocated_bytes);
                 out.put_u64(status.used_bytes);
                 out.put_u64(status.fragment_count);
                 out.put_u8(status.writable.into());
+                put_space(out, &status.disk);
             }),
             Answer::Presence(Presence::Store(identity)) => short(10, &|out| put_identity(out, identity)),
-            Answer::Presence(Presence::Empty(space)) => short(11, &|out| {
-                out.put_u64(space.total_bytes);
-                out.put_u64(space.free_bytes);
-            }),
+            Answer::Presence(Presence::Empty(space)) => short(11, &|out| put_space(out, space)),
             Answer::Not(text) => short(12, &|out| out.put_blob(text.as_bytes())),
         }
     }
@@ -336,6 +335,7 @@ impl Answer {
             9 => Answer::Status(StoreStatus {
                 id: StoreId::new(r.u16("store")?),
                 capacity_bytes: r.u64("capacity")?,
+                allocated_bytes: r.u64("allocated")?,
                 used_bytes: r.u64("used")?,
                 fragment_count: r.u64("fragment count")?,
                 writable: match r.u8("writable")? {
@@ -343,17 +343,26 @@ impl Answer {
                     1 => true,
                     _ => return Err(DecodeError::Invalid("writable")),
                 },
+                disk: space(r)?,
             }),
             10 => Answer::Presence(Presence::Store(identity(r)?)),
-            11 => Answer::Presence(Presence::Empty(DiskSpace {
-                total_bytes: r.u64("disk size")?,
-                free_bytes: r.u64("free space")?,
-            })),
+            11 => Answer::Presence(Presence::Empty(space(r)?)),
             12 => Answer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole((number, answer), r, &tail)
     }
+}
+
+fn put_space(out: &mut Vec<u8>, space: &DiskSpace) {
+    out.put_u64(space.total_bytes);
+    out.put_u64(space.free_bytes);
+    out.put_u64(space.device);
+}
+
+fn space(r: &mut Reader) -> Result<DiskSpace, DecodeError> {
+    let (total_bytes, free_bytes) = (r.u64("disk size")?, r.u64("free space")?);
+    Ok(DiskSpace { total_bytes, free_bytes, device: r.u64("device")? })
 }
 
 fn put_error(out: &mut Vec<u8>, error: &StorageError) {
@@ -437,8 +446,16 @@ mod tests {
             StorageError::Unavailable,
             StorageError::BadRequest("refused by the store"),
         ];
-        let status =
-            StoreStatus { id: StoreId::new(3), capacity_bytes: 10, used_bytes: 5, fragment_count: 2, writable: true };
+        let space = DiskSpace { total_bytes: 9, free_bytes: 8, device: 7 };
+        let status = StoreStatus {
+            id: StoreId::new(3),
+            capacity_bytes: 10,
+            allocated_bytes: 9,
+            used_bytes: 5,
+            fragment_count: 2,
+            writable: true,
+            disk: space,
+        };
         let mut answers: Vec<Answer> = errors.into_iter().map(Answer::Refused).collect();
         answers.extend([
             Answer::Done,
@@ -450,7 +467,7 @@ mod tests {
             Answer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
             Answer::Status(status),
             Answer::Presence(Presence::Store(IDENTITY)),
-            Answer::Presence(Presence::Empty(DiskSpace { total_bytes: 9, free_bytes: 8 })),
+            Answer::Presence(Presence::Empty(space)),
             Answer::Not("there is a store already".into()),
         ]);
         answers

@@ -107,7 +107,7 @@ impl Health {
 
 /// True when the store can be expected to take the largest fragment.
 fn takes_puts(status: &StoreStatus) -> bool {
-    status.writable && status.capacity_bytes.saturating_sub(status.used_bytes) >= 2 * u64::from(FRAGMENT_LEN_MAX)
+    status.writable && status.attainable_bytes(1).saturating_sub(status.used_bytes) >= 2 * u64::from(FRAGMENT_LEN_MAX)
 }
 
 impl Stripe {

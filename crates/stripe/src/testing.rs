@@ -2,6 +2,7 @@
 
 use crate::{LogTail, LogWriter, Options, Stripe};
 use bytes::Bytes;
+use host::DiskSpace;
 use host::sim::{Machine, Sim, SimRandom};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,9 +233,11 @@ impl Storage for MemStore {
             Ok(StoreStatus {
                 id,
                 capacity_bytes,
+                allocated_bytes: capacity_bytes,
                 used_bytes: if fault == Fault::Full { capacity_bytes } else { 0 },
                 fragment_count: contents.fragments.len() as u64,
                 writable: fault != Fault::ReadOnly,
+                disk: DiskSpace { total_bytes: capacity_bytes, free_bytes: 0, device: id.raw().into() },
             })
         })
     }

@@ -5,6 +5,8 @@ use bytes::{BufMut, Bytes};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 
 /// Most pieces that Linux takes in one vectored call.
 const PIECES_PER_CALL_MAX: usize = 1024;
@@ -126,7 +128,21 @@ pub fn space(file: &File) -> io::Result<DiskSpace> {
         // SAFETY: `stats` is a live, writable `statvfs`.
         unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stats) as isize }
     })?;
-    Ok(DiskSpace { total_bytes: stats.f_blocks * stats.f_frsize, free_bytes: stats.f_bavail * stats.f_frsize })
+    Ok(DiskSpace {
+        total_bytes: stats.f_blocks * stats.f_frsize,
+        free_bytes: stats.f_bavail * stats.f_frsize,
+        device: file.metadata()?.dev() ^ boot_number(),
+    })
+}
+
+/// Tells this boot of this machine from others: device numbers mean nothing elsewhere.
+fn boot_number() -> u64 {
+    static NUMBER: LazyLock<u64> = LazyLock::new(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        u64::from_str_radix(&digits, 16).unwrap_or(0)
+    });
+    *NUMBER
 }
 
 /// What offsets and lengths of reads past the page cache must be multiples of, in bytes; `None` where the kernel does not say, or

@@ -56,7 +56,7 @@ impl SimDisk {
             id,
             world: sim.world.clone(),
             random: SplitMix64::new(mix(sim.seed() ^ mix(id))),
-            state: Mutex::new(State { capacity_bytes, latency: LATENCY, ..State::default() }),
+            state: Mutex::new(State { device: id, capacity_bytes, latency: LATENCY, ..State::default() }),
             resumed: Notify::new(),
         }))
     }
@@ -196,6 +196,7 @@ pub(super) struct State {
     /// Grows when the disk loses power or is replaced; mounts and files of earlier ones are dead.
     pub incarnation: u64,
     capacity_bytes: u64,
+    device: u64,
     pub latency: Range<Duration>,
     pub writes_to_fail: u32,
     pub syncs_to_fail: u32,
@@ -307,7 +308,8 @@ impl State {
     /// Size, and what is free.
     pub fn space(&self) -> DiskSpace {
         let used: u64 = self.files.values().map(|file| file.content.used_bytes()).sum();
-        DiskSpace { total_bytes: self.capacity_bytes, free_bytes: self.capacity_bytes.saturating_sub(used) }
+        let free_bytes = self.capacity_bytes.saturating_sub(used);
+        DiskSpace { total_bytes: self.capacity_bytes, free_bytes, device: self.device }
     }
 
     /// `StorageFull` unless `bytes` more fit.
@@ -576,7 +578,8 @@ mod tests {
         let result = setup.run(async |disk| {
             let store = disk.open("store", true).await?;
             store.allocate(8 * 4096).await?;
-            assert_eq!(disk.space().await?, DiskSpace { total_bytes: 10 * 4096, free_bytes: 2 * 4096 });
+            let space = disk.space().await?;
+            assert_eq!((space.total_bytes, space.free_bytes), (10 * 4096, 2 * 4096));
             store.write_at(0, vec![vec![1; 8 * 4096].into()]).await?;
             assert_eq!(disk.space().await?.free_bytes, 2 * 4096);
 

@@ -34,9 +34,11 @@ pub fn refused(command: &mut Command) -> String {
     let output = command.output().expect("start");
     let said = text(&output);
     assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
-    let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("starling: ")).collect();
-    assert_eq!(lines.len(), 1, "{said}");
-    lines[0].to_string()
+    assert!(
+        said.lines().count() == 1 && said.starts_with("starling: "),
+        "{command:?} says in more than a line: {said}"
+    );
+    said.trim_end().to_string()
 }
 
 /// A mounted file system below a temporary folder.

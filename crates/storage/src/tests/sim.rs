@@ -490,3 +490,23 @@ fn forge(guess: u64) {
     assert!(held.iter().all(|(segment, _)| *segment != forged.header.id.segment), "{held:?}");
     assert_eq!(held.len(), 99);
 }
+
+/// A store that answered from memory alone while its disk hung was taken back into service again and again.
+#[test]
+fn regression_status_waits_for_a_disk_that_hangs_and_fails_with_one_that_fails() {
+    let sim = Sim::new(11);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(server.put(fragment(1, 1, 0, 100))).unwrap();
+    let clock = sim.machine("store").host().clock;
+    let status = || sim.block_on(host::timeout(&*clock, Duration::from_secs(60), server.status()));
+    assert!(matches!(status(), Ok(Ok(_))));
+    disk.hang(true);
+    assert!(status().is_err(), "its disk does not answer");
+    disk.hang(false);
+    disk.offline(true);
+    assert!(matches!(status(), Ok(Err(StorageError::Disk(_)))));
+    disk.offline(false);
+    assert!(matches!(status(), Ok(Ok(_))));
+}

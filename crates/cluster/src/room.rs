@@ -1,0 +1,138 @@
+//! What the stores can still take, and what of it writers may have. Pure.
+//!
+//! Stores that share a disk share what it has free, and others fill disks too. A store whose disk leaves it less than the file
+//! system was made with is short of room by itself: as many such stores as there is parity are done without when they
+//! are full, more of them make the file system smaller.
+
+use crate::config::FsConfig;
+use host::DiskSpace;
+use std::collections::BTreeMap;
+use stripe::{StoreHealth, StoreState, Stripe};
+
+/// Share of the stores that live data may take.
+const FILL_PERCENT: u64 = 80;
+/// For the managers' logs and the cleaner's work, in bytes of payload.
+const RESERVE_BYTES: u64 = 24 << 20;
+
+/// See the module's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// Bytes free on the fullest store that counts.
+    pub free_bytes: u64,
+    /// Bytes that this store can use in all.
+    pub capacity_bytes: u64,
+    /// Bytes that the disks keep from any store that counts, of those that it was made with.
+    pub missing_bytes: u64,
+}
+
+impl Room {
+    /// What stores say together; `None` if none answers. Up to `parity` of them do not count, if they are in trouble by themselves.
+    pub fn of(stores: &[StoreHealth], parity: u8) -> Option<Room> {
+        let answers = || stores.iter().filter_map(|s| Some((s.state, s.status.as_ref()?)));
+        let mut sharer_counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, status) in answers() {
+            *sharer_counts.entry(status.disk.device).or_default() += 1;
+        }
+        let mut rooms: Vec<(bool, Room)> = answers()
+            .map(|(state, status)| {
+                let sharer_count = sharer_counts.get(&status.disk.device).copied().unwrap_or(1);
+                let capacity_bytes = status.attainable_bytes(sharer_count);
+                let missing_bytes = status.capacity_bytes - capacity_bytes;
+                let free_bytes = capacity_bytes.saturating_sub(status.used_bytes);
+                let troubled = state != StoreState::Up || missing_bytes > 0;
+                (troubled, Room { free_bytes, capacity_bytes, missing_bytes })
+            })
+            .collect();
+        rooms.sort_by_key(|(troubled, room)| (!troubled, room.free_bytes));
+        // One that does not answer is done without already.
+        let silent = stores.len() - rooms.len();
+        let troubled = rooms.iter().filter(|(troubled, _)| *troubled).count();
+        let left_out = usize::from(parity).saturating_sub(silent).min(troubled).min(rooms.len().saturating_sub(1));
+        let counting = &rooms[left_out..];
+        let fullest = counting.iter().map(|(_, room)| *room).min_by_key(|room| room.free_bytes)?;
+        let missing_bytes = counting.iter().map(|(_, room)| room.missing_bytes).max()?;
+        Some(Room { missing_bytes, ..fullest })
+    }
+}
+
+/// Bytes that each store of a new file system can have, on disks with so much space: equally many, nine tenths of what is free.
+pub(crate) fn capacity_max(spaces: &[DiskSpace]) -> u64 {
+    let sharers = |device| spaces.iter().filter(|s| s.device == device).count() as u64;
+    let share = |s: &DiskSpace| s.free_bytes / 10 * 9 / sharers(s.device).max(1);
+    spaces.iter().map(share).min().unwrap_or(0)
+}
+
+/// Live payload bytes that writers may fill: what the stores hold in full segments, when their disks keep `missing_bytes` of each from
+/// them, less parity, less what the cleaner, the managers and unlink need to go on. A log cannot be filled to the brim: the fuller, the
+/// more each cleaned byte costs.
+pub(crate) fn admitted_bytes(config: &FsConfig, stripe: &Stripe, missing_bytes: u64) -> u64 {
+    let (k, m) = stripe.redundancy();
+    let raw = config.store_capacity_bytes.saturating_sub(missing_bytes) * u64::from(config.store_count);
+    let fragment_len = stripe.payload_len_max() / u32::from(k);
+    let payload = raw / u64::from(k + m) * u64::from(k);
+    let packed = payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len);
+    packed.saturating_sub(RESERVE_BYTES) / 100 * FILL_PERCENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::api::StoreStatus;
+    use types::StoreId;
+
+    const GIB: u64 = 1 << 30;
+
+    /// A store of 10 GiB that has used so many, on a disk with so many free.
+    fn store(id: u16, device: u64, used: u64, disk_free: u64) -> StoreHealth {
+        let status = StoreStatus {
+            id: StoreId::new(id),
+            capacity_bytes: 10 * GIB,
+            allocated_bytes: used * GIB,
+            used_bytes: used * GIB,
+            fragment_count: 1,
+            writable: true,
+            disk: DiskSpace { total_bytes: 100 * GIB, free_bytes: disk_free * GIB, device },
+        };
+        StoreHealth { id: status.id, state: StoreState::Up, damaged_count: 0, status: Some(status) }
+    }
+
+    fn room(free: u64, capacity: u64, missing: u64) -> Option<Room> {
+        let [free_bytes, capacity_bytes, missing_bytes] = [free, capacity, missing].map(|gib| gib * GIB);
+        Some(Room { free_bytes, capacity_bytes, missing_bytes })
+    }
+
+    #[test]
+    fn the_fullest_store_counts() {
+        let stores = [store(0, 0, 3, 90), store(1, 1, 4, 90), store(2, 2, 2, 90)];
+        assert_eq!(Room::of(&stores, 1), room(6, 10, 0));
+        assert_eq!(Room::of(&[], 1), None);
+    }
+
+    #[test]
+    fn stores_of_one_disk_share_what_it_has_free() {
+        let on_one = [store(0, 5, 4, 9), store(1, 5, 4, 9), store(2, 5, 4, 9)];
+        assert_eq!(Room::of(&on_one, 1), room(3, 7, 3));
+        let apart = [store(0, 5, 4, 9), store(1, 6, 4, 9), store(2, 7, 4, 9)];
+        assert_eq!(Room::of(&apart, 1), room(6, 10, 0));
+    }
+
+    #[test]
+    fn new_stores_are_as_large_as_the_fullest_disk_allows() {
+        let space = |device, free_bytes| DiskSpace { total_bytes: 1000, free_bytes, device };
+        assert_eq!(capacity_max(&[space(1, 100), space(2, 200)]), 90);
+        assert_eq!(capacity_max(&[space(1, 100), space(1, 100), space(2, 200)]), 45);
+        assert_eq!(capacity_max(&[]), 0);
+    }
+
+    #[test]
+    fn as_many_full_disks_as_parity_are_done_without() {
+        let mut stores = vec![store(0, 0, 3, 0), store(1, 1, 4, 90), store(2, 2, 4, 0), store(3, 3, 2, 90)];
+        assert_eq!(Room::of(&stores, 2), room(6, 10, 0));
+        assert_eq!(Room::of(&stores, 1), room(0, 4, 6));
+        // One more that is gone altogether is one that is done without.
+        stores[3].status = None;
+        assert_eq!(Room::of(&stores, 2), room(0, 4, 6));
+        stores[2].state = StoreState::Failing;
+        assert!(Room::of(&stores[..1], 2).is_some());
+    }
+}
