@@ -127,6 +127,8 @@ pub struct Core {
     next_range_from: AtomicU64,
     /// Somebody waits for free space.
     pub(crate) space_wanted: Notify,
+    /// Inodes that managers were asked for.
+    pub(crate) inode_fetch_count: AtomicU64,
     /// Grows each time space was looked for.
     pub(crate) space_round: watch::Sender<u64>,
     stopped: AtomicBool,
@@ -154,6 +156,7 @@ impl Core {
             apply_wanted: Notify::new(),
             next_range_from: AtomicU64::new(0),
             space_wanted: Notify::new(),
+            inode_fetch_count: AtomicU64::new(0),
             space_round: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
             host,
@@ -285,6 +288,7 @@ impl Core {
         }
         let ask = |places: &Vec<usize>| {
             let files: Vec<FileId> = places.iter().map(|&i| ids[i]).collect();
+            self.inode_fetch_count.fetch_add(files.len() as u64, Relaxed);
             self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Write).into_future()
         };
         let answers = host::join_all(wanted.values().map(ask).collect()).await;

@@ -25,6 +25,7 @@ use host::Host;
 use manager::api::ManagerError;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, LogWriter, Stripe};
 use types::{BlockAddr, Extent, FileId, FsError};
 
@@ -53,6 +54,8 @@ pub struct ClientStatus {
     pub limit_bytes: u64,
     /// The data cache.
     pub cache: cache::CacheCounts,
+    /// Inodes that managers were asked for.
+    pub inode_fetch_count: u64,
     /// Seq of the last cut.
     pub last_cut: u64,
     /// Messages sent to managers.
@@ -170,6 +173,7 @@ impl Client {
             used_bytes: state.used_bytes,
             limit_bytes: state.limit_bytes,
             cache: self.core.cache.counts(),
+            inode_fetch_count: self.core.inode_fetch_count.load(Relaxed),
             last_cut: state.last_cut,
             message_count: self.core.managers.message_count(),
         }

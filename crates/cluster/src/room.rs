@@ -89,6 +89,7 @@ mod tests {
             capacity_bytes: 10 * GIB,
             allocated_bytes: used * GIB,
             used_bytes: used * GIB,
+            parity_bytes: 0,
             fragment_count: 1,
             writable: true,
             disk: DiskSpace { total_bytes: 100 * GIB, free_bytes: disk_free * GIB, device },

@@ -162,6 +162,7 @@ impl Storage for MemStore {
                 capacity_bytes: 1 << 40,
                 allocated_bytes: 1 << 40,
                 used_bytes: 0,
+                parity_bytes: 0,
                 fragment_count,
                 writable: true,
                 disk: DiskSpace { total_bytes: 1 << 40, free_bytes: 0, device: id.raw().into() },

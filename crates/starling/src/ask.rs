@@ -72,10 +72,9 @@ pub fn maps_line(maps: &Value) -> String {
 pub async fn collect(served: &Served) -> Value {
     let machine = &served.machine;
     let config = &machine.config;
-    let stores: Vec<Value> = machine
-        .stripe
-        .status()
-        .await
+    let healths = machine.stripe.status().await;
+    let parity_bytes: u64 = healths.iter().filter_map(|s| Some(s.status.as_ref()?.parity_bytes)).sum();
+    let stores: Vec<Value> = healths
         .iter()
         .map(|s| {
             json!({
@@ -86,6 +85,8 @@ pub async fn collect(served: &Served) -> Value {
                 "writable": s.status.as_ref().map(|t| t.writable),
                 "capacity_bytes": s.status.as_ref().map(|t| t.capacity_bytes),
                 "used_bytes": s.status.as_ref().map(|t| t.used_bytes),
+                "parity_bytes": s.status.as_ref().map(|t| t.parity_bytes),
+                "disk_free_bytes": s.status.as_ref().map(|t| t.disk.free_bytes),
                 "fragments": s.status.as_ref().map(|t| t.fragment_count),
             })
         })
@@ -118,6 +119,7 @@ pub async fn collect(served: &Served) -> Value {
             "used_bytes": client.used_bytes,
             "live_bytes": done.live_bytes,
             "stored_bytes": done.segment_bytes,
+            "parity_bytes": parity_bytes,
             "reclaimable_bytes": done.segment_bytes.saturating_sub(
                 done.live_bytes + done.live_bytes * u64::from(config.parity) / u64::from(machine.stripe.redundancy().0)),
         },
@@ -129,8 +131,11 @@ pub async fn collect(served: &Served) -> Value {
         },
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
         "cache": {
+            // Reads by where they ended: in memory, at stores, and of these, at those of other fragments.
             "hits": client.cache.hits,
             "misses": client.cache.misses,
+            "rebuilt": machine.stripe.rebuilt_count(),
+            "inode_misses": client.inode_fetch_count,
             "clean_bytes": client.cache.clean_bytes,
             "pinned_bytes": client.cache.pinned_bytes,
             "inodes": client.inode_count,
@@ -188,10 +193,11 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let space = &s["space"];
     println!("space         {} of {} used", bytes(&space["used_bytes"]), bytes(&space["admitted_bytes"]));
     println!(
-        "segments      {}: {} live, {} reclaimable (at the last checkpoint)",
+        "segments      {}: {} live, {} reclaimable (at the last checkpoint), {} parity",
         s["segments"],
         bytes(&space["live_bytes"]),
-        bytes(&space["reclaimable_bytes"])
+        bytes(&space["reclaimable_bytes"]),
+        bytes(&space["parity_bytes"])
     );
     let redundancy = &s["redundancy"];
     let lacking = match redundancy["lacking_segments"].as_u64() {
@@ -203,11 +209,13 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
     let cache = &s["cache"];
     println!(
-        "cache         {} hits, {} misses, {} in {} inodes' data",
+        "cache         {} of data: {} hits, {} from stores, {} of them rebuilt from parity; {} inodes, {} from managers",
+        bytes(&cache["clean_bytes"]),
         cache["hits"],
         cache["misses"],
-        bytes(&cache["clean_bytes"]),
-        cache["inodes"]
+        cache["rebuilt"],
+        cache["inodes"],
+        cache["inode_misses"]
     );
     let cleaner = &s["cleaner"];
     println!(

@@ -67,6 +67,8 @@ pub struct StoreStatus {
     pub allocated_bytes: u64,
     /// Bytes taken by live fragments, headers and rounding included.
     pub used_bytes: u64,
+    /// Of them: bytes of parity fragments.
+    pub parity_bytes: u64,
     /// Fragments held.
     pub fragment_count: u64,
     /// False after a failed write or sync: it still reads, but takes no puts until restarted.

@@ -57,6 +57,12 @@ pub struct Held {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Index {
     held: BTreeMap<Key, Held>,
+    parity_bytes: u64,
+}
+
+/// Bytes that a fragment takes if it is parity.
+fn parity_bytes(key: &Key, held: &Held) -> u64 {
+    if key.index >= held.header.k() { held.place.byte_len() } else { 0 }
 }
 
 /// All keys of a segment.
@@ -89,11 +95,19 @@ impl Index {
 
     /// Adds a fragment; gives back what was held under the key before.
     pub fn insert(&mut self, key: Key, held: Held) -> Option<Held> {
-        self.held.insert(key, held)
+        self.parity_bytes += parity_bytes(&key, &held);
+        let before = self.held.insert(key, held);
+        self.parity_bytes -= before.as_ref().map_or(0, |held| parity_bytes(&key, held));
+        before
+    }
+
+    /// Bytes that parity fragments take.
+    pub fn parity_bytes(&self) -> u64 {
+        self.parity_bytes
     }
 
     /// All fragments in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Held)> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Key, &Held)> {
         self.held.iter()
     }
 
@@ -104,14 +118,19 @@ impl Index {
 
     /// Forgets all fragments of a segment and gives them back.
     pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<Held> {
-        self.held.extract_if(of_segment(segment), |_, _| true).map(|(_, held)| held).collect()
+        self.remove(of_segment(segment), |_| true)
     }
 
     /// Forgets what recovery discarded when it set this seal, and gives it back.
     pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<Held> {
         let Some(from_seq) = seal.through.checked_add(1) else { return Vec::new() };
-        let discarded = |key: &Key, _: &mut Held| discards(seal, &key.segment());
-        self.held.extract_if(of_log(seal.log, from_seq), discarded).map(|(_, held)| held).collect()
+        self.remove(of_log(seal.log, from_seq), |key| discards(seal, &key.segment()))
+    }
+
+    fn remove(&mut self, range: RangeInclusive<Key>, is_out: impl Fn(&Key) -> bool) -> Vec<Held> {
+        let removed: Vec<(Key, Held)> = self.held.extract_if(range, |key, _| is_out(key)).collect();
+        self.parity_bytes -= removed.iter().map(|(key, held)| parity_bytes(key, held)).sum::<u64>();
+        removed.into_iter().map(|(_, held)| held).collect()
     }
 
     /// Headers of all fragments of a segment.
@@ -181,6 +200,28 @@ mod tests {
         index
     }
 
+    fn recounted(index: &Index) -> u64 {
+        index.iter().map(|(key, held)| parity_bytes(key, held)).sum()
+    }
+
+    #[test]
+    fn parity_is_counted_through_every_change() {
+        let mut index = index_of(&[
+            (segment(1, 1, 4), 0, 0),
+            (segment(1, 1, 4), 4, 0),
+            (segment(1, 1, 5), 4, 0),
+            (segment(2, 1, 5), 4, 0),
+        ]);
+        let parity = index.iter().next_back().map(|(key, held)| (*key, held.clone())).unwrap();
+        assert_eq!(parity.1.header.k(), 4);
+        assert_eq!((index.parity_bytes(), recounted(&index)), (3 * 4096, 3 * 4096));
+        index.insert(parity.0, Held { place: Extent { start: 9, len: 2 }, ..parity.1 });
+        assert_eq!((index.parity_bytes(), recounted(&index)), (4 * 4096, 4 * 4096));
+        index.remove_segment(segment(1, 1, 4));
+        index.remove_discarded(&Seal { log: LogId::new(1), epoch: 2, through: 4 });
+        assert_eq!((index.parity_bytes(), recounted(&index)), (2 * 4096, 2 * 4096));
+    }
+
     #[test]
     fn listing_goes_by_seq_through_epochs_and_keeps_seqs_whole() {
         let index = index_of(&[
@@ -227,6 +268,7 @@ mod tests {
         ]);
         assert_eq!(index.segments(), [(segment(1, 1, 4), 3 * 4096), (segment(1, 2, 4), 4096)]);
         assert_eq!(index.remove_segment(segment(1, 1, 4)).len(), 3);
+        assert_eq!(index.parity_bytes(), recounted(&index));
         assert_eq!(index.describe(FS, segment(1, 2, 4)).unwrap().len(), 1);
         assert_eq!(index.describe(FS, segment(1, 1, 4)).unwrap().len(), 0);
         assert_eq!(index.len(), 1);

@@ -68,6 +68,11 @@ impl PackedHeader {
         self.word(0)
     }
 
+    /// Data fragments of its stripe.
+    pub fn k(&self) -> u8 {
+        self.0[4 * (1 + chunk_count(self.len()) as usize)]
+    }
+
     /// CRC-32C of chunk `chunk_index`, which must be below [`chunk_count`] of [`len`](Self::len).
     pub fn chunk_crc(&self, chunk_index: u32) -> u32 {
         self.word(1 + chunk_index as usize)

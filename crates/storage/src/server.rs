@@ -189,6 +189,7 @@ impl Shared {
             capacity_bytes: usable(self.identity.page_count_max()),
             allocated_bytes: usable(state.space.page_count()),
             used_bytes: state.space.used_bytes(),
+            parity_bytes: state.index.parity_bytes(),
             fragment_count: state.index.len() as u64,
             writable: state.writable,
             disk,

@@ -305,6 +305,7 @@ impl Answer {
                 out.put_u64(status.capacity_bytes);
                 out.put_u64(status.allocated_bytes);
                 out.put_u64(status.used_bytes);
+                out.put_u64(status.parity_bytes);
                 out.put_u64(status.fragment_count);
                 out.put_u8(status.writable.into());
                 put_space(out, &status.disk);
@@ -337,6 +338,7 @@ impl Answer {
                 capacity_bytes: r.u64("capacity")?,
                 allocated_bytes: r.u64("allocated")?,
                 used_bytes: r.u64("used")?,
+                parity_bytes: r.u64("parity")?,
                 fragment_count: r.u64("fragment count")?,
                 writable: match r.u8("writable")? {
                     0 => false,
@@ -452,6 +454,7 @@ mod tests {
             capacity_bytes: 10,
             allocated_bytes: 9,
             used_bytes: 5,
+            parity_bytes: 1,
             fragment_count: 2,
             writable: true,
             disk: space,

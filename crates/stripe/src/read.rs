@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use host::join_all;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use storage::api::StorageError;
 use striped_log::segment::rebuild_range;
 use types::{FragmentId, SegmentId};
@@ -99,7 +100,10 @@ impl Stripe {
                     false => self.rebuild_part(segment, info, index, range.clone(), whom).await,
                 };
                 match read {
-                    Ok(bytes) => return Ok(bytes),
+                    Ok(bytes) => {
+                        self.rebuilt_count.fetch_add(u64::from(!from_owner), Relaxed);
+                        return Ok(bytes);
+                    }
                     Err(Failed::OutOfReach) => failed = Failed::OutOfReach,
                     Err(Failed::Gone) => {}
                 }

@@ -69,6 +69,8 @@ pub struct Stripe {
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
     /// Requests sent to stores.
     request_count: AtomicU64,
+    /// Parts of reads that were rebuilt from the rest of their stripes.
+    pub(crate) rebuilt_count: AtomicU64,
 }
 
 impl Stripe {
@@ -92,6 +94,7 @@ impl Stripe {
             layouts: Mutex::new(LayoutCache::default()),
             attempts: Mutex::new(BTreeMap::new()),
             request_count: AtomicU64::new(0),
+            rebuilt_count: AtomicU64::new(0),
         })
     }
 
@@ -103,6 +106,11 @@ impl Stripe {
     /// Requests sent to stores since the start.
     pub fn request_count(&self) -> u64 {
         self.request_count.load(Relaxed)
+    }
+
+    /// Reads, or parts of them, that were rebuilt from the rest of their stripes since the start.
+    pub fn rebuilt_count(&self) -> u64 {
+        self.rebuilt_count.load(Relaxed)
     }
 
     /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when there are too few stores.

@@ -235,6 +235,7 @@ impl Storage for MemStore {
                 capacity_bytes,
                 allocated_bytes: capacity_bytes,
                 used_bytes: if fault == Fault::Full { capacity_bytes } else { 0 },
+                parity_bytes: 0,
                 fragment_count: contents.fragments.len() as u64,
                 writable: fault != Fault::ReadOnly,
                 disk: DiskSpace { total_bytes: capacity_bytes, free_bytes: 0, device: id.raw().into() },
