@@ -12,6 +12,9 @@ use storage::api::StorageError;
 use striped_log::segment::Segment;
 use types::{FragmentId, SegmentId};
 
+/// Segments that stores are asked about at the same time.
+const DESCRIBED_AT_ONCE: usize = 64;
+
 /// How far a scrub is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubProgress {
@@ -89,12 +92,13 @@ impl Stripe {
             *store_counts.entry(segment).or_default() += 1;
         }
         // Stripes over all stores, most of what there is, need no further question.
-        let narrow = store_counts.into_iter().filter(|(_, count)| *count < self.stores.len());
+        store_counts.retain(|_, count| *count < self.stores.len());
+        let narrow: Vec<SegmentId> = store_counts.into_keys().collect();
         let mut lacking = Vec::new();
-        for (segment, _) in narrow {
-            if !self.missing(segment).await.is_empty() {
-                lacking.push(segment);
-            }
+        for some in narrow.chunks(DESCRIBED_AT_ONCE) {
+            let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
+            let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
+            lacking.extend(lacks.map(|(segment, _)| *segment));
         }
         Ok(lacking)
     }
