@@ -4,7 +4,8 @@
 //! has brought it up to date (see `catch_up`). The probing task exists only while some store is out of service.
 
 use crate::Stripe;
-use std::collections::BTreeSet;
+use host::join_all;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::api::StoreStatus;
 use striped_log::fragment::FRAGMENT_LEN_MAX;
@@ -196,15 +197,18 @@ impl Stripe {
         self.health.lock().returns
     }
 
-    /// All stores, in order of their ids.
+    /// All stores, in order of their ids. Nobody waits long for one that does not answer.
     pub async fn status(&self) -> Vec<StoreHealth> {
-        let statuses = self.ask_each(&self.everyone(), |s| s.status()).await;
+        let whom: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
+        let answers = join_all(whom.iter().map(|&at| self.ask_briefly(at, |s| s.status())).collect()).await;
+        let answered = whom.into_iter().zip(answers).filter_map(|(at, answer)| Some((at, answer?.ok()?)));
+        let mut statuses: BTreeMap<usize, StoreStatus> = answered.collect();
         let health = self.health.lock();
-        let healths = statuses.into_iter().map(|(at, status)| StoreHealth {
+        let healths = health.stores.iter().enumerate().map(|(at, entry)| StoreHealth {
             id: self.stores[at].id,
-            state: health.stores[at].state,
-            damaged_count: health.stores[at].damaged_count,
-            status: status.ok(),
+            state: entry.state,
+            damaged_count: entry.damaged_count,
+            status: statuses.remove(&at),
         });
         healths.collect()
     }
