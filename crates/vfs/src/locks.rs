@@ -7,9 +7,13 @@
 //! Invariants: two locks of one file and space that overlap have the same owner or are both shared; locks of one owner
 //! do not overlap, and neighbours of one kind are merged; no request waits that could be granted.
 
+mod waiting;
+
 use crate::fs::{FileLock, LockSpace};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
+
+pub use waiting::Locks;
 
 /// Most locks held and requests waiting on one file, both spaces together; beyond it locking fails with ENOLCK.
 pub const LOCK_COUNT_MAX: usize = 65_536;

@@ -1,0 +1,112 @@
+//! Threads that do what blocks, as somebody.
+//!
+//! System calls check permissions against the thread's own identity and umask, so each thread takes those of the caller for the
+//! time of one job. The threads have a file system context of their own (`CLONE_FS`): a umask is otherwise the whole process's.
+
+use rustix::fs::Mode;
+use rustix::process::{Gid, Uid, geteuid, umask};
+use rustix::thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe};
+use std::future::Future;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+use types::FsError;
+use vfs::fs::Cred;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads. They end when this is dropped and their jobs are done.
+pub struct Crew {
+    jobs: Sender<Job>,
+    /// May take any identity; otherwise there is only the process's own.
+    privileged: bool,
+}
+
+impl Crew {
+    /// Starts so many threads.
+    pub fn start(thread_count: usize) -> io::Result<Crew> {
+        let (jobs, receiver) = channel::<Job>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for number in 0..thread_count.max(1) {
+            let receiver = receiver.clone();
+            std::thread::Builder::new().name(format!("localdir-{number}")).spawn(move || {
+                // SAFETY: only this thread's file system context is unshared; no descriptors are, and nobody relies on a common umask.
+                let unshared = unsafe { unshare_unsafe(UnshareFlags::FS) };
+                debug_assert!(unshared.is_ok());
+                loop {
+                    let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => return,
+                    }
+                }
+            })?;
+        }
+        Ok(Crew { jobs, privileged: geteuid().is_root() })
+    }
+
+    /// Does a job; [`FsError::Io`] if the thread died of it.
+    pub fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, FsError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, FsError>> + Send + 'static {
+        let (done, answer) = oneshot::channel();
+        // Whoever has gone does not want to know.
+        let sent = self.jobs.send(Box::new(move || drop(done.send(job()))));
+        async move {
+            sent.map_err(|_| FsError::Io)?;
+            answer.await.map_err(|_| FsError::Io)?
+        }
+    }
+
+    /// Does something as the caller, with the caller's umask, on the thread of a job. An unprivileged process can only be itself.
+    pub fn act_as<T>(
+        privileged: bool,
+        cred: &Cred,
+        mask: u32,
+        act: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        umask(Mode::from_raw_mode(mask & 0o777));
+        if !privileged {
+            return if cred.uid == geteuid().as_raw() { act() } else { Err(FsError::AccessDenied) };
+        }
+        if cred.uid == 0 && cred.gid == 0 && cred.groups.is_empty() {
+            return act();
+        }
+        let _back = Disguise::put_on(cred)?;
+        act()
+    }
+
+    /// See the field.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+}
+
+/// The thread is somebody else until this is dropped.
+struct Disguise;
+
+impl Disguise {
+    fn put_on(cred: &Cred) -> Result<Disguise, FsError> {
+        let id = |raw: u32| (raw != u32::MAX).then_some(raw).ok_or(FsError::InvalidArgument);
+        let groups: Vec<Gid> = cred.groups.iter().map(|gid| id(*gid).map(Gid::from_raw)).collect::<Result<_, _>>()?;
+        let (uid, gid) = (Uid::from_raw(id(cred.uid)?), Gid::from_raw(id(cred.gid)?));
+        // From here on, whatever fails is undone.
+        let back = Disguise;
+        let taken = set_thread_groups(&groups)
+            .and_then(|()| set_thread_res_gid(None, gid, None))
+            .and_then(|()| set_thread_res_uid(None, uid, None));
+        taken.map(|()| back).map_err(|_| FsError::NotPermitted)
+    }
+}
+
+impl Drop for Disguise {
+    fn drop(&mut self) {
+        let back = set_thread_res_uid(None, Uid::ROOT, None)
+            .and_then(|()| set_thread_res_gid(None, Gid::ROOT, None))
+            .and_then(|()| set_thread_groups(&[]));
+        // A thread that stayed somebody else would do the next caller's work as this one.
+        assert!(back.is_ok(), "the thread cannot be itself again: {back:?}");
+    }
+}

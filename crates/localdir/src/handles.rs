@@ -1,0 +1,61 @@
+//! What is open.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use types::{FileId, FsError};
+use vfs::fs::{Handle, OpenFlags};
+
+/// An open file or directory.
+#[derive(Clone)]
+pub struct Open {
+    /// Which.
+    pub id: FileId,
+    /// Of special files only a path descriptor: nothing is read from these.
+    pub file: Arc<OwnedFd>,
+    /// How; `None` for directories.
+    pub flags: Option<OpenFlags>,
+    /// Held while a directory is listed, whose descriptor has a position.
+    pub listing: Arc<Mutex<()>>,
+}
+
+/// See the module's header.
+#[derive(Default)]
+pub struct Handles {
+    open: BTreeMap<u64, Open>,
+    last: u64,
+}
+
+impl Handles {
+    /// Adds an open file.
+    pub fn add(&mut self, id: FileId, file: OwnedFd, flags: Option<OpenFlags>) -> Handle {
+        self.last += 1;
+        self.open.insert(self.last, Open { id, file: Arc::new(file), flags, listing: Arc::default() });
+        Handle(self.last)
+    }
+
+    /// What a handle stands for. EBADF unless it is open, of this file, and a directory's or not as said.
+    pub fn get(&self, id: FileId, handle: Handle, directory: bool) -> Result<Open, FsError> {
+        let open = self.open.get(&handle.0).filter(|open| open.id == id && open.flags.is_none() == directory);
+        open.cloned().ok_or(FsError::BadHandle)
+    }
+
+    /// A file of a handle that is open for writing. EBADF.
+    pub fn writable(&self, id: FileId, handle: Handle) -> Result<Open, FsError> {
+        let open = self.get(id, handle, false)?;
+        if open.flags.is_some_and(|flags| flags.write) { Ok(open) } else { Err(FsError::BadHandle) }
+    }
+
+    /// Closes.
+    pub fn close(&mut self, id: FileId, handle: Handle, directory: bool) -> Result<(), FsError> {
+        self.get(id, handle, directory)?;
+        self.open.remove(&handle.0);
+        Ok(())
+    }
+
+    /// A file that is open, whatever its names.
+    pub fn file_of(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        self.open.values().find(|open| open.id == id).map(|open| open.file.clone())
+    }
+}

@@ -1,0 +1,131 @@
+//! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
+//!
+//! - [`identity`]: what a file is, whatever its name; [`nodes`]: ids and names; `crew`: threads that act as the caller; `stat`:
+//!   attributes and errors; `handles`: what is open; `filesystem`: the trait.
+//!
+//! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
+//! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the
+//! directory only. Files are known by what they are, not by their names, so other programs may change everything meanwhile; an
+//! id whose file has gone, or has moved where nobody has seen it, is ESTALE until it is looked up again.
+//!
+//! Durability is the local file system's: [`FileSystem::fsync`] makes that file durable, and only [`FileSystem::sync`] makes everything
+//! durable that came before. Locks are kept here and are not those of other programs.
+
+mod crew;
+mod filesystem;
+mod handles;
+pub mod identity;
+pub mod nodes;
+mod stat;
+
+use crate::crew::Crew;
+use crate::handles::Handles;
+use crate::identity::Identity;
+use crate::nodes::Nodes;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use types::{Answer, FileId, FsError};
+use vfs::fs::Cred;
+use vfs::locks::Locks;
+
+/// Threads that do system calls at the same time.
+const THREAD_COUNT: usize = 8;
+/// Longest path that is looked up in one system call; Linux takes 4,095 bytes.
+const PATH_LEN_MAX: usize = 4_000;
+
+/// See the crate's header. Clones are the same.
+#[derive(Clone)]
+pub struct LocalDir(Arc<Inner>);
+
+pub(crate) struct Inner {
+    root: OwnedFd,
+    nodes: Mutex<Nodes>,
+    handles: Mutex<Handles>,
+    locks: Locks,
+    crew: Crew,
+}
+
+impl LocalDir {
+    /// Opens a directory.
+    pub fn open(path: &Path) -> io::Result<LocalDir> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())?;
+        let identity = Identity::of(root.as_fd(), &stat::stat(root.as_fd())?);
+        Ok(LocalDir(Arc::new(Inner {
+            root,
+            nodes: Mutex::new(Nodes::new(identity)),
+            handles: Mutex::default(),
+            locks: Locks::default(),
+            crew: Crew::start(THREAD_COUNT)?,
+        })))
+    }
+
+    /// An operation that runs on a thread.
+    fn later<T: Send + 'static>(&self, job: impl FnOnce(&Inner) -> Result<T, FsError> + Send + 'static) -> Answer<T> {
+        let inner = self.0.clone();
+        Answer::later(self.0.crew.run(move || job(&inner)))
+    }
+}
+
+impl Inner {
+    /// Does something as the caller.
+    fn act<T>(&self, cred: &Cred, act: impl FnOnce() -> Result<T, FsError>) -> Result<T, FsError> {
+        self.act_with_umask(cred, 0, act)
+    }
+
+    fn act_with_umask<T>(
+        &self,
+        cred: &Cred,
+        umask: u32,
+        act: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        Crew::act_as(self.crew.is_privileged(), cred, umask, act)
+    }
+
+    /// The file of an id, for anything but reading and writing. ESTALE.
+    fn file(&self, id: FileId) -> Result<Arc<OwnedFd>, FsError> {
+        loop {
+            let (identity, path, place) = {
+                let nodes = self.nodes.lock();
+                (nodes.identity(id)?.clone(), nodes.path(id), nodes.place(id).cloned())
+            };
+            if id == FileId::ROOT {
+                return Ok(Arc::new(self.root.try_clone().map_err(|_| FsError::Io)?));
+            }
+            let Some((path, place)) = path.zip(place) else {
+                // It has no name any more, but may be open.
+                return self.handles.lock().file_of(id).ok_or(FsError::Stale);
+            };
+            match self.beneath(&path) {
+                Ok(file) if Identity::of(file.as_fd(), &stat::stat(file.as_fd()).map_err(stat::error)?) == identity => {
+                    return Ok(Arc::new(file));
+                }
+                Err(e) if !stat::leads_elsewhere(e) => return Err(stat::error(e)),
+                _ => self.nodes.lock().left(&place),
+            }
+        }
+    }
+
+    /// Opens what is below the root by these names, without following links.
+    fn beneath(&self, names: &[Vec<u8>]) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let (mut at, mut path) = (None::<OwnedFd>, Vec::new());
+        for (i, name) in names.iter().enumerate() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            if path.len() >= PATH_LEN_MAX || i + 1 == names.len() {
+                let from = at.as_ref().unwrap_or(&self.root);
+                at = Some(rustix::fs::openat2(from, &path[..], flags, Mode::empty(), resolve)?);
+                path.clear();
+            }
+        }
+        at.map_or_else(|| self.root.try_clone().map_err(|_| rustix::io::Errno::IO), Ok)
+    }
+}

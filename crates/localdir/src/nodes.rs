@@ -1,0 +1,124 @@
+//! Which file has which id, and by which names it was seen. Pure.
+//!
+//! An id belongs to one [`Identity`] for ever. Names are hints: other programs rename as they like, so whoever opens a file by its name
+//! compares what it finds, and forgets a name that led elsewhere.
+
+use crate::identity::Identity;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::{FileId, FsError};
+
+/// A directory and a name in it.
+pub type Place = (FileId, Vec<u8>);
+
+struct Node {
+    identity: Identity,
+    places: BTreeSet<Place>,
+}
+
+/// See the module's header.
+pub struct Nodes {
+    by_id: BTreeMap<FileId, Node>,
+    by_identity: HashMap<Identity, FileId>,
+    by_place: BTreeMap<Place, FileId>,
+    next: u64,
+}
+
+impl Nodes {
+    /// Knows the root only.
+    pub fn new(root: Identity) -> Nodes {
+        let node = Node { identity: root.clone(), places: BTreeSet::new() };
+        Nodes {
+            by_id: BTreeMap::from([(FileId::ROOT, node)]),
+            by_identity: HashMap::from([(root, FileId::ROOT)]),
+            by_place: BTreeMap::new(),
+            next: FileId::ROOT.raw() + 1,
+        }
+    }
+
+    /// The id of a file that was seen.
+    pub fn id_of(&mut self, identity: Identity) -> FileId {
+        if let Some(id) = self.by_identity.get(&identity) {
+            return *id;
+        }
+        let id = FileId::new(self.next);
+        self.next += 1;
+        self.by_identity.insert(identity.clone(), id);
+        self.by_id.insert(id, Node { identity, places: BTreeSet::new() });
+        id
+    }
+
+    /// A file was seen at a place, which it has to itself from now on. Gives its id.
+    pub fn seen(&mut self, identity: Identity, place: Place) -> FileId {
+        let id = self.id_of(identity);
+        self.left(&place);
+        if let Some(node) = self.by_id.get_mut(&id).filter(|_| id != FileId::ROOT) {
+            node.places.insert(place.clone());
+            self.by_place.insert(place, id);
+        }
+        id
+    }
+
+    /// Nothing is at this place any more, or something else.
+    pub fn left(&mut self, place: &Place) {
+        if let Some(id) = self.by_place.remove(place)
+            && let Some(node) = self.by_id.get_mut(&id)
+        {
+            node.places.remove(place);
+        }
+    }
+
+    /// What was at one place is at another.
+    pub fn moved(&mut self, from: &Place, to: Place) {
+        let Some(id) = self.by_place.get(from).copied() else {
+            self.left(&to);
+            return;
+        };
+        self.left(from);
+        self.left(&to);
+        if let Some(node) = self.by_id.get_mut(&id) {
+            node.places.insert(to.clone());
+            self.by_place.insert(to, id);
+        }
+    }
+
+    /// What was at each of two places is at the other.
+    pub fn exchanged(&mut self, a: &Place, b: &Place) {
+        let (at_a, at_b) = (self.by_place.get(a).copied(), self.by_place.get(b).copied());
+        self.left(a);
+        self.left(b);
+        for (place, id) in [(a, at_b), (b, at_a)] {
+            if let Some(id) = id
+                && let Some(node) = self.by_id.get_mut(&id)
+            {
+                node.places.insert(place.clone());
+                self.by_place.insert(place.clone(), id);
+            }
+        }
+    }
+
+    /// What an id stands for. ESTALE.
+    pub fn identity(&self, id: FileId) -> Result<&Identity, FsError> {
+        self.by_id.get(&id).map(|node| &node.identity).ok_or(FsError::Stale)
+    }
+
+    /// A place where a file was seen, if there is one.
+    pub fn place(&self, id: FileId) -> Option<&Place> {
+        self.by_id.get(&id)?.places.first()
+    }
+
+    /// The names that lead from the root to a file, by the places last seen; `None` if one of them has none.
+    pub fn path(&self, id: FileId) -> Option<Vec<Vec<u8>>> {
+        let (mut names, mut at) = (Vec::new(), id);
+        while at != FileId::ROOT {
+            let (parent, name) = self.place(at)?;
+            names.push(name.clone());
+            at = *parent;
+            // Other programs can move directories so that remembered places go round in a circle.
+            if names.len() > self.by_id.len() {
+                return None;
+            }
+        }
+        names.reverse();
+        Some(names)
+    }
+}

@@ -1,0 +1,66 @@
+//! Attributes and errors of the local file system in our words.
+
+use rustix::fs::{AtFlags, FileType, Mode, Statx, StatxFlags, StatxTimestamp, makedev};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use types::{Attr, FileId, FsError, Kind, Time};
+
+/// Everything there is to know of an open file.
+pub fn stat(file: BorrowedFd) -> rustix::io::Result<Statx> {
+    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+}
+
+/// The attributes that `stat` tells of the file with this id.
+pub fn attributes(id: FileId, stat: &Statx) -> Attr {
+    let mode = u32::from(stat.stx_mode);
+    Attr {
+        id,
+        kind: kind(FileType::from_raw_mode(mode)),
+        mode: Mode::from_raw_mode(mode).as_raw_mode() & 0o7777,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        block_size: stat.stx_blksize,
+        atime: time(&stat.stx_atime),
+        mtime: time(&stat.stx_mtime),
+        ctime: time(&stat.stx_ctime),
+        crtime: time(&stat.stx_btime),
+    }
+}
+
+/// The kind of a file.
+pub fn kind(of: FileType) -> Kind {
+    match of {
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        FileType::RegularFile | FileType::Unknown => Kind::File,
+    }
+}
+
+fn time(time: &StatxTimestamp) -> Time {
+    Time { sec: time.tv_sec, nsec: time.tv_nsec }
+}
+
+/// What the kernel refused, or could not do.
+pub fn error(errno: Errno) -> FsError {
+    let known = FsError::ALL.iter().find(|e| e.errno() == errno.raw_os_error());
+    known.copied().unwrap_or(match errno {
+        // Of a quota: the next best that callers know.
+        Errno::DQUOT => FsError::NoSpace,
+        Errno::TXTBSY => FsError::Busy,
+        Errno::NOSYS | Errno::NOTTY => FsError::NotSupported,
+        _ => FsError::Io,
+    })
+}
+
+/// True if this is how a lookup fails when a name does not lead any more to where it did.
+pub fn leads_elsewhere(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV)
+}
