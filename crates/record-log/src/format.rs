@@ -1,0 +1,200 @@
+//! Heads of snapshots and frames of records. Pure; decoders take whatever a disk brings.
+//!
+//! ```text
+//! head:  magic "STARRLOG" | version u16 | owner 4 | sequence u64 | generation u64 | body_len u64 | body CRC-32C u32 | zeroes
+//!        | CRC-32C of the 508 bytes before u32
+//! frame: len u32 | CRC-32C u32 of generation u64, offset u64, durable u64, len u32 and the record | durable u64 | record
+//!        | zeroes up to a multiple of 8
+//! ```
+//!
+//! A frame belongs to the snapshot with its generation and to its offset in the log, and to nothing else. `durable` is how far the log was
+//! durable when the frame was written: a frame that does not decode before that is damage, and one after it may be a write that a
+//! crash has torn.
+
+use bytes::Bytes;
+use host::checkpoint_pair::HEAD_LEN;
+use types::codec::{DecodeError, Put, Reader};
+
+const MAGIC: &[u8; 8] = b"STARRLOG";
+/// The format that this program writes, and the newest that it reads.
+pub const VERSION: u16 = 1;
+/// Bytes of a head before its padding.
+const HEAD_FIELDS_LEN: usize = 8 + 2 + 4 + 8 + 8 + 8 + 4;
+/// Bytes before a record.
+pub const FRAME_HEADER_LEN: usize = 16;
+/// Frames begin at multiples of this.
+pub const ALIGN: usize = 8;
+/// Longest record in bytes.
+pub const RECORD_LEN_MAX: usize = 1 << 20;
+
+/// CRC-32C.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// Names a snapshot and vouches for its body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Whose log it is.
+    pub owner: [u8; 4],
+    /// One more with each snapshot.
+    pub sequence: u64,
+    /// Of the records that follow this snapshot.
+    pub generation: u64,
+    /// Bytes of the body.
+    pub body_len: u64,
+    /// Its checksum.
+    pub body_crc: u32,
+}
+
+impl Head {
+    /// The bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(HEAD_LEN);
+        out.extend_from_slice(MAGIC);
+        out.put_u16(VERSION);
+        out.extend_from_slice(&self.owner);
+        out.put_u64(self.sequence);
+        out.put_u64(self.generation);
+        out.put_u64(self.body_len);
+        out.put_u32(self.body_crc);
+        out.resize(HEAD_LEN - 4, 0);
+        out.put_u32(crc32c(&out));
+        out.into()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Head, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let sum = crc32c(r.clone().take(HEAD_LEN - 4, "snapshot head")?);
+        if r.take(MAGIC.len(), "snapshot magic")? != MAGIC {
+            return Err(DecodeError::Invalid("snapshot magic"));
+        }
+        let version = r.u16("snapshot version")?;
+        let mut owner = [0; 4];
+        owner.copy_from_slice(r.take(4, "owner")?);
+        let (sequence, generation) = (r.u64("sequence")?, r.u64("generation")?);
+        let (body_len, body_crc) = (r.u64("body length")?, r.u32("body checksum")?);
+        r.take(HEAD_LEN - 4 - HEAD_FIELDS_LEN, "padding")?;
+        if r.u32("head checksum")? != sum {
+            return Err(DecodeError::Checksum("snapshot head"));
+        }
+        if version != VERSION {
+            return Err(DecodeError::Version { what: "snapshot", found: version, known: VERSION });
+        }
+        Ok(Head { owner, sequence, generation, body_len, body_crc })
+    }
+}
+
+/// Bytes of a record's frame.
+pub fn frame_len(record_len: usize) -> usize {
+    (FRAME_HEADER_LEN + record_len).next_multiple_of(ALIGN)
+}
+
+fn sum(generation: u64, offset: u64, durable: u64, record: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    for number in [generation, offset, durable] {
+        digest.update(&number.to_le_bytes());
+    }
+    digest.update(&(record.len() as u32).to_le_bytes());
+    digest.update(record);
+    digest.finalize() as u32
+}
+
+/// Appends the frame of a record that goes to `offset` of the log.
+pub fn put_frame(out: &mut Vec<u8>, generation: u64, offset: u64, durable: u64, record: &[u8]) {
+    out.put_u32(record.len() as u32);
+    out.put_u32(sum(generation, offset, durable, record));
+    out.put_u64(durable);
+    out.extend_from_slice(record);
+    out.resize(out.len().next_multiple_of(ALIGN), 0);
+}
+
+/// The frame at `offset` of `log`, if there is a whole one of this generation: how far the log was durable, and the record's place.
+fn frame_at(log: &[u8], generation: u64, offset: usize) -> Option<(u64, std::ops::Range<usize>)> {
+    let r = &mut Reader::new(log.get(offset..)?);
+    let (len, crc, durable) = (r.u32("length").ok()? as usize, r.u32("checksum").ok()?, r.u64("durable").ok()?);
+    if len > RECORD_LEN_MAX {
+        return None;
+    }
+    let record = r.take(len, "record").ok()?;
+    let start = offset + FRAME_HEADER_LEN;
+    (sum(generation, offset as u64, durable, record) == crc).then_some((durable, start..start + len))
+}
+
+/// The records of a log that follow the snapshot of this generation. Err: records that were durable are damaged.
+pub fn records(log: &Bytes, generation: u64) -> Result<Vec<Bytes>, DecodeError> {
+    let (mut records, mut end) = (Vec::new(), 0);
+    while let Some((_, place)) = frame_at(log, generation, end) {
+        end = place.end.next_multiple_of(ALIGN);
+        records.push(log.slice(place));
+    }
+    // What was written after `end` was durable says so.
+    let beyond = (end..log.len()).step_by(ALIGN).filter_map(|offset| frame_at(log, generation, offset));
+    for (durable, _) in beyond {
+        if durable > end as u64 {
+            return Err(DecodeError::Checksum("record"));
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn heads_are_read_back_and_no_changed_byte_passes() {
+        let head = Head { owner: *b"test", sequence: 3, generation: 4, body_len: 5, body_crc: 6 };
+        let bytes = head.encode();
+        assert_eq!(Head::decode(&bytes), Ok(head));
+        for i in 0..bytes.len() {
+            let mut changed = bytes.to_vec();
+            changed[i] ^= 4;
+            assert!(Head::decode(&changed).is_err(), "byte {i}");
+            assert!(Head::decode(&bytes[..i]).is_err());
+        }
+    }
+
+    /// A log of groups of records, with where each group begins.
+    fn log_of(groups: &[Vec<Vec<u8>>]) -> (Vec<u8>, Vec<usize>) {
+        let (mut log, mut starts) = (Vec::new(), Vec::new());
+        for group in groups {
+            let durable = log.len() as u64;
+            starts.push(log.len());
+            for record in group {
+                let offset = log.len() as u64;
+                put_frame(&mut log, 9, offset, durable, record);
+            }
+        }
+        (log, starts)
+    }
+
+    proptest! {
+        #[test]
+        fn prop_what_was_durable_is_found_or_called_damaged(
+            groups in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4), 1..6),
+            at in any::<prop::sample::Index>(),
+            bit in 0u8..8,
+            more in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (mut log, starts) = log_of(&groups);
+            let all: Vec<Bytes> = groups.iter().flatten().map(|r| Bytes::from(r.clone())).collect();
+            let last = *starts.last().unwrap();
+            let before = groups[..groups.len() - 1].iter().map(Vec::len).sum::<usize>();
+            prop_assert_eq!(records(&Bytes::from([&log[..], &more].concat()), 9), Ok(all.clone()));
+            prop_assert_eq!(records(&Bytes::from(log.clone()), 8), Ok(vec![]));
+            let at = at.index(log.len());
+            log[at] ^= 1 << bit;
+            match records(&log.into(), 9) {
+                // The last group may be torn; zeroes after a record are nothing.
+                Ok(found) => {
+                    prop_assert!(found.len() >= before && found[..] == all[..found.len()]);
+                    prop_assert!(at >= last || found == all, "lost without a word");
+                }
+                Err(e) => prop_assert!(e == DecodeError::Checksum("record") && at < last),
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! A durable state: snapshots of it, and a log of the records that changed it since. For states that fit in memory and change
+//! often: what a roaming client has logged and cached, what a home knows of its clients.
+//!
+//! The owner keeps the state. It applies a change, [`append`](RecordLog::append)s a record of it while it still holds the lock, and
+//! answers whoever asked when the record is durable. Records that wait are written together, with one sync. When the log has
+//! grown, the owner is asked for a snapshot, and the log begins again.
+//!
+//! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`host::checkpoint_pair`]), `NAME-log` has the records since the newest one.
+//!
+//! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
+//! syncs (nothing more is accepted until it is opened again), a full disk. Rot is noticed, and said, rather than read as an earlier state.
+
+pub mod format;
+
+use crate::format::{Head, RECORD_LEN_MAX, crc32c, frame_len, put_frame, records};
+use bytes::Bytes;
+use host::checkpoint_pair::CheckpointPair;
+use host::{Disk, File, Host};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::{Notify, oneshot};
+use types::BoxFuture;
+use types::codec::DecodeError;
+
+/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot.
+const LOG_LEN_MIN: u64 = 4 << 20;
+/// Space for the log is set aside in steps of this many bytes.
+const ALLOCATION_STEP: u64 = 1 << 20;
+/// Most bytes of records that are written together.
+const GROUP_LEN_MAX: usize = 4 << 20;
+
+/// Why a log cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The disk.
+    #[error("its disk: {0}")]
+    Disk(#[from] io::Error),
+    /// What was durable has rotted.
+    #[error("it is damaged: {0}")]
+    Damaged(DecodeError),
+    /// It was written by a newer program.
+    #[error("{0}")]
+    Version(DecodeError),
+    /// The files are another owner's.
+    #[error("it is of another kind")]
+    Foreign,
+}
+
+/// Why a record is not durable, as far as is known.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AppendError {
+    /// The disk refused or failed: whether the record is there is unknown. Nothing more is accepted.
+    #[error("writing the log: {0}")]
+    Disk(String),
+    /// No room for the record, which is not there.
+    #[error("no room for the log")]
+    Full,
+    /// The log has failed before, or is closed: the record is not there.
+    #[error("the log takes no more")]
+    Closed,
+    /// Longer than [`RECORD_LEN_MAX`]: the record is not there.
+    #[error("the record is too long")]
+    TooLong,
+}
+
+/// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock under which it appends: what was
+/// appended before is in the snapshot that it returns, and what comes after is not.
+pub type Source = Arc<dyn Fn(&mut dyn FnMut()) -> Vec<u8> + Send + Sync>;
+
+/// What was found of an earlier run.
+pub struct Found {
+    /// The newest snapshot; `None` if there never was one.
+    pub snapshot: Option<Bytes>,
+    /// Records since, in order.
+    pub records: Vec<Bytes>,
+    files: Files,
+}
+
+/// The open files.
+struct Files {
+    pair: CheckpointPair,
+    log: Arc<dyn File>,
+    owner: [u8; 4],
+    sequence: u64,
+}
+
+type Done = oneshot::Sender<Result<(), AppendError>>;
+
+struct Waiting {
+    record: Bytes,
+    done: Done,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    closing: Vec<Done>,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+/// See the crate's header. Clones are the same log.
+#[derive(Clone)]
+pub struct RecordLog(Arc<Shared>);
+
+/// Opens the log NAME in a folder and reads what is there. Nothing is changed until [`Found::start`].
+pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, OpenError> {
+    let pair = CheckpointPair::open(disk, [&format!("{name}-a"), &format!("{name}-b")]).await?;
+    let log = disk.open(&format!("{name}-log"), true).await?;
+    disk.sync_names().await?;
+    let mut newest: Option<(usize, Head)> = None;
+    for (at, bytes) in pair.heads().await? {
+        match Head::decode(&bytes) {
+            Ok(head) if head.owner != owner => return Err(OpenError::Foreign),
+            Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
+            Err(error @ DecodeError::Version { .. }) => return Err(OpenError::Version(error)),
+            // Torn, rotten, or never written: the other copy or the other file counts.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let files = |sequence| Files { pair: pair.clone(), log: log.clone(), owner, sequence };
+    let len = log.len().await?;
+    let Some((at, head)) = newest else {
+        // The first snapshot precedes the first record.
+        return match len {
+            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(0) }),
+            _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
+        };
+    };
+    let rotten = || OpenError::Damaged(DecodeError::Checksum("snapshot"));
+    let body = match head.body_len {
+        // For which no file need be long enough.
+        0 => Bytes::new(),
+        len => pair.body(at, len).await?.ok_or_else(rotten)?,
+    };
+    if crc32c(&body) != head.body_crc {
+        return Err(rotten());
+    }
+    let bytes = log.read_at(0, len as usize).await?;
+    let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
+    Ok(Found { snapshot: Some(body), records, files: files(head.sequence) })
+}
+
+impl Found {
+    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. Nothing builds on what
+    /// was only read: after a crash, that need not be on the disk.
+    pub async fn start(
+        self,
+        host: &Host,
+        tasks: &Arc<dyn host::Tasks>,
+        source: Source,
+    ) -> Result<RecordLog, AppendError> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new() });
+        let mut writer = Writer {
+            shared: shared.clone(),
+            files: self.files,
+            random: host.random.clone(),
+            source,
+            generation: 0,
+            position: 0,
+            allocated: 0,
+            log_len_max: LOG_LEN_MIN,
+        };
+        writer.snapshot(&mut VecDeque::new()).await?;
+        tasks.spawn(Box::pin(writer.run()));
+        Ok(RecordLog(shared))
+    }
+}
+
+impl RecordLog {
+    /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
+    /// so, with all before it.
+    pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
+        if record.len() > RECORD_LEN_MAX {
+            return Box::pin(std::future::ready(Err(AppendError::TooLong)));
+        }
+        let (done, answer) = oneshot::channel();
+        {
+            let mut queue = self.0.queue.lock();
+            if queue.closed {
+                return Box::pin(std::future::ready(Err(AppendError::Closed)));
+            }
+            queue.waiting.push_back(Waiting { record, done });
+        }
+        self.0.wake.notify_one();
+        Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
+    }
+
+    /// Waits for what was appended, and ends with a snapshot, so that there is nothing to replay.
+    pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
+        let (done, answer) = oneshot::channel();
+        {
+            let mut queue = self.0.queue.lock();
+            if queue.closed {
+                return Box::pin(std::future::ready(Err(AppendError::Closed)));
+            }
+            queue.closing.push(done);
+        }
+        self.0.wake.notify_one();
+        Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
+    }
+}
+
+impl Drop for RecordLog {
+    fn drop(&mut self) {
+        // The writer has the other one.
+        if Arc::strong_count(&self.0) <= 2 {
+            self.0.queue.lock().closed = true;
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+/// The only writer of the files.
+struct Writer {
+    shared: Arc<Shared>,
+    files: Files,
+    random: Arc<dyn host::Random>,
+    source: Source,
+    generation: u64,
+    /// The log is durable up to here.
+    position: u64,
+    allocated: u64,
+    log_len_max: u64,
+}
+
+impl Writer {
+    async fn run(mut self) {
+        loop {
+            self.shared.wake.notified().await;
+            loop {
+                let (mut group, closing, closed) = self.take();
+                if !group.is_empty()
+                    && let Err(error) = self.commit(&mut group).await
+                {
+                    return self.fail(group, &error);
+                }
+                if !closing.is_empty() {
+                    let last = self.snapshot(&mut VecDeque::new()).await;
+                    self.shared.queue.lock().closed = true;
+                    closing.into_iter().for_each(|done| drop(done.send(last.clone())));
+                    return;
+                }
+                if group.is_empty() && self.shared.queue.lock().waiting.is_empty() {
+                    if closed {
+                        return;
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What waits, up to [`GROUP_LEN_MAX`], and, if that is all, who waits for the end.
+    fn take(&self) -> (VecDeque<Waiting>, Vec<Done>, bool) {
+        let queue = &mut *self.shared.queue.lock();
+        let (mut len, mut count) = (0, 0);
+        for waiting in &queue.waiting {
+            len += frame_len(waiting.record.len());
+            if count > 0 && len > GROUP_LEN_MAX {
+                break;
+            }
+            count += 1;
+        }
+        let group: VecDeque<Waiting> = queue.waiting.drain(..count).collect();
+        let closing = if queue.waiting.is_empty() { std::mem::take(&mut queue.closing) } else { Vec::new() };
+        (group, closing, queue.closed)
+    }
+
+    /// Makes a group durable and answers it. After an error those that were not answered are left in it.
+    async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
+        let len: usize = group.iter().map(|waiting| frame_len(waiting.record.len())).sum();
+        if self.position + len as u64 > self.log_len_max {
+            return self.snapshot(group).await;
+        }
+        let end = self.position + len as u64;
+        if end > self.allocated {
+            let wanted = end.next_multiple_of(ALLOCATION_STEP);
+            match self.files.log.allocate(wanted).await {
+                Ok(()) => self.allocated = wanted,
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    group.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Full))));
+                    // What the owner has applied is not there: only a snapshot could bring both together again.
+                    return Err(AppendError::Full);
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        let mut frames = Vec::with_capacity(len);
+        for waiting in group.iter() {
+            let offset = self.position + frames.len() as u64;
+            put_frame(&mut frames, self.generation, offset, self.position, &waiting.record);
+        }
+        let written = self.files.log.write_and_sync(vec![(self.position, vec![frames.into()])]).await;
+        written.map_err(|error| failed(&error))?;
+        self.position = end;
+        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
+        Ok(())
+    }
+
+    /// Writes a snapshot, which covers `group` and all that waits, and answers these.
+    async fn snapshot(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
+        let shared = self.shared.clone();
+        let body = (self.source)(&mut || group.append(&mut shared.queue.lock().waiting));
+        let sequence = self.files.sequence + 1;
+        let generation = self.random.next_u64();
+        let (owner, body_len, body_crc) = (self.files.owner, body.len() as u64, crc32c(&body));
+        self.log_len_max = LOG_LEN_MIN.max(2 * body_len);
+        let head = Head { owner, sequence, generation, body_len, body_crc }.encode();
+        let written = self.files.pair.write((sequence % 2) as usize, head, body.into()).await;
+        written.map_err(|error| failed(&error))?;
+        (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);
+        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
+        Ok(())
+    }
+
+    /// Accepts nothing more. What was being written is unknown, what only waited is not there.
+    fn fail(self, group: VecDeque<Waiting>, error: &AppendError) {
+        tracing::error!(%error, "the log takes no more until it is opened again");
+        group.into_iter().for_each(|waiting| drop(waiting.done.send(Err(error.clone()))));
+        let queue = &mut *self.shared.queue.lock();
+        queue.closed = true;
+        queue.waiting.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Closed))));
+        queue.closing.drain(..).for_each(|done| drop(done.send(Err(AppendError::Closed))));
+    }
+}
+
+fn failed(error: &io::Error) -> AppendError {
+    AppendError::Disk(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use super::*;
+use host::sim::{Machine, Sim, SimDisk};
+use host::SplitMix64;
+use std::time::Duration;
+
+const OWNER: [u8; 4] = *b"test";
+
+/// An owner whose state is a list of numbers, each of which is a record.
+#[derive(Clone)]
+struct Owner {
+    numbers: Arc<Mutex<Vec<u64>>>,
+    log: RecordLog,
+    /// How many were acknowledged.
+    acknowledged: Arc<Mutex<u64>>,
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+async fn start(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
+    let found = open(disk.as_ref(), "log", OWNER).await?;
+    let snapshot = found.snapshot.clone().unwrap_or_default();
+    let numbers: Vec<u64> = snapshot.chunks_exact(8).chain(found.records.iter().map(|r| &r[..])).map(number).collect();
+    let numbers = Arc::new(Mutex::new(numbers));
+    let state = numbers.clone();
+    let source: Source = Arc::new(move |cut| {
+        let numbers = state.lock();
+        cut();
+        numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
+    });
+    let host = machine.host();
+    let log = found.start(&host, &host.tasks, source).await.map_err(|e| OpenError::Disk(io::Error::other(e)))?;
+    Ok(Owner { numbers, log, acknowledged: Arc::default() })
+}
+
+impl Owner {
+    /// Adds the next number, in a record so long.
+    fn add(&self, len: usize) -> (u64, BoxFuture<Result<(), AppendError>>) {
+        let mut numbers = self.numbers.lock();
+        let next = numbers.len() as u64;
+        numbers.push(next);
+        let record = [&next.to_le_bytes()[..], &vec![7; len]].concat();
+        (next, self.log.append(record.into()))
+    }
+
+    async fn add_and_wait(&self, len: usize) -> Result<(), AppendError> {
+        let (number, durable) = self.add(len);
+        durable.await?;
+        let mut acknowledged = self.acknowledged.lock();
+        *acknowledged = (*acknowledged).max(number + 1);
+        Ok(())
+    }
+}
+
+/// Adds numbers from several tasks until the machine crashes; returns how many were acknowledged.
+fn run(sim: &Sim, disk: &SimDisk, random: &SplitMix64, len: usize, time: Duration) -> (u64, u64) {
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+    let before = owner.numbers.lock().len() as u64;
+    *owner.acknowledged.lock() = before;
+    assert!(owner.numbers.lock().iter().copied().eq(0..before), "all that are there are there in order");
+    for _ in 0..1 + random.below(4) {
+        let owner = owner.clone();
+        machine.host().tasks.spawn(Box::pin(async move { while owner.add_and_wait(len).await.is_ok() {} }));
+    }
+    sim.run_for(time);
+    let acknowledged = *owner.acknowledged.lock();
+    machine.crash();
+    (before, acknowledged)
+}
+
+#[test]
+fn sim_no_record_that_was_durable_is_lost_in_crashes_and_power_losses() {
+    let (mut snapshots, mut total) = (0, 0);
+    for seed in 0..150 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let random = SplitMix64::new(seed);
+        // Long ones, so that the log is full soon.
+        let len = if random.chance(1, 2) { 100 } else { 300_000 };
+        let mut acknowledged = 0;
+        for _ in 0..5 {
+            let time = Duration::from_micros(random.below(20_000));
+            let (found, now) = run(&sim, &disk, &random, len, time);
+            assert!(found >= acknowledged, "seed {seed}: {found} of {acknowledged}");
+            acknowledged = now;
+            if random.chance(2, 3) {
+                disk.power_loss();
+            }
+        }
+        snapshots += u64::from(len > 100_000 && acknowledged > 14);
+        total += acknowledged;
+    }
+    assert!(snapshots > 20 && total > 1000, "{snapshots}, {total}");
+}
+
+#[test]
+fn sim_a_disk_that_fails_ends_the_log_and_what_was_durable_is_there() {
+    for seed in 0..60 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let random = SplitMix64::new(seed);
+        let (_, acknowledged) = run(&sim, &disk, &random, 1000, Duration::from_millis(5));
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+        match seed % 3 {
+            0 => disk.fail_next_writes(1),
+            1 => disk.fail_next_syncs(1),
+            _ => disk.set_capacity(0),
+        }
+        let mut error = None;
+        for _ in 0..10_000 {
+            if let Err(e) = sim.block_on(owner.add_and_wait(1000)) {
+                error = Some(e);
+                break;
+            }
+        }
+        match (seed % 3, error) {
+            (0 | 1, Some(AppendError::Disk(_))) | (2, Some(AppendError::Full)) => {}
+            (_, other) => panic!("seed {seed}: {other:?}"),
+        }
+        assert_eq!(sim.block_on(owner.add(1).1), Err(AppendError::Closed));
+        let last = *owner.acknowledged.lock();
+        machine.crash();
+        disk.set_capacity(1 << 30);
+        disk.power_loss();
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+        let found = owner.numbers.lock().len() as u64;
+        assert!(found >= last.max(acknowledged), "seed {seed}: {found} of {last}");
+    }
+}
+
+#[test]
+fn closing_leaves_nothing_to_replay_and_takes_nothing_more() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+    let waiting: Vec<_> = (0..100).map(|_| owner.add(10).1).collect();
+    sim.block_on(owner.log.close()).expect("close");
+    for added in waiting {
+        assert_eq!(sim.block_on(added), Ok(()));
+    }
+    assert_eq!(sim.block_on(owner.add(10).1), Err(AppendError::Closed));
+    assert_eq!(sim.block_on(owner.log.close()), Err(AppendError::Closed));
+    assert_eq!(sim.block_on(owner.log.append(vec![0; RECORD_LEN_MAX + 1].into())), Err(AppendError::TooLong));
+    let found = sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)).expect("open");
+    assert_eq!((found.snapshot.map(|s| s.len()), found.records.len()), (Some(800), 0));
+    assert!(matches!(sim.block_on(open(disk.mount(&machine).as_ref(), "log", *b"else")), Err(OpenError::Foreign)));
+}
+
+#[test]
+fn rot_is_said() {
+    let mut damaged = 0;
+    for seed in 0..100 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+        for _ in 0..20 {
+            sim.block_on(owner.add_and_wait(100)).expect("add");
+        }
+        machine.crash();
+        disk.rot("log-log", 0..20 * 128, 1);
+        let machine = sim.machine("node");
+        match sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)) {
+            Err(OpenError::Damaged(_)) => damaged += 1,
+            // In the last record it looks like a write that a crash has torn, and between records nothing is.
+            Ok(found) => assert!(found.records.len() >= 19, "seed {seed}: {}", found.records.len()),
+            Err(other) => panic!("seed {seed}: {other}"),
+        }
+    }
+    assert!(damaged > 60, "{damaged}");
+}
