@@ -1,6 +1,6 @@
 use super::*;
-use host::sim::{Machine, Sim, SimDisk};
 use host::SplitMix64;
+use host::sim::{Machine, Sim, SimDisk};
 use std::time::Duration;
 
 const OWNER: [u8; 4] = *b"test";

@@ -1,0 +1,134 @@
+//! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 4.1; design, section 4.5).
+//!
+//! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the classes that have something to send
+//! decides, so in the long run each gets its share of tickets, and none that has a ticket starves. Chance alone bounds no wait, though: what has
+//! waited longer than its bound goes next, whatever it holds, but never twice in a row while others wait, so that nobody waits for
+//! more than one such chunk.
+
+use std::time::Duration;
+
+/// One class of traffic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Class {
+    /// Its tickets. With none it is sent only when no other class wants to, or when it has aged.
+    pub tickets: u32,
+    /// What has waited for so long goes next; `None`: chance alone decides.
+    pub wait_max: Option<Duration>,
+}
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lottery {
+    classes: Vec<Class>,
+    /// The last chunk went out for its age.
+    last_had_aged: bool,
+}
+
+impl Lottery {
+    /// A lottery among these classes.
+    pub fn new(classes: Vec<Class>) -> Lottery {
+        Lottery { classes, last_had_aged: false }
+    }
+
+    /// Changes the classes, whose number stays.
+    pub fn set(&mut self, class: usize, to: Class) {
+        if let Some(class) = self.classes.get_mut(class) {
+            *class = to;
+        }
+    }
+
+    /// Which class sends the next chunk. `waited[class]` is how long its oldest chunk has waited, `None` if it has none; `random` is
+    /// uniform. `None` if nobody has anything to send.
+    pub fn draw(&mut self, waited: &[Option<Duration>], random: u64) -> Option<usize> {
+        let waiting = || self.classes.iter().zip(waited).enumerate().filter_map(|(i, (c, w))| Some((i, *c, (*w)?)));
+        let aged = waiting().filter(|(_, class, waited)| class.wait_max.is_some_and(|max| *waited >= max));
+        // The one that is furthest beyond its bound.
+        let oldest = aged.max_by_key(|(_, class, waited)| waited.saturating_sub(class.wait_max.unwrap_or_default()));
+        let others = |but: usize| waiting().any(|(i, class, _)| i != but && class.tickets > 0);
+        if let Some((class, ..)) = oldest
+            && !(self.last_had_aged && others(class))
+        {
+            self.last_had_aged = true;
+            return Some(class);
+        }
+        let but = oldest.map(|(class, ..)| class);
+        self.last_had_aged = false;
+        let total: u64 =
+            waiting().filter(|(i, ..)| Some(*i) != but).map(|(_, class, _)| u64::from(class.tickets)).sum();
+        if total == 0 {
+            // Nobody who waits has a ticket: in the order of classes.
+            return waiting().next().map(|(class, ..)| class);
+        }
+        // The product's upper half is uniform below `total`, as near as makes no difference.
+        let mut drawn = ((u128::from(random) * u128::from(total)) >> 64) as u64;
+        for (i, class, _) in waiting().filter(|(i, ..)| Some(*i) != but) {
+            match drawn.checked_sub(class.tickets.into()) {
+                Some(rest) => drawn = rest,
+                None => return Some(i),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+
+    fn lottery(tickets: &[u32]) -> Lottery {
+        Lottery::new(tickets.iter().map(|&tickets| Class { tickets, wait_max: None }).collect())
+    }
+
+    /// Uniform numbers, the same each time.
+    fn numbers() -> impl Iterator<Item = u64> {
+        let mut state = 1u64;
+        std::iter::from_fn(move || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            Some(mixed ^ mixed >> 31)
+        })
+    }
+
+    #[test]
+    fn shares_follow_tickets() {
+        // The rows of Huston and Honeyman's Table 1: replay against the rest.
+        for replay in [0, 5, 10, 25, 50, 75, 90, 95, 100] {
+            let mut lottery = lottery(&[100 - replay, replay]);
+            let won = numbers().take(10_000).filter(|n| lottery.draw(&[NOW, NOW], *n) == Some(1)).count();
+            let share = won as i64 / 100;
+            assert!((share - i64::from(replay)).abs() <= 2, "{replay} tickets won {share} in 100");
+        }
+    }
+
+    #[test]
+    fn only_those_who_wait_take_part() {
+        let mut lottery = lottery(&[8, 3, 1, 0]);
+        for random in numbers().take(1000) {
+            assert_eq!(lottery.draw(&[None, None, None, None], random), None);
+            assert_eq!(lottery.draw(&[None, None, NOW, None], random), Some(2));
+            assert_eq!(lottery.draw(&[None, None, None, NOW], random), Some(3), "nobody else wants to");
+            assert_ne!(lottery.draw(&[NOW, NOW, NOW, NOW], random), Some(3));
+        }
+        assert_eq!(lottery.draw(&[NOW, NOW, NOW, None], u64::MAX), Some(2));
+        assert_eq!(lottery.draw(&[NOW, NOW, NOW, None], 0), Some(0));
+    }
+
+    #[test]
+    fn what_has_aged_goes_next_but_never_twice_in_a_row_while_others_wait() {
+        let bound = Duration::from_secs(30);
+        let classes = vec![Class { tickets: 100, wait_max: None }, Class { tickets: 0, wait_max: Some(bound) }];
+        let mut lottery = Lottery::new(classes);
+        let aged = Some(bound);
+        let drawn: Vec<_> = numbers().take(6).map(|n| lottery.draw(&[NOW, aged], n).unwrap()).collect();
+        assert_eq!(drawn, [1, 0, 1, 0, 1, 0]);
+        let drawn: Vec<_> = numbers().take(3).map(|n| lottery.draw(&[None, aged], n).unwrap()).collect();
+        assert_eq!(drawn, [1, 1, 1]);
+        let young = Some(bound - Duration::from_nanos(1));
+        assert!(numbers().take(100).all(|n| lottery.draw(&[NOW, young], n) == Some(0)));
+        lottery.set(1, Class { tickets: 100, wait_max: None });
+        assert!(numbers().take(100).any(|n| lottery.draw(&[NOW, young], n) == Some(1)));
+    }
+}
