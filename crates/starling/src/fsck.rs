@@ -5,7 +5,7 @@ use crate::folder::Folder;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
-use cluster::machine::{Machine, Run};
+use cluster::machine::{Machine, Run, StartError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let places = folder.places(&host, &stores)?;
     let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(|e| usage(e.to_string()))?;
+    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(explain)?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
     let report = check::check(&machine, |files| bar.set_position(files)).await;
@@ -34,6 +34,17 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let shown = report.context("check").and_then(|report| show(&report, &consensus, &away, as_json).map(|()| report));
     machine.stop().await.context("close the stores")?;
     Ok(if shown?.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// An error of starting: either this cannot be checked as it was asked, or damage is so great that there is nothing to walk.
+fn explain(e: StartError) -> anyhow::Error {
+    match e {
+        StartError::Manager(_) | StartError::Stripe(_) | StartError::Root(_) => anyhow::anyhow!(
+            "{e}: what leads to every file is damaged beyond what parity makes up for. Bring back stores that are not there and check \
+             again; otherwise all must be restored from a copy"
+        ),
+        other => usage(other.to_string()),
+    }
 }
 
 fn show(report: &Report, consensus: &Value, away: &[String], as_json: bool) -> anyhow::Result<()> {

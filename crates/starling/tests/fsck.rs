@@ -149,3 +149,17 @@ fn stores_that_are_away_are_named_with_the_files_that_need_them() {
     let (code, said) = fsck(&fs.data, &[]);
     assert!(code == Some(0) && said.contains("no problems"), "{said}");
 }
+
+#[test]
+fn damage_that_leaves_nothing_to_walk_is_said_to_be_that() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let fs = Mounted::up(dir.path(), "fs", STORES);
+    // A target is kept with the inode, in the log of a manager.
+    std::os::unix::fs::symlink("TARGET-IN-AN-INODE", fs.mountpoint.join("link")).expect("symlink");
+    fs.down();
+    let damaged: usize = (0..3).map(|i| damage(&fs.data.join(format!("store-{i}")), &[b"TARGET-IN-AN-INODE"])).sum();
+    assert!(damaged >= 2, "{damaged}");
+    let (code, said) = fsck(&fs.data, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("Bring back stores") && said.contains("from a copy"), "{said}");
+}
