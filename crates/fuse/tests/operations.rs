@@ -151,6 +151,29 @@ fn with_mapping(file: &File, len: usize, f: impl FnOnce(&mut [u8])) {
     }
 }
 
+#[test]
+fn unmapping_writes_the_pages() {
+    both(|m| {
+        let file = read_write(&m.path("f"));
+        file.set_len(4096).unwrap();
+        // In another process: this one has the threads that serve the mount, which munmap would keep from touching memory.
+        // SAFETY: a fresh shared mapping of an open file that has these bytes, gone at the end.
+        let unmapped = in_child(|| unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let map = libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            if map == libc::MAP_FAILED {
+                return 1;
+            }
+            map.cast::<u8>().write_volatile(7);
+            u8::from(libc::munmap(map, 4096) != 0)
+        });
+        assert_eq!(unmapped, 0);
+        let stored = m.fs.dump().into_iter().find(|e| e.path == b"/f").unwrap();
+        assert!(stored.attr.blocks > 0);
+        assert_eq!(m.count("fsync"), 0);
+    });
+}
+
 /// What docs/semantics.md says of sync(2) and syncfs(2): FUSE does not pass them on.
 #[test]
 fn syncfs_writes_mapped_pages_and_asks_for_no_commit() {

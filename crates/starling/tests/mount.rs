@@ -354,3 +354,47 @@ fn locks_of_processes_keep_each_other_out() {
     assert_eq!(other("-x").expect("flock").code(), Some(0));
     fs.down();
 }
+
+#[test]
+fn full_mounts_refuse_writes_but_no_syncs_and_have_room_again_after_a_removal() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let fs = Mounted::up(dir.path(), "fs", SMALL);
+    let path = fs.mountpoint.join("full");
+    let full = open(&path);
+    fill(&full);
+    full.sync_all().expect("what was accepted has room");
+    let len = full.metadata().expect("stat").len();
+    assert!(len > 32 << 20, "{len}");
+    fill(&full);
+    drop(full);
+    fs::remove_file(&path).expect("there is room to remove");
+    run(starling().arg("sync").arg(&fs.mountpoint));
+    fs::write(fs.mountpoint.join("after"), vec![7; 32 << 20]).expect("room again");
+    run(starling().arg("sync").arg(&fs.mountpoint));
+    fs.down();
+}
+
+#[test]
+fn reads_from_the_kernels_cache_leave_atime_alone() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", SMALL);
+    let path = fs.mountpoint.join("f");
+    // Whole pages, which stay in the page cache as they are written.
+    fs::write(&path, vec![7; 2 * PAGE]).expect("write");
+    let times = || {
+        let found = fs::metadata(&path).expect("stat");
+        (found.accessed().expect("atime"), found.modified().expect("mtime"))
+    };
+    let read = || assert_eq!(fs::read(&path).expect("read"), vec![7; 2 * PAGE]);
+    let (old, _) = times();
+    read();
+    assert_eq!(times().0, old);
+    fs.down();
+    fs.up_again();
+    read();
+    let (accessed, modified) = times();
+    assert!(accessed > modified, "one that reaches the file system counts");
+    read();
+    assert_eq!(times().0, accessed);
+    fs.down();
+}
