@@ -41,7 +41,7 @@ fn the_index_node_is_as_documented() {
     };
     let segment = SegmentId { log: LogId::new(1), epoch: 2, seq: 41 };
     let extent = Extent { first: 0, count: 2, addr: BlockAddr { segment, offset: 65_536, len: 65_543 } };
-    let mut node = IndexNode::new(inode.clone(), BLOCK_SIZE);
+    let mut node = IndexNode::new(inode, BLOCK_SIZE);
     node.xattrs.insert(b"user.a".to_vec(), Bytes::from_static(b"hi"));
     node.set_blocks(extent, 0);
 
