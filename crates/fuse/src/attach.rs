@@ -50,15 +50,24 @@ impl Mountpoint {
 
 /// Whether anything can be mounted on the folder `mountpoint`, as far as can be told without doing it.
 pub fn check(mountpoint: &Path) -> Result<(), MountError> {
-    Mountpoint::find(mountpoint)?;
+    let found = Mountpoint::find(mountpoint)?;
     if !Path::new(DEVICE).exists() {
         return Err(MountError::DeviceMissing);
     }
     if is_root() {
         open_device().map(drop).map_err(device_error)
     } else {
+        if !is_writable(&found.path) {
+            return Err(MountError::MountpointDenied { path: mountpoint.to_path_buf() });
+        }
         helper().arg("--version").output().map(drop).map_err(helper_start_error)
     }
+}
+
+/// The helper mounts only where the user may write.
+fn is_writable(path: &Path) -> bool {
+    // SAFETY: the path is a NUL-terminated string that outlives the call.
+    c_string(path.as_os_str().as_bytes()).is_ok_and(|path| unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0)
 }
 
 /// Mounts; returns the kernel's end of it.
