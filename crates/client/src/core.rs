@@ -129,6 +129,8 @@ pub struct Core {
     pub(crate) space_wanted: Notify,
     /// Inodes that managers were asked for.
     pub(crate) inode_fetch_count: AtomicU64,
+    /// Reads leave access times alone.
+    pub(crate) leaves_atime: AtomicBool,
     /// Grows each time space was looked for.
     pub(crate) space_round: watch::Sender<u64>,
     stopped: AtomicBool,
@@ -157,6 +159,7 @@ impl Core {
             next_range_from: AtomicU64::new(0),
             space_wanted: Notify::new(),
             inode_fetch_count: AtomicU64::new(0),
+            leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
             host,

@@ -163,6 +163,11 @@ impl Client {
         }
     }
 
+    /// From now on reads leave access times alone: whoever only checks changes nothing.
+    pub fn leave_access_times(&self) {
+        self.core.leaves_atime.store(true, Relaxed);
+    }
+
     /// Counts for `status`.
     pub fn status(&self) -> ClientStatus {
         let state = self.core.state.lock();

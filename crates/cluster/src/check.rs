@@ -52,6 +52,7 @@ impl Report {
 /// Checks everything; `progress` is told how many files are done. An error is one of the check itself.
 pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, FsError> {
     let fs = &machine.client;
+    fs.leave_access_times();
     let mut report = Report::default();
     let mut seen: BTreeSet<FileId> = BTreeSet::from([FileId::ROOT]);
     let mut folders = vec![(FileId::ROOT, String::from("/"))];

@@ -124,7 +124,7 @@ fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
     let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
-    fuse::check(existing).map_err(|e| usage(e.to_string()))
+    fuse::check(existing, settings.allow_other).map_err(|e| usage(e.to_string()))
 }
 
 /// Runs until a signal, `starling down` or an unmount ends it.

@@ -6,6 +6,7 @@ use common::{Mounted, run, starling, text};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 const STORES: &[&str] = &["--stores", "3", "--store-size", "128MiB"];
 /// Whole blocks, so that nothing else lies in a damaged one.
@@ -162,4 +163,23 @@ fn damage_that_leaves_nothing_to_walk_is_said_to_be_that() {
     let (code, said) = fsck(&fs.data, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("Bring back stores") && said.contains("from a copy"), "{said}");
+}
+
+#[test]
+fn regression_a_check_leaves_access_times_alone() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", STORES);
+    let path = fs.mountpoint.join("file");
+    fs::write(&path, "read by nobody").expect("write");
+    // Older than the last change: the next read would move it.
+    run(Command::new("touch").args(["-a", "-d", "2001-02-03 UTC"]).arg(&path));
+    let atime = |path: &Path| fs::metadata(path).and_then(|m| m.accessed()).expect("access time");
+    let before = atime(&path);
+    fs.down();
+    assert_eq!(fsck(&fs.data, &[]).0, Some(0));
+    fs.up_again();
+    assert_eq!(atime(&path), before);
+    fs::read(&path).expect("read");
+    assert_ne!(atime(&path), before, "this one counts");
+    fs.down();
 }

@@ -49,6 +49,9 @@ const AS_USER: &str = r#"
     "$1" down mnt
     if "$1" up mnt --data data --allow-other 2> refused; then echo "allow_other was allowed"; exit 1; fi
     grep -q user_allow_other refused
+    if "$1" up mnt --data other --allow-other 2> refused; then echo "allow_other was allowed"; exit 1; fi
+    grep -q user_allow_other refused
+    test ! -e other
     if "$1" up /usr --data other 2> refused; then echo "mounted on /usr"; exit 1; fi
     grep -q 'choose a folder that you own' refused
     test ! -e other
