@@ -11,6 +11,7 @@ use cluster::Place;
 use cluster::machine::{Create, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
+use manager::api::Manager;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
@@ -71,6 +72,10 @@ pub struct Outcome {
     pub repaired: u64,
     /// Segments whose redundancy maintenance restored.
     pub restored: u64,
+    /// Worlds with two managers.
+    pub two_managers: u64,
+    /// Of them: worlds in which both had files.
+    pub two_used: u64,
 }
 
 impl Outcome {
@@ -93,6 +98,8 @@ impl Outcome {
             deleted: self.deleted + other.deleted,
             repaired: self.repaired + other.repaired,
             restored: self.restored + other.restored,
+            two_managers: self.two_managers + other.two_managers,
+            two_used: self.two_used + other.two_used,
         }
     }
 }
@@ -140,6 +147,9 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
     let mut outcome = world.outcome;
     outcome.digest = sim.digest();
     outcome.map_changes = world.map_epochs.lock().change_count;
+    if world.create.manager_count == 2 {
+        (outcome.two_managers, outcome.two_used) = (1, world.all_used.into());
+    }
     let shared = world.shared.lock();
     (outcome.operations, outcome.overlaps, outcome.faults) = (shared.operations, shared.overlaps, shared.faults);
     (outcome.refused_space, outcome.refused_right) = (shared.refused_space, shared.refused_right);
@@ -241,6 +251,8 @@ struct World {
     episode: Episode,
     outcome: Outcome,
     created: bool,
+    /// All managers had files.
+    all_used: bool,
 }
 
 /// What is known of the manager map's epoch, which is what this world changes of the maps.
@@ -263,6 +275,8 @@ struct Running {
 /// Small, so that what is read often has to come from stores.
 const CACHE_BYTES: u64 = 4 << 20;
 const STORE_BYTES: u64 = 64 << 20;
+/// Short, so that small trees live on all managers.
+const INDEX_RANGE_LEN: u64 = 16;
 /// Virtual time that a start, a stop or a scrub may take.
 const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
 
@@ -297,6 +311,7 @@ impl World {
             episode: Episode::default(),
             outcome: Outcome::default(),
             created: false,
+            all_used: false,
             random,
         }
     }
@@ -399,6 +414,7 @@ impl World {
             host::Either::Right(()) => Ok(Vec::new()),
         };
         drop(reading);
+        self.all_used |= running.machine.managers.iter().all(|manager| manager.status().file_count > 1);
         let done = running.machine.maintenance.done();
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
@@ -481,7 +497,13 @@ impl World {
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
         let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
         let places: Vec<Place> = self.disks.iter().enumerate().map(mount).map(Place::from).collect();
-        let run = Run { cache_bytes: CACHE_BYTES, root_mode: self.root_mode, root_uid: 0, root_gid: 0 };
+        let run = Run {
+            cache_bytes: CACHE_BYTES,
+            root_mode: self.root_mode,
+            root_uid: 0,
+            root_gid: 0,
+            index_range_len: INDEX_RANGE_LEN,
+        };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let host = on.host();
         let work = async move {

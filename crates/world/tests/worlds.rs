@@ -29,6 +29,8 @@ fn sim_without_crashes_every_answer_is_the_models() {
     assert!(outcome.lock_waits > 200, "workers never meet: {outcome:?}");
     assert!(outcome.overlaps > 50, "requests never overlap: {outcome:?}");
     assert!(outcome.refused_right > 200, "everybody may do everything: {outcome:?}");
+    let (two, used) = (outcome.two_managers, outcome.two_used);
+    assert!(two > 50 && used > two / 2, "the second manager has no files: {outcome:?}");
 }
 
 #[test]
