@@ -1,7 +1,7 @@
 //! What is durable without any sync, to the second of the simulated clock, and what fsync says when nothing can become durable.
 
 use cluster::Place;
-use cluster::machine::{Create, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use types::{FileId, FsError};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const STORE_BYTES: u64 = 256 << 20;
-const RUN: Run = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+const RUN: Run =
+    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
 const WRITE: OpenFlags = OpenFlags { write: true, read: true, append: false, truncate: false, execute: false };
 
 /// Five stores and the consensus engine's disk.
