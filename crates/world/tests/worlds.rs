@@ -46,12 +46,13 @@ fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
     assert!(outcome.consensus_faults > 100 && outcome.map_changes > 300, "{outcome:?}");
     assert!(outcome.remote_stores > 300 && outcome.store_starts > 2 * outcome.remote_stores, "{outcome:?}");
     assert!(outcome.cuts > 10 && outcome.emptied > 3, "{outcome:?}");
+    assert_eq!(outcome.refused_space, 0, "full disks within parity are done without: {outcome:?}");
 }
 
 #[test]
 fn sim_faults_in_long_runs() {
     let outcome = run_all(3000..3060, Options { operations: 800, ..FAULTS });
-    assert!(outcome.deleted > 100, "{outcome:?}");
+    assert!(outcome.deleted > 100 && outcome.refused_space == 0, "{outcome:?}");
 }
 
 #[test]
