@@ -124,11 +124,14 @@ pub struct Core {
     /// Somebody waits for deltas to be applied.
     apply_wanted: Notify,
     applied: watch::Sender<u64>,
+    /// Whose turn among the managers it is to give numbers for new inodes.
     next_range_from: AtomicU64,
     /// Somebody waits for free space.
     pub(crate) space_wanted: Notify,
     /// Inodes that managers were asked for.
     pub(crate) inode_fetch_count: AtomicU64,
+    /// Reads leave access times alone.
+    pub(crate) leaves_atime: AtomicBool,
     /// Grows each time space was looked for.
     pub(crate) space_round: watch::Sender<u64>,
     stopped: AtomicBool,
@@ -142,6 +145,7 @@ impl Core {
         stripe: Arc<Stripe>,
         log: Arc<LogWriter>,
         last_seq: u64,
+        first_turn: u64,
     ) -> Arc<Core> {
         let payload = stripe.payload_len_max();
         let room = payload.saturating_sub(2 * config.block_size + CHUNK_LEN).min(1 << 20);
@@ -154,9 +158,10 @@ impl Core {
             applied: watch::Sender::new(last_seq),
             committed: Notify::new(),
             apply_wanted: Notify::new(),
-            next_range_from: AtomicU64::new(0),
+            next_range_from: AtomicU64::new(first_turn),
             space_wanted: Notify::new(),
             inode_fetch_count: AtomicU64::new(0),
+            leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
             stopped: AtomicBool::new(false),
             host,

@@ -8,6 +8,7 @@ use crate::namespace::subject;
 use crate::state::{Attempt, BLOCK_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use types::{BlockAddr, FileId, FsError, Kind};
 use vfs::atime;
 use vfs::fs::{Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
@@ -37,6 +38,9 @@ impl Core {
 
     /// Updates the access time as the policy says; never fails, at worst the time stays.
     pub(crate) fn access_time(&self, s: &mut State, id: FileId) {
+        if self.leaves_atime.load(Relaxed) {
+            return;
+        }
         let now = self.wall();
         let Some(inode) = s.inodes.get_mut(&id) else { return };
         let r = &inode.record;

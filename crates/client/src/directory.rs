@@ -197,7 +197,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Adds a name, or gives an existing one another meaning. Splits one bucket if the directory has become too full.
+    /// Adds a name, and splits one bucket if the directory has become too full; or gives an existing name another meaning, which changes
+    /// nothing of what [`can_insert`](Self::can_insert) says of others.
     /// Returns how many bytes more the next cut needs, at most.
     pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
         self.can_insert(shape, name)?;
@@ -206,17 +207,21 @@ impl Directory {
         let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
         let entry = Entry { cookie, id, kind, name: name.into() };
         let len = entry.encoded_len();
-        match bucket.find(cookie) {
-            Ok(i) => bucket.entries[i] = entry,
+        let is_new = match bucket.find(cookie) {
+            Ok(i) => {
+                bucket.entries[i] = entry;
+                false
+            }
             Err(i) => {
                 shape.entries += 1;
                 shape.entry_bytes += len;
                 bucket.entries.insert(i, entry);
+                true
             }
-        }
+        };
         let mut dirtied = self.mark(index).unwrap_or(len);
         let target = BUCKET_BYTES_TARGET.min(u64::from(self.block_size) / 16);
-        if shape.entry_bytes > u64::from(shape.buckets) * target && shape.buckets < u32::MAX / 2 {
+        if is_new && shape.entry_bytes > u64::from(shape.buckets) * target && shape.buckets < u32::MAX / 2 {
             dirtied += self.split(shape)?;
         }
         Ok(dirtied)
@@ -331,6 +336,27 @@ mod tests {
         }
     }
 
+    /// Giving a name another meaning split a bucket if the directory was too full before. The second half of an exchange could then need yet
+    /// another bucket in memory, and stopped; tried again, both names had one meaning and there was nothing left to do.
+    #[test]
+    fn regression_two_names_that_may_be_changed_can_be_changed_one_after_the_other() {
+        let (mut whole, mut shape) = (Directory::fresh(4096), shape());
+        let name = |i: u64| format!("{i:0>255}").into_bytes();
+        for i in 0..60 {
+            whole.insert(&mut shape, &name(i), FileId::new(i), Kind::File).unwrap();
+        }
+        for (a, b) in (0..60).flat_map(|a| (0..a).map(move |b| (a, b))) {
+            let (mut some, mut shape) = (Directory::unloaded(4096), shape);
+            while let Err(Stop::Load(bucket)) =
+                some.can_insert(&shape, &name(a)).and_then(|()| some.can_insert(&shape, &name(b)))
+            {
+                some.loaded(bucket, whole.buckets[&bucket].clone());
+            }
+            some.insert(&mut shape, &name(a), FileId::new(b), Kind::File).unwrap();
+            some.insert(&mut shape, &name(b), FileId::new(a), Kind::File).unwrap();
+        }
+    }
+
     #[test]
     fn buckets_partition_the_cookies_into_contiguous_ranges() {
         for count in 1..70u32 {
@@ -364,7 +390,7 @@ mod tests {
                 }
             }
             round += 1;
-            for i in 0..20 {
+            for i in 0..60 {
                 d.insert(&mut s, format!("new-{round}-{i}").as_bytes(), FileId::new(9999), Kind::File).unwrap();
             }
         }

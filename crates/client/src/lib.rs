@@ -66,8 +66,10 @@ impl Client {
     /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the managers.
     pub fn start(host: Host, config: Config, managers: Managers, stripe: Arc<Stripe>, tail: LogTail) -> Client {
         let last = tail.next_seq.saturating_sub(1);
+        // Small trees need one range of numbers per start: let it be another manager's each time.
+        let first_turn = tail.epoch.into();
         let log = LogWriter::new(stripe.clone(), tail);
-        Client { core: Core::new(host, config, managers, stripe, log, last), waiters: Arc::default() }
+        Client { core: Core::new(host, config, managers, stripe, log, last, first_turn), waiters: Arc::default() }
     }
 
     /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with
@@ -161,6 +163,11 @@ impl Client {
                 inode.map.set(Extent { first: b, count: 1, addr });
             }
         }
+    }
+
+    /// From now on reads leave access times alone: whoever only checks changes nothing.
+    pub fn leave_access_times(&self) {
+        self.core.leaves_atime.store(true, Relaxed);
     }
 
     /// Counts for `status`.

@@ -1,17 +1,22 @@
 //! The offline check: every inode reachable, every block readable, utilisation adds up.
 //!
-//! Walks the tree as a client does and reads everything, then compares with what the managers count.
+//! Walks the tree as a client does and reads everything, then compares with what the managers count. Whatever cannot be read is a
+//! problem, named by its path, and the check goes on.
 
 use crate::machine::Machine;
-use manager::api::Manager;
+use manager::api::{Manager, ManagerError};
+use manager::server::Server;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const READ_LEN: u32 = 1 << 20;
 const LIST_COUNT: usize = 1024;
-/// Most problems listed; more are counted in the last line.
+/// Most problems listed; more are only counted.
 const PROBLEMS_MAX: usize = 1000;
+/// Most stretches named of a file that cannot be read; more are only counted.
+const STRETCHES_MAX: usize = 4;
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -22,21 +27,32 @@ pub struct Report {
     pub byte_count: u64,
     /// Bytes that the managers count as live.
     pub live_bytes: u64,
-    /// What is wrong, a line each.
+    /// What is wrong, a line each: the first of them.
     pub problems: Vec<String>,
+    /// How many problems there are, listed or not.
+    pub problem_count: u64,
+    /// How many of them are about what cannot be read.
+    pub unreadable_count: u64,
 }
 
 impl Report {
     fn problem(&mut self, text: String) {
+        self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(text);
         }
     }
+
+    fn unreadable(&mut self, text: String) {
+        self.unreadable_count += 1;
+        self.problem(text);
+    }
 }
 
-/// Checks everything; `progress` is told how many files are done.
+/// Checks everything; `progress` is told how many files are done. An error is one of the check itself.
 pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, FsError> {
     let fs = &machine.client;
+    fs.leave_access_times();
     let mut report = Report::default();
     let mut seen: BTreeSet<FileId> = BTreeSet::from([FileId::ROOT]);
     let mut folders = vec![(FileId::ROOT, String::from("/"))];
@@ -45,29 +61,31 @@ pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, 
         let handle = match fs.opendir(&Cred::ROOT, folder).await {
             Ok(handle) => handle,
             Err(e) => {
-                report.problem(format!("{path}: directory cannot be opened: {e}"));
+                report.unreadable(format!("{path}: directory {folder} cannot be opened ({e}), nor what is below it"));
                 continue;
             }
         };
-        let mut cookie = 0;
+        let (mut cookie, mut name_count) = (0, 0);
         loop {
             let page = match fs.readdir(folder, handle, cookie, LIST_COUNT, false).await {
                 Ok(page) => page,
                 Err(e) => {
-                    report.problem(format!("{path}: directory cannot be listed: {e}"));
+                    let what = format!("directory {folder} cannot be listed beyond {name_count} names ({e})");
+                    report.unreadable(format!("{path}: {what}, so that the others are out of reach"));
                     break;
                 }
             };
             let Some(last) = page.last() else { break };
             cookie = last.cookie;
             for entry in page.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+                name_count += 1;
                 let name = format!("{path}{}", String::from_utf8_lossy(&entry.name));
                 if !seen.insert(entry.id) {
                     continue;
                 }
                 match entry.kind {
                     Kind::Directory => folders.push((entry.id, format!("{name}/"))),
-                    kind => check_file(machine, entry.id, kind, &name, &mut report).await,
+                    kind => check_file(machine, entry.id, kind, &name, &mut report).await?,
                 }
                 progress(report.file_count);
             }
@@ -75,23 +93,12 @@ pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, 
         fs.releasedir(folder, handle).await?;
     }
     for manager in &machine.managers {
-        let audit = manager.audit().await.map_err(|e| {
-            tracing::error!("audit: {e}");
-            FsError::Io
-        })?;
-        let who = manager.id();
-        if let Some(count) = audit.wrong_file_count {
-            report.problem(format!("{who} thinks it has {count} files, but has {}", audit.files));
+        if let Err(e) = check_manager(manager, &mut report).await {
+            let who = manager.id();
+            report.unreadable(format!(
+                "{who} cannot read all of its inodes and maps, so that its counts are unchecked: {e}"
+            ));
         }
-        for usage in &audit.usage {
-            let (segment, counted, found) = (usage.segment, usage.counted, usage.found);
-            report.problem(format!("{who} counts {counted} live bytes in segment {segment}, but {found} are"));
-        }
-        for file in &audit.wrong_orphans {
-            report.problem(format!("{who} has file {file} wrongly in or out of its list of orphans"));
-        }
-        let usage = manager.usage().await.map_err(|_| FsError::Io)?;
-        report.live_bytes += usage.iter().map(|u| u.live_bytes).sum::<u64>();
     }
     let known: u64 = machine.managers.iter().map(|m| m.status().file_count).sum();
     if known != seen.len() as u64 {
@@ -100,23 +107,47 @@ pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, 
     Ok(report)
 }
 
-async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, report: &mut Report) {
+async fn check_manager(manager: &Server, report: &mut Report) -> Result<(), ManagerError> {
+    let audit = manager.audit().await?;
+    let who = manager.id();
+    if let Some(count) = audit.wrong_file_count {
+        report.problem(format!("{who} thinks it has {count} files, but has {}", audit.files));
+    }
+    for usage in &audit.usage {
+        let (segment, counted, found) = (usage.segment, usage.counted, usage.found);
+        report.problem(format!("{who} counts {counted} live bytes in segment {segment}, but {found} are"));
+    }
+    for file in &audit.wrong_orphans {
+        report.problem(format!("{who} has file {file} wrongly in or out of its list of orphans"));
+    }
+    report.live_bytes += manager.usage().await?.iter().map(|u| u.live_bytes).sum::<u64>();
+    Ok(())
+}
+
+async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, report: &mut Report) -> Result<(), FsError> {
     let fs = &machine.client;
     report.file_count += 1;
     let found = match fs.getattr(id).await {
         Ok(entry) => entry.attr,
-        Err(e) => return report.problem(format!("{name}: inode {id} cannot be read: {e}")),
+        Err(e) => {
+            report.unreadable(format!("{name}: inode {id} cannot be read: {e}"));
+            return Ok(());
+        }
     };
     if found.kind != kind {
-        report.problem(format!("{name}: the directory says {kind:?}, the inode {:?}", found.kind));
+        report.problem(format!("{name}: the directory says {kind:?}, inode {id} says {:?}", found.kind));
     }
     if found.kind != Kind::File {
-        return;
+        return Ok(());
     }
     let handle = match fs.open(&Cred::ROOT, id, OpenFlags { read: true, ..Default::default() }).await {
         Ok(handle) => handle,
-        Err(e) => return report.problem(format!("{name}: cannot be opened: {e}")),
+        Err(e) => {
+            report.unreadable(format!("{name}: file {id} cannot be opened: {e}"));
+            return Ok(());
+        }
     };
+    let mut lost: Vec<Range<u64>> = Vec::new();
     let mut at = 0;
     while at < found.size {
         // Holes need not be read, and a sparse file may have very many.
@@ -124,7 +155,7 @@ async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, repor
             Ok(data) => at = data,
             Err(FsError::NoSuchAddress) => break,
             Err(e) => {
-                report.problem(format!("{name}: its map cannot be read: {e}"));
+                report.unreadable(format!("{name}: the map of file {id} cannot be read from byte {at} on: {e}"));
                 break;
             }
         }
@@ -133,13 +164,28 @@ async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, repor
                 report.byte_count += bytes.len() as u64;
                 at += (bytes.len() as u64).max(1);
             }
-            Err(e) => {
-                report.problem(format!("{name}: bytes from {at} cannot be read: {e}"));
-                at += u64::from(READ_LEN);
+            Err(_) => {
+                let end = (at + u64::from(READ_LEN)).min(found.size);
+                match lost.last_mut() {
+                    Some(last) if last.end == at => last.end = end,
+                    _ => lost.push(at..end),
+                }
+                at = end;
             }
         }
     }
-    if let Err(e) = fs.release(id, handle, None).await {
-        report.problem(format!("{name}: cannot be closed: {e}"));
+    if !lost.is_empty() {
+        report.unreadable(format!("{name}: file {id} of {} bytes cannot be read at {}", found.size, stretches(&lost)));
     }
+    fs.release(id, handle, None).await
+}
+
+/// Some stretches of a file in words.
+fn stretches(all: &[Range<u64>]) -> String {
+    let named: Vec<String> = all.iter().take(STRETCHES_MAX).map(|s| format!("{}..{}", s.start, s.end)).collect();
+    let more = match all.len().saturating_sub(STRETCHES_MAX) {
+        0 => String::new(),
+        n => format!(" and {n} more stretches"),
+    };
+    format!("bytes {}{more}", named.join(", "))
 }

@@ -97,8 +97,12 @@ impl FsConfig {
     /// How many stores must be there for the file system to start: all but those that parity makes up for, and more than half, so that
     /// none of two halves goes on without the other.
     pub fn least_stores(&self) -> usize {
-        let count = usize::from(self.store_count);
-        (count - usize::from(self.parity)).max(count / 2 + 1)
+        self.least_with_data().max(usize::from(self.store_count) / 2 + 1)
+    }
+
+    /// How many of them must have what they had.
+    pub fn least_with_data(&self) -> usize {
+        usize::from(self.store_count - u16::from(self.parity))
     }
 
     /// What is wrong with the numbers, if anything.

@@ -23,6 +23,8 @@ use thiserror::Error;
 use types::{ClientId, FsError, FsUuid, StoreId};
 use vfs::fs::FileSystem;
 
+pub use manager::api::INDEX_RANGE_LEN;
+
 /// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
 /// while the mount is there.
 const LEASE: Duration = Duration::from_secs(3600);
@@ -71,6 +73,8 @@ pub struct Run {
     pub root_uid: u32,
     /// Its group.
     pub root_gid: u32,
+    /// How many inode numbers a manager gives the client at once, [`INDEX_RANGE_LEN`] if nothing speaks against it.
+    pub index_range_len: u64,
 }
 
 /// Why there is no running file system. Nothing was changed, except that stores may have been brought up to date.
@@ -241,6 +245,7 @@ impl Machine {
                 block_size: config.block_size,
                 map: map.clone(),
                 cached_inodes_max: inode_count_max / manager_ids.len(),
+                index_range_len: run.index_range_len,
             };
             managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
         }

@@ -202,14 +202,15 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         return Err(too_few(1));
     }
     let config = FsConfig::decode(&newest.bytes)?;
-    let least = config.least_stores();
     if usize::from(config.store_count) != count {
         return Err(StartError::Impossible(format!(
             "the file system has {} stores, but {count} were given",
             config.store_count
         )));
     }
-    if opened_count < least {
+    // What is started anew has no data, but counts where a majority is needed.
+    let least = config.least_stores();
+    if opened_count < config.least_with_data() || opened_count + empty.len() < least {
         return Err(too_few(least));
     }
     for (place, store) in config.stores().zip(&opened) {
@@ -224,9 +225,16 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
     for store in empty {
         tracing::warn!(%store, "its folder is empty: starting it anew; `starling scrub --repair` restores its share");
         let at = usize::from(store.raw());
-        let anew = create_one(host, &config, store, &places[at]).await?;
-        anew.storage().put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
-        opened[at] = Some(anew);
+        let anew = async {
+            let anew = create_one(host, &config, store, &places[at]).await?;
+            anew.storage().put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
+            Ok::<Open, StartError>(anew)
+        };
+        match host::timeout(&*host.clock, OPEN_TIMEOUT, anew).await {
+            Ok(Ok(anew)) => opened[at] = Some(anew),
+            Ok(Err(error)) => tracing::warn!("a store is missing; it could not be started anew: {error}"),
+            Err(elapsed) => tracing::warn!(%store, "a store is missing; it could not be started anew: {elapsed}"),
+        }
     }
     let mut by_id: Vec<(StoreId, Arc<dyn Storage>)> = Vec::new();
     for (id, opened) in config.stores().zip(opened.iter().zip(places)) {

@@ -2,7 +2,7 @@
 //! `MemFs`, passes.
 
 use cluster::Place;
-use cluster::machine::{Create, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,13 @@ fn run_all(block_size: u32, parity: u8) {
             let run = async move {
                 let how = Create { parity, block_size, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES / 2) };
                 create(&host, &places, &consensus, how).await.expect("create");
-                let how = Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+                let how = Run {
+                    cache_bytes: 16 << 20,
+                    root_mode: 0o755,
+                    root_uid: 0,
+                    root_gid: 0,
+                    index_range_len: INDEX_RANGE_LEN,
+                };
                 let machine = Machine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;
                 machine.stop().await.expect("stop");

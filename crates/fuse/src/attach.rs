@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+const HELPER_CONFIG: &str = "/etc/fuse.conf";
 /// Tells the helper which of its descriptors is the socket that it sends /dev/fuse over.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 /// What /proc/mounts shows is `fuse.` and this.
@@ -48,17 +49,34 @@ impl Mountpoint {
     }
 }
 
-/// Whether anything can be mounted on the folder `mountpoint`, as far as can be told without doing it.
-pub fn check(mountpoint: &Path) -> Result<(), MountError> {
-    Mountpoint::find(mountpoint)?;
+/// Whether anything can be mounted on the folder `mountpoint`, with `allow_other` or without, as far as can be told without doing it.
+pub fn check(mountpoint: &Path, allow_other: bool) -> Result<(), MountError> {
+    let found = Mountpoint::find(mountpoint)?;
     if !Path::new(DEVICE).exists() {
         return Err(MountError::DeviceMissing);
     }
     if is_root() {
         open_device().map(drop).map_err(device_error)
     } else {
+        if !is_writable(&found.path) {
+            return Err(MountError::MountpointDenied { path: mountpoint.to_path_buf() });
+        }
+        if allow_other && !std::fs::read_to_string(HELPER_CONFIG).is_ok_and(|text| lets_others_in(&text)) {
+            return Err(MountError::AllowOtherForbidden);
+        }
         helper().arg("--version").output().map(drop).map_err(helper_start_error)
     }
+}
+
+/// What the helper's configuration says of `allow_other`.
+fn lets_others_in(config: &str) -> bool {
+    config.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+/// The helper mounts only where the user may write.
+fn is_writable(path: &Path) -> bool {
+    // SAFETY: the path is a NUL-terminated string that outlives the call.
+    c_string(path.as_os_str().as_bytes()).is_ok_and(|path| unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0)
 }
 
 /// Mounts; returns the kernel's end of it.
@@ -277,6 +295,13 @@ fn detach_by_helper(path: &Path) -> Result<Detached, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_are_let_in_by_a_line_that_is_no_comment() {
+        assert!(lets_others_in("# mount_max = 1000\n user_allow_other \n"));
+        assert!(!lets_others_in("#user_allow_other\nmount_max = 1000"));
+        assert!(!lets_others_in(""));
+    }
 
     #[test]
     fn words_of_the_helper_become_errors_that_say_what_to_do() {

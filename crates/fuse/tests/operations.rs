@@ -152,6 +152,52 @@ fn with_mapping(file: &File, len: usize, f: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
+fn unmapping_writes_the_pages() {
+    both(|m| {
+        let file = read_write(&m.path("f"));
+        file.set_len(4096).unwrap();
+        // In another process: this one has the threads that serve the mount, which munmap would keep from touching memory.
+        // SAFETY: a fresh shared mapping of an open file that has these bytes, gone at the end.
+        let unmapped = in_child(|| unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let map = libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            if map == libc::MAP_FAILED {
+                return 1;
+            }
+            map.cast::<u8>().write_volatile(7);
+            u8::from(libc::munmap(map, 4096) != 0)
+        });
+        assert_eq!(unmapped, 0);
+        let stored = m.fs.dump().into_iter().find(|e| e.path == b"/f").unwrap();
+        assert!(stored.attr.blocks > 0);
+        assert_eq!(m.count("fsync"), 0);
+    });
+}
+
+/// What docs/semantics.md says of sync(2) and syncfs(2): FUSE does not pass them on.
+#[test]
+fn syncfs_writes_mapped_pages_and_asks_for_no_commit() {
+    both(|m| {
+        let file = read_write(&m.path("f"));
+        file.set_len(4096).unwrap();
+        with_mapping(&file, 4096, |map| {
+            map[0] = 7;
+            // SAFETY: a plain call on an open descriptor.
+            assert_eq!(unsafe { libc::syncfs(file.as_raw_fd()) }, 0);
+            let is_stored = || m.fs.dump().into_iter().any(|e| e.path == b"/f" && e.attr.blocks > 0);
+            // Kernels from 6.19 on only begin to write.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !is_stored() {
+                assert!(std::time::Instant::now() < deadline, "the page was not written");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            assert_eq!(m.count("fsync"), 0);
+        });
+        assert_eq!(m.count("fsync"), 1, "msync is an fsync");
+    });
+}
+
+#[test]
 fn mapped_writes_reach_the_file_system() {
     both(|m| {
         let file = read_write(&m.path("f"));

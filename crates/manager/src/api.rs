@@ -8,7 +8,7 @@ use types::{Answer, ClientId, Delta, Extent, FileId, InodeRecord, LogId, Segment
 
 /// Most extents in one answer.
 pub const RUN_EXTENTS_MAX: usize = 128;
-/// How many index numbers a client is handed at once.
+/// How many index numbers a client is handed at once, unless a manager is told otherwise.
 pub const INDEX_RANGE_LEN: u64 = 16_384;
 
 /// Why a manager did not do what was asked.

@@ -4,7 +4,7 @@
 //! were handed out, the *reserve*; only numbers below the durable reserve are given away, and after a restart allocation goes on
 //! there. So numbers that a client got and had not used by the time of a crash are lost, not reused.
 
-use crate::api::{INDEX_RANGE_LEN, IndexRange};
+use crate::api::IndexRange;
 use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Put, Reader};
@@ -12,8 +12,8 @@ use types::ids::{SLOT_COUNT, SLOT_SHIFT};
 
 /// The first counter value handed out in a slot: those before are reserved (the root directory is among them).
 pub const COUNTER_FIRST: u64 = 1024;
-/// How far ahead of what was handed out a checkpoint reserves: about a million numbers.
-pub const RESERVE_STRIDE: u64 = 64 * INDEX_RANGE_LEN;
+/// How many ranges ahead of what was handed out a checkpoint reserves.
+pub const RESERVE_RANGE_COUNT: u64 = 64;
 /// Counter values per slot.
 const COUNTER_END: u64 = 1 << SLOT_SHIFT;
 
@@ -70,16 +70,18 @@ impl Reserves {
 pub struct Frontiers {
     /// The manager's slots, ascending.
     slots: Vec<u16>,
+    /// How many numbers are handed out at once. It may differ from start to start.
+    range_len: u64,
     /// Slots that were allocated from, or are about to be.
     frontiers: BTreeMap<(u16, u16), Frontier>,
 }
 
 impl Frontiers {
-    /// For a manager that serves `slots` and whose newest checkpoint made these promises.
-    pub fn new(slots: Vec<u16>, durable: &Reserves) -> Self {
+    /// For a manager that serves `slots`, hands out `range_len` numbers at once, and whose newest checkpoint made these promises.
+    pub fn new(slots: Vec<u16>, range_len: u64, durable: &Reserves) -> Self {
         let frontiers =
             durable.0.iter().map(|(&key, &reserved)| (key, Frontier { next: reserved, reserved })).collect();
-        let mut all = Frontiers { slots, frontiers };
+        let mut all = Frontiers { slots, range_len, frontiers };
         all.announce(0);
         all
     }
@@ -98,7 +100,7 @@ impl Frontiers {
         for &slot in &self.slots {
             let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
             let frontier = self.frontiers.entry((volume, slot)).or_insert(fresh);
-            let end = frontier.next + INDEX_RANGE_LEN;
+            let end = frontier.next + self.range_len;
             if end > COUNTER_END {
                 continue;
             }
@@ -107,14 +109,14 @@ impl Frontiers {
             }
             let first = FileId::in_slot(volume, slot, frontier.next);
             frontier.next = end;
-            return Allocation::Range(IndexRange { first, count: INDEX_RANGE_LEN });
+            return Allocation::Range(IndexRange { first, count: self.range_len });
         }
         Allocation::Exhausted
     }
 
     /// What a checkpoint that is taken now shall promise.
     pub fn to_reserve(&self) -> Reserves {
-        let ahead = |f: &Frontier| f.reserved.max((f.next + RESERVE_STRIDE).min(COUNTER_END));
+        let ahead = |f: &Frontier| f.reserved.max((f.next + RESERVE_RANGE_COUNT * self.range_len).min(COUNTER_END));
         Reserves(self.frontiers.iter().map(|(&key, f)| (key, ahead(f))).collect())
     }
 
@@ -133,6 +135,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const RANGE_LEN: u64 = 100;
+
     fn checkpoint(f: &mut Frontiers) -> Reserves {
         let reserves = f.to_reserve();
         f.made_durable(&reserves);
@@ -141,11 +145,11 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_before_a_checkpoint_reserved_it() {
-        let mut f = Frontiers::new(vec![0, 4], &Reserves::default());
+        let mut f = Frontiers::new(vec![0, 4], RANGE_LEN, &Reserves::default());
         assert_eq!(f.allocate(0), Allocation::NeedsReserve);
         checkpoint(&mut f);
         let first = FileId::in_slot(0, 0, COUNTER_FIRST);
-        assert_eq!(f.allocate(0), Allocation::Range(IndexRange { first, count: INDEX_RANGE_LEN }));
+        assert_eq!(f.allocate(0), Allocation::Range(IndexRange { first, count: RANGE_LEN }));
         assert_eq!(f.allocate(3), Allocation::NeedsReserve);
         checkpoint(&mut f);
         let Allocation::Range(range) = f.allocate(3) else { panic!("no numbers after a checkpoint") };
@@ -155,35 +159,43 @@ mod tests {
     #[test]
     fn a_full_slot_is_followed_by_the_next_and_the_last_by_an_error() {
         let full = Reserves(BTreeMap::from([((0, 0), COUNTER_END - 5)]));
-        let mut f = Frontiers::new(vec![0, 4], &full);
+        let mut f = Frontiers::new(vec![0, 4], RANGE_LEN, &full);
         assert_eq!(f.allocate(0), Allocation::NeedsReserve);
         checkpoint(&mut f);
         let Allocation::Range(range) = f.allocate(0) else { panic!("the second slot was not used") };
         assert_eq!(range.first, FileId::in_slot(0, 4, COUNTER_FIRST));
         let full = Reserves(BTreeMap::from([((0, 9), COUNTER_END)]));
-        assert_eq!(Frontiers::new(vec![9], &full).allocate(0), Allocation::Exhausted);
+        assert_eq!(Frontiers::new(vec![9], RANGE_LEN, &full).allocate(0), Allocation::Exhausted);
     }
 
     proptest! {
         #[test]
-        fn prop_no_number_is_handed_out_twice_through_crashes(steps in prop::collection::vec(0u8..10, 1..300)) {
+        fn prop_no_number_is_handed_out_twice_through_crashes_and_changes_of_the_length(
+            steps in prop::collection::vec(0u8..10, 1..300),
+            lens in prop::collection::vec(1u64..2000, 10),
+        ) {
             let slots = vec![2, 7];
+            let mut lens = lens.into_iter().cycle();
+            let mut len = 16;
             let mut durable = Reserves::default();
-            let mut f = Frontiers::new(slots.clone(), &durable);
-            let mut seen = std::collections::BTreeSet::new();
+            let mut f = Frontiers::new(slots.clone(), len, &durable);
+            let mut ends = BTreeMap::new();
             for step in steps {
                 match step {
                     0 => durable = checkpoint(&mut f),
                     1 => {
                         let mut bytes = Vec::new();
                         durable.encode(&mut bytes);
-                        f = Frontiers::new(slots.clone(), &Reserves::decode(&mut Reader::new(&bytes)).unwrap());
+                        len = lens.next().unwrap();
+                        f = Frontiers::new(slots.clone(), len, &Reserves::decode(&mut Reader::new(&bytes)).unwrap());
                     }
                     volume => match f.allocate(u16::from(volume % 2)) {
                         Allocation::Range(range) => {
                             prop_assert!(range.first.raw() & (COUNTER_END - 1) >= COUNTER_FIRST);
-                            prop_assert_eq!(range.count, INDEX_RANGE_LEN);
-                            prop_assert!(seen.insert(range.first.raw() / INDEX_RANGE_LEN), "{:?} twice", range);
+                            prop_assert_eq!(range.count, len);
+                            let end = ends.entry(range.first.volume()).or_insert(0);
+                            prop_assert!(*end <= range.first.raw(), "{:?} twice", range);
+                            *end = range.first.raw() + range.count;
                         }
                         Allocation::NeedsReserve => {}
                         Allocation::Exhausted => prop_assert!(false, "exhausted after a few"),

@@ -39,6 +39,8 @@ pub struct Config {
     pub map: ManagerMap,
     /// Index nodes kept in memory (about 1.2 KiB each); those not yet in the log may be more.
     pub cached_inodes_max: usize,
+    /// How many index numbers a client is handed at once.
+    pub index_range_len: u64,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
             map: self.map.clone(),
             block_size: self.block_size,
             cached_inodes_max: self.cached_inodes_max,
+            index_range_len: self.index_range_len,
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Identity {
     pub block_size: u32,
     /// Index nodes to keep in memory; dirty ones may be more.
     pub cached_inodes_max: usize,
+    /// Index numbers to hand out at once.
+    pub index_range_len: u64,
 }
 
 /// Something that must be read from the manager's own log first.
@@ -172,7 +174,7 @@ impl State {
             own_usage: root.own_usage,
             own_tail: BTreeMap::new(),
             orphans: root.orphans,
-            frontiers: Frontiers::new(slots, &root.reserves),
+            frontiers: Frontiers::new(slots, identity.index_range_len, &root.reserves),
             file_count: root.file_count,
             tokens: TokenTable::new(),
             root: place.map(|(segment, records)| DurableRoot {
@@ -437,7 +439,8 @@ mod tests {
     fn state(file: FileId) -> State {
         let id = ManagerId::new(0);
         let map = ManagerMap::single(id);
-        let identity = Identity { id, log: LogId::new(3), map, block_size: BLOCK, cached_inodes_max: 4 };
+        let identity =
+            Identity { id, log: LogId::new(3), map, block_size: BLOCK, cached_inodes_max: 4, index_range_len: 16 };
         let mut state = State::new(identity, None);
         let mut piece = Piece::default();
         piece.set(file, Some(addr(1)));

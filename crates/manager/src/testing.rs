@@ -1,6 +1,6 @@
 //! For tests: stores in memory in a simulated world, and writers of logs for managers to apply.
 
-use crate::api::{ManagerError, SegmentDeltas};
+use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Config, Server};
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
@@ -224,6 +224,7 @@ impl Setup {
             block_size: BLOCK,
             map: ManagerMap::single(id),
             cached_inodes_max: self.cached_inodes_max,
+            index_range_len: INDEX_RANGE_LEN,
         }
     }
 

@@ -62,7 +62,7 @@ fn node(kind: Kind) -> IndexNode {
 fn root() -> Root {
     let mut root = Root { manager: ManagerId::new(1), block_size: BLOCK, file_count: 17, ..Root::default() };
     root.positions.extend([(LogId::new(1), 99), (LogId::new(2), 5)]);
-    root.reserves = Frontiers::new(vec![1, 3], &Reserves::default()).to_reserve();
+    root.reserves = Frontiers::new(vec![1, 3], manager::api::INDEX_RANGE_LEN, &Reserves::default()).to_reserve();
     root.orphans.insert(FileId::new(5000));
     root.imap.replace(12, addr(4, 100), Arc::new(Piece::default()));
     root.data_usage.add(addr(7, 1000));

@@ -5,11 +5,12 @@ use crate::folder::Folder;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
-use cluster::machine::{Machine, Run};
+use cluster::machine::{INDEX_RANGE_LEN, Machine, Run, StartError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
+use stripe::StoreState;
 
 const CACHE_BYTES: u64 = 256 << 20;
 
@@ -19,39 +20,69 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let stores = folder.stores()?.ok_or_else(|| usage(format!("{} holds no file system", data.display())))?;
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let places = folder.places(&host, &stores)?;
-    let run = Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(|e| usage(e.to_string()))?;
+    let run =
+        Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(explain)?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
     let report = check::check(&machine, |files| bar.set_position(files)).await;
     bar.finish_and_clear();
+    let states = machine.stripe.status().await;
+    let away = states.iter().filter(|s| s.state != StoreState::Up);
+    let away: Vec<String> = away.map(|s| stores.places[usize::from(s.id.raw())].to_string()).collect();
     let consensus = maps_json(&machine.maps.status());
+    // What was found is told whatever comes of closing stores that are damaged.
+    let shown = report.context("check").and_then(|report| show(&report, &consensus, &away, as_json).map(|()| report));
     machine.stop().await.context("close the stores")?;
-    let report = report.context("check")?;
-    show(&report, &consensus, as_json)?;
-    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if shown?.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(report: &Report, consensus: &Value, as_json: bool) -> anyhow::Result<()> {
+/// An error of starting: either this cannot be checked as it was asked, or damage is so great that there is nothing to walk.
+fn explain(e: StartError) -> anyhow::Error {
+    match e {
+        StartError::Manager(_) | StartError::Stripe(_) | StartError::Root(_) => anyhow::anyhow!(
+            "{e}: what leads to every file is damaged beyond what parity makes up for. Bring back stores that are not there and check \
+             again; otherwise all must be restored from a copy"
+        ),
+        other => usage(other.to_string()),
+    }
+}
+
+fn show(report: &Report, consensus: &Value, away: &[String], as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let value = json!({
             "files": report.file_count,
             "bytes": report.byte_count,
             "live_bytes": report.live_bytes,
             "consensus": consensus,
+            "stores_away": away,
             "problems": report.problems,
+            "problem_count": report.problem_count,
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
     }
     println!("{} files, {} read back", report.file_count, crate::size::show(report.byte_count));
     println!("consensus: {}", maps_line(consensus));
+    for place in away {
+        println!("store {place} is not there or fails");
+    }
     for problem in &report.problems {
         println!("problem: {problem}");
     }
-    match report.problems.len() {
+    let left_out = report.problem_count - report.problems.len() as u64;
+    match report.problem_count {
         0 => println!("no problems: every inode is reachable, every block readable, utilisation adds up"),
+        n if left_out > 0 => println!("{n} problems, {left_out} of them not listed"),
         n => println!("{n} problems"),
+    }
+    if report.unreadable_count > 0 && !away.is_empty() {
+        println!("what to do: bring the stores back that are not there, then check again");
+    } else if report.unreadable_count > 0 {
+        println!(
+            "what to do: more is damaged than parity makes up for. Restore what is named above from a copy; the rest can be used, \
+             and `starling scrub --repair` rebuilds what parity still covers"
+        );
     }
     Ok(())
 }

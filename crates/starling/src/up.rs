@@ -7,7 +7,7 @@ use crate::location::Location;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
-use cluster::machine::{self, Create, Machine, Run, StartError};
+use cluster::machine::{self, Create, INDEX_RANGE_LEN, Machine, Run, StartError};
 use host::Host;
 use std::path::Path;
 use std::process::ExitCode;
@@ -82,7 +82,13 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     }
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let run = Run { cache_bytes: settings.cache_bytes, root_mode: 0o755, root_uid: uid, root_gid: gid };
+    let run = Run {
+        cache_bytes: settings.cache_bytes,
+        root_mode: 0o755,
+        root_uid: uid,
+        root_gid: gid,
+        index_range_len: INDEX_RANGE_LEN,
+    };
     let machine = Machine::start(host.clone(), &places, &consensus, run).await.map_err(explain)?;
     let config = &machine.config;
     let fixed = [
@@ -124,7 +130,7 @@ fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
     let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
-    fuse::check(existing).map_err(|e| usage(e.to_string()))
+    fuse::check(existing, settings.allow_other).map_err(|e| usage(e.to_string()))
 }
 
 /// Runs until a signal, `starling down` or an unmount ends it.

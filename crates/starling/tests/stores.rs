@@ -123,6 +123,28 @@ fn a_store_that_lost_everything_is_made_anew_and_folders_and_processes_mix() {
     fs.down();
 }
 
+#[test]
+fn of_two_stores_one_may_be_replaced_but_not_missing() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mountpoint = dir.path().join("fs.mnt");
+    let mut command = starling();
+    command.arg("up").arg(&mountpoint).arg("--data").arg(dir.path().join("fs.data"));
+    let made = command.args(["--stores", "2", "--store-size", "64MiB", "--background"]).output().expect("start");
+    assert!(common::text(&made).contains("it starts only while 2 of 2 are there"), "{made:?}");
+    let mut fs = Mounted { mountpoint, data: dir.path().join("fs.data") };
+    write(&fs.mountpoint.join("a"));
+    fs.down();
+    let (store, away) = (fs.data.join("store-1"), dir.path().join("away"));
+    fs::rename(&store, &away).expect("take it away");
+    let said = refused(starling().arg("up").arg(&fs.mountpoint).arg("--data").arg(&fs.data));
+    assert!(said.contains("only 1 of 2 stores can be opened and at least 2 are needed"), "{said}");
+    fs::create_dir(&store).expect("another in its place");
+    fs.up_again();
+    assert_eq!(tree(&fs.mountpoint).len(), 51);
+    assert!(wait_until_whole(&fs) > 0);
+    fs.down();
+}
+
 /// Waits until maintenance has compared the stores and restored what they lacked; how many segments that was.
 fn wait_until_whole(fs: &Mounted) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);

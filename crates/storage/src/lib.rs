@@ -3,13 +3,15 @@
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
 //! - [`server`]: the server over a [`host::Disk`].
 //! - [`site`]: a folder that a process serves, with a store or without.
-//! - [`wire`]: the interface as bytes; `tcp` (with the feature of that name): a site over a network.
+//! - [`wire`]: the interface as bytes; [`calls`]: what turns calls into requests and back; `tcp` (with the feature of that name): a
+//!   site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
 //! Pure: `space` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
 //! a crash left).
 
 pub mod api;
+pub mod calls;
 pub mod checkpoint;
 mod commit;
 mod files;

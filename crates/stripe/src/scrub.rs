@@ -137,7 +137,10 @@ impl Stripe {
         if bad.is_empty() {
             return;
         }
-        if repair && self.repair(segment, &layout, &bad).await {
+        let rest_suffices = bad.len() <= usize::from(layout.info.geometry.m);
+        if !rest_suffices && self.read_segment(segment).await.is_err() {
+            report.unreadable.push(segment);
+        } else if repair && self.repair(segment, &layout, &bad).await {
             report.repaired += 1;
         } else {
             report.unrepaired.push(segment);
@@ -234,6 +237,7 @@ mod tests {
     use super::*;
     use crate::testing::{Fault, LOG, Rig};
     use std::sync::Arc;
+    use storage::api::Storage;
 
     /// Writes some segments of all sizes and returns them.
     fn fill(rig: &Rig, stripe: &Arc<Stripe>) -> Vec<Segment> {
@@ -359,6 +363,27 @@ mod tests {
         assert!(report.unreadable.contains(&segments[5].id), "it was on all five stores: {report:?}");
         let left = rig.run(stripe.scrub(true, |_| ())).unwrap();
         assert_eq!((left.missing, left.unreadable), (0, report.unreadable));
+    }
+
+    #[test]
+    fn regression_remains_that_have_rotted_are_unreadable_and_do_not_ask_for_repair() {
+        for repair in [false, true] {
+            let rig = Rig::new(13, 5, 1);
+            let stripe = rig.stripe();
+            let segments = fill(&rig, &stripe);
+            // Each store shows a segment that the others have forgotten, and has lost its bytes.
+            let of_one = |id| (0..5).find(|&at| rig.stores[at].holds(id) > 0).unwrap();
+            for segment in &segments {
+                let keeper = of_one(segment.id);
+                assert_eq!(rig.stores[keeper].damage(segment.id), 1);
+                for at in (0..5).filter(|&at| at != keeper) {
+                    rig.run(rig.stores[at].delete(vec![segment.id])).unwrap();
+                }
+            }
+            let report = rig.run(stripe.scrub(repair, |_| ())).unwrap();
+            let all: Vec<SegmentId> = segments.iter().map(|s| s.id).collect();
+            assert_eq!((report.unrepaired, report.unreadable), (vec![], all));
+        }
     }
 
     #[test]

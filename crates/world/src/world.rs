@@ -1,7 +1,8 @@
-//! One run: a file system on simulated disks from its creation to its last check.
+//! One run: a file system on simulated disks, and behind simulated links, from its creation to its last check.
 
-use crate::faults::{self, DISK_BYTES, Episode};
+use crate::faults::{self, DISK_BYTES, Episode, Fault, Store};
 use crate::kernel::Kernel;
+use crate::node::Node;
 use crate::operation::Generator;
 use crate::oracle::{Found, Oracle, new_model};
 use crate::twin::Twin;
@@ -11,10 +12,12 @@ use cluster::Place;
 use cluster::machine::{Create, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
+use manager::api::Manager;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use stripe::StoreState;
 use types::{BoxFuture, FileId, FsError, Kind};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 use vfs::tree::walk;
@@ -71,6 +74,18 @@ pub struct Outcome {
     pub repaired: u64,
     /// Segments whose redundancy maintenance restored.
     pub restored: u64,
+    /// Stores on machines of their own.
+    pub remote_stores: u64,
+    /// Times a link was cut.
+    pub cuts: u64,
+    /// Times the machine of a store was started.
+    pub store_starts: u64,
+    /// Stores that could not be opened any more, and were emptied.
+    pub emptied: u64,
+    /// Worlds with two managers.
+    pub two_managers: u64,
+    /// Of them: worlds in which both had files.
+    pub two_used: u64,
 }
 
 impl Outcome {
@@ -93,6 +108,12 @@ impl Outcome {
             deleted: self.deleted + other.deleted,
             repaired: self.repaired + other.repaired,
             restored: self.restored + other.restored,
+            remote_stores: self.remote_stores + other.remote_stores,
+            cuts: self.cuts + other.cuts,
+            store_starts: self.store_starts + other.store_starts,
+            emptied: self.emptied + other.emptied,
+            two_managers: self.two_managers + other.two_managers,
+            two_used: self.two_used + other.two_used,
         }
     }
 }
@@ -140,6 +161,14 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome, Failure> {
     let mut outcome = world.outcome;
     outcome.digest = sim.digest();
     outcome.map_changes = world.map_epochs.lock().change_count;
+    if world.create.manager_count == 2 {
+        (outcome.two_managers, outcome.two_used) = (1, world.all_used.into());
+    }
+    for node in world.nodes() {
+        let counts = node.counts();
+        outcome.remote_stores += 1;
+        (outcome.cuts, outcome.store_starts) = (outcome.cuts + counts.cuts, outcome.store_starts + counts.starts);
+    }
     let shared = world.shared.lock();
     (outcome.operations, outcome.overlaps, outcome.faults) = (shared.operations, shared.overlaps, shared.faults);
     (outcome.refused_space, outcome.refused_right) = (shared.refused_space, shared.refused_right);
@@ -228,7 +257,7 @@ struct World {
     random: SplitMix64,
     options: Options,
     create: Create,
-    disks: Vec<SimDisk>,
+    stores: Vec<Store>,
     /// The consensus engine's.
     consensus: SimDisk,
     consensus_faults: faults::Consensus,
@@ -239,8 +268,12 @@ struct World {
     oracle: Arc<Mutex<Oracle>>,
     shared: Arc<Mutex<Shared>>,
     episode: Episode,
+    /// Stores whose checkpoints have rotted since they were last seen to open.
+    rotten: Vec<usize>,
     outcome: Outcome,
     created: bool,
+    /// All managers had files.
+    all_used: bool,
 }
 
 /// What is known of the manager map's epoch, which is what this world changes of the maps.
@@ -263,6 +296,10 @@ struct Running {
 /// Small, so that what is read often has to come from stores.
 const CACHE_BYTES: u64 = 4 << 20;
 const STORE_BYTES: u64 = 64 << 20;
+/// Short, so that small trees live on all managers.
+const INDEX_RANGE_LEN: u64 = 16;
+/// Virtual time that a store that is not well gets to open.
+const BAD_STORE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Virtual time that a start, a stop or a scrub may take.
 const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
 
@@ -282,11 +319,21 @@ impl World {
             let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size, options.fill);
             Arc::new(Mutex::new(Worker { generator, number: 0 }))
         });
+        let elsewhere_of_3 = if random.chance(1, 2) { 1 + random.below(3) } else { 0 };
+        let stores = (0..count).map(|store| {
+            let disk = SimDisk::new(sim, DISK_BYTES);
+            let elsewhere = random.chance(elsewhere_of_3, 3);
+            let node = elsewhere.then(|| {
+                Node::new(sim, format!("store-{store}"), disk.clone(), seed.wrapping_mul(37).wrapping_add(store))
+            });
+            Store { disk, node }
+        });
+        let stores = stores.collect();
         World {
             sim: sim.clone(),
             options,
             create,
-            disks: (0..count).map(|_| SimDisk::new(sim, DISK_BYTES)).collect(),
+            stores,
             consensus: SimDisk::new(sim, DISK_BYTES),
             consensus_faults: faults::Consensus::default(),
             map_epochs: Arc::new(Mutex::new(MapEpochs { known: 1, asked: 1, change_count: 0 })),
@@ -295,8 +342,10 @@ impl World {
             oracle: Arc::new(Mutex::new(Oracle::new(&new_model(create.block_size, root_mode)))),
             shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
             episode: Episode::default(),
+            rotten: Vec::new(),
             outcome: Outcome::default(),
             created: false,
+            all_used: false,
             random,
         }
     }
@@ -310,11 +359,14 @@ impl World {
     /// Most stores that may be bad at a time: parity must make up for them, and what is left must hold whole stripes.
     fn bad_max(&self) -> u64 {
         let parity = u64::from(self.create.parity);
-        parity.min(self.disks.len() as u64 - parity - 1)
+        parity.min(self.stores.len() as u64 - parity - 1)
     }
 
     async fn run(&mut self) -> Result<(), String> {
-        self.say(|| format!("{:?} on {} stores, {} workers", self.create, self.disks.len(), self.workers.len()));
+        self.say(|| {
+            let (count, elsewhere, workers) = (self.stores.len(), self.nodes().count(), self.workers.len());
+            format!("{:?} on {count} stores, {elsewhere} of them elsewhere, {workers} workers", self.create)
+        });
         while self.shared.lock().operations < self.options.operations && self.shared.lock().failure.is_none() {
             match self.stretch().await {
                 Ok(()) | Err(End::Crashed) => {}
@@ -336,14 +388,14 @@ impl World {
     async fn stretch(&mut self) -> Result<(), End> {
         if self.options.faults && self.created {
             if self.episode.bad.is_empty() && self.random.chance(1, 2) {
-                self.episode = Episode::new(&self.random, &self.disks, self.bad_max());
+                self.episode = Episode::new(&self.random, &self.stores, self.bad_max());
                 self.say(|| self.episode.bad.iter().map(|b| format!("store {} {:?};", b.store, b.fault)).collect());
             } else if !self.episode.bad.is_empty() && self.random.chance(1, 2) {
                 self.heal().await?;
                 self.down();
             }
         }
-        self.episode.before_start(&self.random, &self.disks);
+        self.episode.before_start(&self.random, &self.stores);
         if self.options.faults
             && self.created
             && let Some(what) = self.consensus_faults.before_start(&self.random, &self.consensus)
@@ -399,6 +451,7 @@ impl World {
             host::Either::Right(()) => Ok(Vec::new()),
         };
         drop(reading);
+        self.all_used |= running.machine.managers.iter().all(|manager| manager.status().file_count > 1);
         let done = running.machine.maintenance.done();
         (self.outcome.cleaned, self.outcome.deleted) =
             (self.outcome.cleaned + done.cleaned_count, self.outcome.deleted + done.deleted_count);
@@ -434,7 +487,7 @@ impl World {
                             })
                             .await;
                     }
-                    1..3 if self.episode.strike(&self.random, &self.disks) => self.shared.lock().faults += 1,
+                    1..3 if self.episode.strike(&self.random, &self.stores) => self.shared.lock().faults += 1,
                     _ => {}
                 }
             }
@@ -454,20 +507,49 @@ impl World {
         }
     }
 
+    /// The machines of their own that stores have.
+    fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.stores.iter().filter_map(|store| store.node.as_ref())
+    }
+
+    /// Starts the machines of stores, and waits for those that nothing is wrong with. Those that are `missing` stay down, and one that keeps
+    /// crashing may.
+    async fn start_nodes(&self, missing: &[usize]) -> Result<(), End> {
+        let clock = self.sim.machine("watch").host().clock;
+        for (at, store) in self.stores.iter().enumerate() {
+            let Some(node) = &store.node else { continue };
+            let stays_down = missing.contains(&at) || self.episode.has(at, Fault::Crash) && self.random.chance(1, 2);
+            if !stays_down {
+                node.start();
+            }
+        }
+        for (at, store) in self.stores.iter().enumerate() {
+            let Some(node) = &store.node else { continue };
+            let is_bad = missing.contains(&at) || self.episode.is_bad(at) || self.rotten.contains(&at);
+            let time = if is_bad { BAD_STORE_TIME_MAX } else { STEP_TIME_MAX };
+            let opened = host::timeout(&*clock, time, node.opened()).await;
+            if !is_bad && opened != Ok(true) {
+                return Err(failed(format!("store {at} does not open: {opened:?}")));
+            }
+        }
+        Ok(())
+    }
+
     async fn start(&mut self, on: &host::sim::Machine) -> Result<Running, End> {
         if !self.created {
             self.create_all(on).await?;
         }
-        let missing = (0..self.disks.len()).filter(|store| self.episode.is_missing(*store)).collect::<Vec<_>>();
+        let missing = (0..self.stores.len()).filter(|store| self.episode.is_missing(*store)).collect::<Vec<_>>();
         self.start_without(on, &missing).await
     }
 
     async fn create_all(&mut self, on: &host::sim::Machine) -> Result<(), End> {
-        for disk in &self.disks {
-            disk.wipe();
+        for store in &self.stores {
+            store.replace(SimDisk::wipe);
         }
         self.consensus.wipe();
-        let places: Vec<Place> = self.disks.iter().map(|disk| disk.mount(on).into()).collect();
+        self.start_nodes(&[]).await?;
+        let places: Vec<Place> = self.stores.iter().map(|store| store.place(on)).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, create) = (on.host(), self.create);
         let work = async move { cluster::machine::create(&host, &places, &consensus, create).await.map_err(failed) };
@@ -479,9 +561,19 @@ impl World {
     }
 
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
-        let mount = |(store, disk): (usize, &SimDisk)| (!missing.contains(&store)).then(|| disk.mount(on));
-        let places: Vec<Place> = self.disks.iter().enumerate().map(mount).map(Place::from).collect();
-        let run = Run { cache_bytes: CACHE_BYTES, root_mode: self.root_mode, root_uid: 0, root_gid: 0 };
+        self.start_nodes(missing).await?;
+        let place = |(at, store): (usize, &Store)| match store.node.is_none() && missing.contains(&at) {
+            true => Place::Missing("taken away".into()),
+            false => store.place(on),
+        };
+        let places: Vec<Place> = self.stores.iter().enumerate().map(place).collect();
+        let run = Run {
+            cache_bytes: CACHE_BYTES,
+            root_mode: self.root_mode,
+            root_uid: 0,
+            root_gid: 0,
+            index_range_len: INDEX_RANGE_LEN,
+        };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let host = on.host();
         let work = async move {
@@ -517,20 +609,29 @@ impl World {
             }
             return Ok(());
         }
+        let stopping: Vec<_> = self.nodes().filter(|_| self.random.chance(1, 4)).map(|node| node.stop()).collect();
+        join_all(stopping).await;
         let mut oracle = self.oracle.lock();
         let all = oracle.mark();
         oracle.durable_up_to(all);
         Ok(())
     }
 
-    /// All machines stop at once; sometimes the power fails.
+    /// The file system's machine stops at once; sometimes its power fails, or that of all.
     fn down(&mut self) {
         self.sim.machine("one").crash();
         self.outcome.crashes += 1;
         if self.options.crashes && self.random.chance(1, 2) {
             self.say(|| "power loss".into());
             self.outcome.power_losses += 1;
-            self.disks.iter().for_each(SimDisk::power_loss);
+            let of_all = self.random.chance(1, 2);
+            for store in &self.stores {
+                match &store.node {
+                    Some(node) if of_all => node.power_loss(),
+                    Some(_) => {}
+                    None => store.disk.power_loss(),
+                }
+            }
             self.consensus.power_loss();
         }
     }
@@ -552,15 +653,47 @@ impl World {
     async fn heal(&mut self) -> Result<(), End> {
         self.say(|| "heal".into());
         let by_itself = !self.episode.has_rotted() && self.random.chance(1, 2);
-        self.episode.end(&self.disks);
+        self.rotten = (0..self.stores.len()).filter(|at| self.episode.has(*at, Fault::RotCheckpoints)).collect();
+        self.episode.end(&self.stores);
         let on = self.sim.machine("one");
-        let running = self.start_without(&on, &[]).await?;
+        let mut running = self.start_without(&on, &[]).await?;
+        let unopened = self.out_of_service(&running).await?;
+        if unopened.iter().any(|store| !self.rotten.contains(store)) {
+            let rotten = &self.rotten;
+            return Err(failed(format!("stores {unopened:?} do not open, though only {rotten:?} may be damaged")));
+        }
+        self.rotten.clear();
+        if !unopened.is_empty() {
+            // What is left to do is to give them up: empty folders are started anew.
+            self.say(|| format!("stores {unopened:?} are emptied"));
+            self.outcome.emptied += unopened.len() as u64;
+            on.crash();
+            unopened.iter().for_each(|store| self.stores[*store].replace(SimDisk::wipe));
+            let on = self.sim.machine("one");
+            running = self.start_without(&on, &[]).await?;
+        }
         self.settle(&running).await?;
         match by_itself {
             true => self.wait_until_whole(&running).await?,
             false => self.scrub(&running).await?,
         }
         self.stop(&running).await
+    }
+
+    /// The stores that are not used, although nothing happens to them any more.
+    async fn out_of_service(&self, running: &Running) -> Result<Vec<usize>, End> {
+        let stripe = running.machine.stripe.clone();
+        let states = self.on_machine(&running.on, "status", async move { stripe.status().await }).await?;
+        Ok((0..).zip(states).filter(|(_, health)| health.state == StoreState::Absent).map(|(at, _)| at).collect())
+    }
+
+    /// A store that has crashed, or lost a checkpoint, may show segments that were deleted, with bytes that have rotted or were written over
+    /// since. They go with the next round of maintenance.
+    async fn delete_remains(&self, running: &Running) -> Result<(), End> {
+        let maintenance = running.machine.maintenance.clone();
+        let work = async move { maintenance.clean().await.map_err(|e| failed(format!("clean: {e}"))) };
+        self.on_machine(&running.on, "deleting remains", work).await??;
+        Ok(())
     }
 
     async fn wait_until_whole(&mut self, running: &Running) -> Result<(), End> {
@@ -598,6 +731,7 @@ impl World {
             if round == 2 {
                 return Err(failed(format!("scrub finds something each time: {report:?}")));
             }
+            self.delete_remains(running).await?;
         }
         Ok(())
     }
@@ -607,10 +741,11 @@ impl World {
         self.down();
         let mut without: Vec<Vec<usize>> = vec![Vec::new()];
         if self.random.chance(1, 4) {
-            without.extend((0..self.disks.len()).map(|store| vec![store]));
+            without.extend((0..self.stores.len()).map(|store| vec![store]));
         }
         for missing in without {
             self.say(|| format!("check without {missing:?}"));
+            missing.iter().filter_map(|store| self.stores[*store].node.as_ref()).for_each(|node| node.crash());
             let on = self.sim.machine("one");
             let running = self.start_without(&on, &missing).await?;
             self.settle(&running).await?;

@@ -29,6 +29,8 @@ fn sim_without_crashes_every_answer_is_the_models() {
     assert!(outcome.lock_waits > 200, "workers never meet: {outcome:?}");
     assert!(outcome.overlaps > 50, "requests never overlap: {outcome:?}");
     assert!(outcome.refused_right > 200, "everybody may do everything: {outcome:?}");
+    let (two, used) = (outcome.two_managers, outcome.two_used);
+    assert!(two > 50 && used > two / 2, "the second manager has no files: {outcome:?}");
 }
 
 #[test]
@@ -42,12 +44,15 @@ fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
     let outcome = run_all(2000..2300, FAULTS);
     assert!(outcome.faults > 300 && outcome.repaired > 50 && outcome.restored > 0, "{outcome:?}");
     assert!(outcome.consensus_faults > 100 && outcome.map_changes > 300, "{outcome:?}");
+    assert!(outcome.remote_stores > 300 && outcome.store_starts > 2 * outcome.remote_stores, "{outcome:?}");
+    assert!(outcome.cuts > 10 && outcome.emptied > 3, "{outcome:?}");
+    assert_eq!(outcome.refused_space, 0, "full disks within parity are done without: {outcome:?}");
 }
 
 #[test]
 fn sim_faults_in_long_runs() {
     let outcome = run_all(3000..3060, Options { operations: 800, ..FAULTS });
-    assert!(outcome.deleted > 100, "{outcome:?}");
+    assert!(outcome.deleted > 100 && outcome.refused_space == 0, "{outcome:?}");
 }
 
 #[test]

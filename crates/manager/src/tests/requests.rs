@@ -1,7 +1,7 @@
 //! One request after another, with known answers.
 
-use crate::api::{BlockAt, INDEX_RANGE_LEN, Manager, ManagerError, SegmentDeltas};
-use crate::frontier::{COUNTER_FIRST, RESERVE_STRIDE};
+use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
+use crate::frontier::{COUNTER_FIRST, RESERVE_RANGE_COUNT};
 use crate::testing::{BLOCK, CLIENT_LOG, MANAGER_LOG, Running, Setup, inode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ fn numbers_are_never_handed_out_twice_through_crashes() {
         let mut seen = BTreeSet::new();
         for _ in 0..4 {
             let run = setup.start().await.unwrap();
-            for _ in 0..RESERVE_STRIDE / INDEX_RANGE_LEN + 3 {
+            for _ in 0..RESERVE_RANGE_COUNT + 3 {
                 let range = run.server.allocate(CLIENT, 0).await.unwrap();
                 assert!(seen.insert(range.first) && range.first.raw() >= COUNTER_FIRST);
             }

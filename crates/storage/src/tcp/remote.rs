@@ -3,21 +3,19 @@
 use super::frames::{Inbox, Outbox};
 use super::tls::ClientKeys;
 use super::{CONNECT_TIME_MAX, REQUESTS_MAX, ReadEnd, WriteEnd, greet, invalid, prepare};
-use crate::api::{Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
+use crate::api::{Identity, Presence, RemoteStorage, StorageError};
+use crate::calls::{Ask, is_done, what_is_there};
 use crate::wire::{Answer, Request};
-use bytes::Bytes;
 use host::{Clock, Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
-use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FsUuid, StoreId};
 
 /// Fragments and reads beyond this many bytes go over the second connection.
 const SMALL_LEN_MAX: usize = 128 << 10;
@@ -95,10 +93,6 @@ async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result
     Ok(answer)
 }
 
-fn unexpected() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "an answer that makes no sense")
-}
-
 /// A store at the other end of connections, which are made anew whenever they break, until this is dropped.
 pub struct Remote {
     host: Host,
@@ -150,13 +144,10 @@ impl Remote {
         let (wanted, other) = if len > SMALL_LEN_MAX { (large, small) } else { (small, large) };
         [wanted, other].into_iter().find(|link| link.is_up()).cloned()
     }
+}
 
-    fn call<T: Send + 'static>(
-        &self,
-        request: Request,
-        len: usize,
-        expected: impl FnOnce(Answer) -> Option<T> + Send + 'static,
-    ) -> BoxFuture<Result<T, StorageError>> {
+impl Ask for Remote {
+    fn ask(&self, request: Request, len: usize) -> BoxFuture<Result<Answer, StorageError>> {
         let Some(link) = self.link(len) else {
             return Box::pin(std::future::ready(Err(StorageError::Unavailable)));
         };
@@ -167,10 +158,7 @@ impl Remote {
             outbox.send(request.encode(waiting.number));
             let answer = answered.await.map_err(|_| StorageError::Unavailable)?;
             drop(place);
-            match answer {
-                Answer::Refused(error) => Err(error),
-                answer => expected(answer).ok_or(StorageError::Unavailable),
-            }
+            Ok(answer)
         })
     }
 }
@@ -178,24 +166,12 @@ impl Remote {
 impl RemoteStorage for Remote {
     fn presence(&self) -> BoxFuture<io::Result<Presence>> {
         let asked = self.ask_once(Request::Presence, 2 * CONNECT_TIME_MAX);
-        Box::pin(async move {
-            match asked.await? {
-                Answer::Presence(presence) => Ok(presence),
-                Answer::Not(text) => Err(io::Error::other(text)),
-                _ => Err(unexpected()),
-            }
-        })
+        Box::pin(async move { what_is_there(asked.await?) })
     }
 
     fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>> {
         let asked = self.ask_once(Request::Initialise(identity), INITIALISE_TIME_MAX);
-        Box::pin(async move {
-            match asked.await? {
-                Answer::Done => Ok(()),
-                Answer::Not(text) => Err(io::Error::other(text)),
-                _ => Err(unexpected()),
-            }
-        })
+        Box::pin(async move { is_done(asked.await?) })
     }
 
     fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()> {
@@ -315,17 +291,15 @@ impl Keeper {
         let mut inbox = Inbox::new(from);
         let attach = Request::Attach { fs: self.fs, store: self.store };
         let asked = timeout(self.host.clock.as_ref(), CONNECT_TIME_MAX, ask(&mut inbox, &outbox, attach)).await;
-        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(Answer::Done) => {
+        let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match asked.and_then(is_done) {
+            Ok(()) => {
                 self.link.state.lock().outbox = Some(outbox);
                 Ok(inbox)
             }
-            other => {
+            Err(error) => {
                 outbox.close();
-                match other? {
-                    Answer::Not(text) => Err(io::Error::other(text)),
-                    _ => Err(unexpected()),
-                }
+                Err(error)
             }
         }
     }
@@ -354,79 +328,5 @@ impl Keeper {
             self.host.clock.sleep(backoff).await;
             backoff = (2 * backoff).min(BACKOFF_MAX);
         }
-    }
-}
-
-/// The one kind of answer that a request may have.
-macro_rules! answer {
-    ($pattern:pat => $value:expr) => {
-        |answer| match answer {
-            $pattern => Some($value),
-            _ => None,
-        }
-    };
-}
-
-impl Storage for Remote {
-    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
-        if fragment.header.check().is_err() {
-            return Box::pin(std::future::ready(Err(StorageError::BadRequest("fragment header"))));
-        }
-        let len = fragment.payload.len();
-        self.call(Request::Put(fragment), len, answer!(Answer::Done => ()))
-    }
-
-    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
-        let len = range.len();
-        self.call(Request::Read { id, attempt, range }, len, move |answer| match answer {
-            Answer::Bytes(bytes) if bytes.len() == len => Some(bytes),
-            _ => None,
-        })
-    }
-
-    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
-        self.call(Request::Describe(segment), 0, answer!(Answer::Headers(headers) => headers))
-    }
-
-    fn list(
-        &self,
-        log: LogId,
-        from_seq: u64,
-        count_max: usize,
-    ) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
-        let count_max = u32::try_from(count_max).unwrap_or(u32::MAX);
-        self.call(Request::List { log, from_seq, count_max }, 0, answer!(Answer::Headers(headers) => headers))
-    }
-
-    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
-        self.call(Request::Segments, 0, answer!(Answer::Segments(segments) => segments))
-    }
-
-    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
-        self.call(Request::Delete(segments), 0, answer!(Answer::Done => ()))
-    }
-
-    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
-        self.call(Request::Seal(seal), 0, answer!(Answer::Seal(seal) => seal))
-    }
-
-    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        self.call(Request::Seals, 0, answer!(Answer::Seals(seals) => seals))
-    }
-
-    fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
-        self.call(Request::PutMaps(maps), 0, answer!(Answer::Done => ()))
-    }
-
-    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
-        self.call(Request::Maps, 0, answer!(Answer::Maps(maps) => maps))
-    }
-
-    fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
-        self.call(Request::Verify(id), 0, answer!(Answer::Done => ()))
-    }
-
-    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
-        self.call(Request::Status, 0, answer!(Answer::Status(status) => status))
     }
 }

@@ -3,10 +3,10 @@
 use super::frames::{Inbox, Outbox};
 use super::tls::ServerKeys;
 use super::{CONNECT_TIME_MAX, REQUESTS_MAX, ReadEnd, WriteEnd, greet, invalid, prepare};
-use crate::api::{Storage, StorageError};
+use crate::calls::{answer, attach};
 use crate::server::Server;
 use crate::site::Site;
-use crate::wire::{Answer, HEAD_LEN_MAX, LIST_COUNT_MAX, Request};
+use crate::wire::Request;
 use host::{Host, timeout};
 use std::io;
 use std::sync::Arc;
@@ -76,8 +76,9 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
         let (head, tail) = inbox.next().await?;
         let (number, request) = Request::decode(&head, tail).map_err(invalid)?;
         if let Request::Attach { fs, store } = request {
-            attached = site.store(fs, store);
-            outbox.send(attach_answer(attached.is_some()).encode(number));
+            let (store, answer) = attach(site, fs, store);
+            attached = store;
+            outbox.send(answer.encode(number));
             continue;
         }
         let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -87,60 +88,10 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
             _ => host.tasks.clone(),
         };
         let work = Box::pin(async move {
-            let frame = answer(&site, store.as_deref(), request).await.encode(number);
-            outbox.send(match frame[0].len() <= HEAD_LEN_MAX as usize {
-                true => frame,
-                false => Answer::Refused(StorageError::BadRequest("answer too long")).encode(number),
-            });
+            outbox.send(answer(&site, store.as_deref(), number, request).await);
             drop(place);
         });
         // What memory answers needs no task of its own.
         tasks.start(work);
-    }
-}
-
-fn attach_answer(found: bool) -> Answer {
-    if found { Answer::Done } else { Answer::Not("it has no store, or another one".into()) }
-}
-
-async fn answer(site: &Site, store: Option<&Server>, request: Request) -> Answer {
-    match request {
-        Request::Presence => match site.presence().await {
-            Ok(presence) => Answer::Presence(presence),
-            Err(error) => Answer::Not(error.to_string()),
-        },
-        Request::Initialise(identity) => match site.initialise(identity).await {
-            Ok(()) => {
-                tracing::info!(store = %identity.store, fs = %identity.fs, "an empty store was made");
-                Answer::Done
-            }
-            Err(error) => Answer::Not(error.to_string()),
-        },
-        other => match store {
-            Some(store) => of_store(store, other).await.unwrap_or_else(Answer::Refused),
-            None => Answer::Refused(StorageError::Unavailable),
-        },
-    }
-}
-
-async fn of_store(store: &Server, request: Request) -> Result<Answer, StorageError> {
-    match request {
-        Request::Put(fragment) => store.put(fragment).await.map(|()| Answer::Done),
-        Request::Read { id, attempt, range } => store.read(id, attempt, range).await.map(Answer::Bytes),
-        Request::Describe(segment) => store.describe(segment).await.map(Answer::Headers),
-        Request::List { log, from_seq, count_max } => {
-            store.list(log, from_seq, count_max.min(LIST_COUNT_MAX) as usize).await.map(Answer::Headers)
-        }
-        Request::Segments => store.segments().await.map(Answer::Segments),
-        Request::Delete(segments) => store.delete(segments).await.map(|()| Answer::Done),
-        Request::Seal(seal) => store.seal(seal).await.map(Answer::Seal),
-        Request::Seals => store.seals().await.map(Answer::Seals),
-        Request::PutMaps(maps) => store.put_maps(maps).await.map(|()| Answer::Done),
-        Request::Maps => store.maps().await.map(Answer::Maps),
-        Request::Verify(id) => store.verify(id).await.map(|()| Answer::Done),
-        Request::Status => store.status().await.map(Answer::Status),
-        Request::Presence | Request::Initialise(_) | Request::Attach { .. } => {
-            Err(StorageError::BadRequest("not a request to a store"))
-        }
     }
 }

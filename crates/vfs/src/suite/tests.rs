@@ -40,12 +40,18 @@ fn names_of_checks_differ() {
     assert_eq!(names.len(), all().len());
 }
 
-/// The page's promises: each item of a list with the checks named in the brackets at its end.
-fn promises() -> Vec<(String, Vec<String>)> {
-    let page = include_str!("../../../../docs/semantics.md");
+const PAGE: &str = include_str!("../../../../docs/semantics.md");
+/// The folder of all crates.
+const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A chapter's text that is neither promise nor quotation, and so is not allowed.
+struct Stray<'a>(&'a str);
+
+/// The promises of a chapter: each item of its lists with the tests named in the brackets at its end.
+fn promises(chapter: &str) -> Result<Vec<(String, Vec<String>)>, Stray<'_>> {
     let mut items: Vec<String> = Vec::new();
     let mut in_item = false;
-    for line in page.lines() {
+    for line in chapter.lines().skip(1) {
         if let Some(start) = line.strip_prefix("- ") {
             items.push(start.to_string());
             in_item = true;
@@ -53,29 +59,87 @@ fn promises() -> Vec<(String, Vec<String>)> {
             let item = items.last_mut().unwrap();
             item.push(' ');
             item.push_str(line.trim());
-        } else {
+        } else if line.is_empty() || line.starts_with("> ") {
             in_item = false;
+        } else {
+            return Err(Stray(line));
         }
     }
-    let checks_of = |item: &str| {
+    let tests_of = |item: &str| {
         let named = item.strip_suffix(')').and_then(|item| item.rsplit_once('(')).map_or("", |(_, named)| named);
-        named.split(", ").filter_map(|n| n.strip_prefix('`')?.strip_suffix('`')).map(str::to_string).collect()
+        let name = |n: &str| Some(n.strip_prefix('`')?.strip_suffix('`')?.to_string());
+        named.split(", ").map(name).collect::<Option<_>>().unwrap_or_default()
     };
-    items.into_iter().map(|item| (item.clone(), checks_of(&item))).collect()
+    Ok(items.into_iter().map(|item| (item.clone(), tests_of(&item))).collect())
+}
+
+/// The page's chapters, each from its heading's text on.
+fn chapters() -> Vec<&'static str> {
+    PAGE.split("\n## ").skip(1).collect()
+}
+
+/// True if a file of a crate has a test of this name.
+fn has_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let function = format!("fn {name}(");
+    (0..lines.len()).filter(|&at| lines[at].starts_with(&function)).any(|at| {
+        let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        above.into_iter().any(|line| *line == "#[test]")
+    })
+}
+
+/// True if `crate::file::test` names a test.
+fn exists(path: &str) -> bool {
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let name = parts.pop().unwrap();
+    let (package, file) = (parts.remove(0).replace('_', "-"), parts.join("/"));
+    ["tests", "src"].iter().flat_map(|folder| [format!("{folder}/{file}.rs"), format!("{folder}/{file}/mod.rs")]).any(
+        |file| {
+            std::fs::read_to_string(format!("{CRATES}/{package}/{file}")).is_ok_and(|source| has_test(&source, name))
+        },
+    )
 }
 
 #[test]
-fn every_promise_of_the_semantics_page_names_a_check_and_every_check_is_named() {
-    let promises = promises();
+fn every_promise_of_the_semantics_page_names_tests_that_there_are() {
     let checks: Vec<&str> = all().into_iter().map(|(name, _)| name).collect();
-    for (text, named) in &promises {
-        assert!(!named.is_empty(), "no check behind: {text}");
-        for name in named {
-            assert!(checks.contains(&name.as_str()), "there is no check {name}, named behind: {text}");
+    for chapter in chapters() {
+        let title = chapter.lines().next().unwrap();
+        let promises = promises(chapter)
+            .unwrap_or_else(|Stray(line)| panic!("{title}: neither an item of a list nor quoted with >: {line}"));
+        assert!(!promises.is_empty(), "{title}: no promise");
+        for (text, named) in promises {
+            assert!(!named.is_empty(), "{title}: no test behind: {text}");
+            for name in named {
+                let known = if name.contains("::") { exists(&name) } else { checks.contains(&name.as_str()) };
+                assert!(known, "{title}: there is no test {name}, named behind: {text}");
+            }
         }
     }
-    for check in checks {
-        let named = promises.iter().any(|(_, named)| named.iter().any(|n| n == check));
-        assert!(named, "docs/semantics.md does not name the check {check}");
+}
+
+#[test]
+fn every_check_of_the_suite_is_named_by_the_semantics_page() {
+    for (check, _) in all() {
+        assert!(PAGE.contains(&format!("`{check}`")), "docs/semantics.md does not name the check {check}");
+    }
+}
+
+#[test]
+fn gaps_of_the_semantics_page_are_found() {
+    fn counts(chapter: &str) -> Option<Vec<usize>> {
+        Some(promises(chapter).ok()?.into_iter().map(|(_, named)| named.len()).collect())
+    }
+    let text = "T\n\n- one (`a`)\n- two\n  lines. (`b`, `c::d::e`)\n\n> why\n\n- none\n- (EIO)\n- some (`a`, see b)\n";
+    assert_eq!(counts(text), Some(vec![1, 2, 0, 0, 0]));
+    for stray in ["prose", "  prose", "* item", "### heading"] {
+        assert_eq!(counts(&format!("T\n\n- one (`a`)\n\n{stray}\n")), None, "{stray}");
+    }
+    assert!(exists("vfs::suite::tests::gaps_of_the_semantics_page_are_found"));
+    assert!(exists("striped_log::disk_format::the_header_is_as_documented"), "a crate with a dash");
+    for wrong in
+        ["vfs::suite::tests::chapters", "vfs::suite::tests::nothing", "vfs::nothing::nothing", "no::such::crate"]
+    {
+        assert!(!exists(wrong), "{wrong}");
     }
 }

@@ -1,0 +1,108 @@
+//! What is durable without any sync, to the second of the simulated clock, and what fsync says when nothing can become durable.
+
+use cluster::Place;
+use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use host::Disk;
+use host::sim::{Sim, SimDisk};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, FsError};
+use vfs::fs::{Cred, FileSystem, OpenFlags};
+
+const STORE_BYTES: u64 = 256 << 20;
+const RUN: Run =
+    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+const WRITE: OpenFlags = OpenFlags { write: true, read: true, append: false, truncate: false, execute: false };
+
+/// Five stores and the consensus engine's disk.
+struct Rig {
+    sim: Sim,
+    stores: Vec<SimDisk>,
+    consensus: SimDisk,
+}
+
+impl Rig {
+    fn new(seed: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let disk = || SimDisk::new(&sim, STORE_BYTES);
+        Rig { stores: (0..5).map(|_| disk()).collect(), consensus: disk(), sim: sim.clone() }
+    }
+
+    /// The file system on the machine, created if it is `new`.
+    fn start(&self, new: bool) -> Machine {
+        let on = self.sim.machine("one");
+        let places: Vec<Place> = self.stores.iter().map(|disk| disk.mount(&on).into()).collect();
+        let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
+        let host = on.host();
+        self.sim.block_on(async move {
+            if new {
+                let store_capacity_bytes = Some(STORE_BYTES / 2);
+                let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
+                create(&host, &places, &consensus, how).await.expect("create");
+            }
+            Machine::start(host, &places, &consensus, RUN).await.expect("start")
+        })
+    }
+
+    /// The power fails, and everything starts again.
+    fn restart(&self) -> Machine {
+        self.sim.machine("one").crash();
+        self.stores.iter().chain([&self.consensus]).for_each(SimDisk::power_loss);
+        self.start(false)
+    }
+
+    /// Makes a file with its name as contents.
+    fn make(&self, machine: &Machine, name: &'static [u8]) {
+        let client = machine.client.clone();
+        self.sim.block_on(async move {
+            let made = client.create(&Cred::ROOT, FileId::ROOT, name, 0o644, 0, WRITE).await;
+            let (entry, handle) = made.expect("create");
+            client.write(&Cred::ROOT, entry.attr.id, handle, 0, name).await.expect("write");
+            client.release(entry.attr.id, handle, None).await.expect("release");
+        });
+    }
+
+    fn lookup(&self, machine: &Machine, name: &'static [u8]) -> Result<u64, FsError> {
+        let client = machine.client.clone();
+        self.sim.block_on(async move { client.lookup(&Cred::ROOT, FileId::ROOT, name).await.map(|e| e.attr.size) })
+    }
+
+    fn sleep(&self, machine: &Machine, time: Duration) {
+        let clock = machine.host().clock;
+        self.sim.block_on(async move { clock.sleep(time).await });
+    }
+}
+
+#[test]
+fn crash_five_seconds_after_a_change_it_is_durable_without_any_sync() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let machine = rig.start(true);
+        rig.make(&machine, b"a");
+        rig.sleep(&machine, Duration::from_secs(5));
+        rig.make(&machine, b"too late");
+        let machine = rig.restart();
+        assert_eq!(rig.lookup(&machine, b"a"), Ok(1), "seed {seed}");
+        assert_eq!(rig.lookup(&machine, b"too late"), Err(FsError::NotFound), "seed {seed}: nobody asked for this");
+    }
+}
+
+#[test]
+fn fsync_fails_while_too_few_stores_answer_and_a_later_one_covers_the_change() {
+    let rig = Rig::new(100);
+    let machine = rig.start(true);
+    rig.make(&machine, b"a");
+    rig.stores[..4].iter().for_each(|disk| disk.hang(true));
+    let (client, clock) = (machine.client.clone(), machine.host().clock);
+    let answered = rig.sim.block_on(async move {
+        let handle = client.opendir(&Cred::ROOT, FileId::ROOT).await.expect("opendir");
+        host::timeout(&*clock, Duration::from_secs(600), client.fsync_dir(FileId::ROOT, handle).into_future()).await
+    });
+    assert_eq!(answered.expect("fsync ends"), Err(FsError::Io));
+    rig.stores.iter().for_each(|disk| disk.hang(false));
+    let client = machine.client.clone();
+    let again = rig.sim.block_on(async move { client.sync().await });
+    assert_eq!(again, Ok(()), "what could not become durable was not forgotten");
+    let machine = rig.restart();
+    assert_eq!(rig.lookup(&machine, b"a"), Ok(1));
+}

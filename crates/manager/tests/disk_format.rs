@@ -1,0 +1,53 @@
+//! Holds `docs/disk-format-manager.md` and the code together: the examples of the document are what the program encodes and decodes.
+
+#[path = "../../striped-log/tests/documented/mod.rs"]
+mod documented;
+
+use bytes::Bytes;
+use manager::index_node::{IndexNode, LeafHomes};
+use manager::record::{Directory, RecordKey};
+use types::{BlockAddr, DirectoryShape, Extent, FileId, InodeRecord, Kind, LogId, SegmentId, Time};
+
+const DOCUMENT: &str = include_str!("../../../docs/disk-format-manager.md");
+const BLOCK_SIZE: u32 = 65536;
+
+#[test]
+fn the_directory_of_a_segment_is_as_documented() {
+    let documented = documented::structure(DOCUMENT, "A directory of one record");
+    let mut directory = Directory::default();
+    directory.push(RecordKey::Node(0x403), 512, 190);
+    assert_eq!(directory.encode(), documented);
+    assert_eq!(Directory::decode(&documented), Ok(directory));
+}
+
+#[test]
+fn the_index_node_is_as_documented() {
+    let inode = InodeRecord {
+        id: FileId::new(0x403),
+        kind: Kind::File,
+        mode: 0o640,
+        nlink: 1,
+        uid: 1000,
+        gid: 1001,
+        rdev: 0,
+        size: 65_543,
+        stored_bytes: 65_543,
+        atime: Time { sec: -1, nsec: 999_999_999 },
+        mtime: Time { sec: 2, nsec: 3 },
+        ctime: Time { sec: 4, nsec: 5 },
+        crtime: Time { sec: 6, nsec: 7 },
+        parent: FileId::new(0),
+        shape: DirectoryShape::default(),
+    };
+    let segment = SegmentId { log: LogId::new(1), epoch: 2, seq: 41 };
+    let extent = Extent { first: 0, count: 2, addr: BlockAddr { segment, offset: 65_536, len: 65_543 } };
+    let mut node = IndexNode::new(inode, BLOCK_SIZE);
+    node.xattrs.insert(b"user.a".to_vec(), Bytes::from_static(b"hi"));
+    node.set_blocks(extent, 0);
+
+    let documented = documented::structure(DOCUMENT, "An index node");
+    assert_eq!(node.encode(None), documented);
+    let (read, homes) = IndexNode::decode(&documented, BLOCK_SIZE).expect("documented");
+    assert_eq!((&read.inode, &read.xattrs, homes), (&inode, &node.xattrs, LeafHomes::new()));
+    assert_eq!(read.range(0, u64::MAX).collect::<Vec<_>>(), [extent]);
+}
