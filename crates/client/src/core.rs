@@ -24,6 +24,7 @@ use striped_log::segment::{SegmentBuilder, SegmentDraft};
 use tokio::sync::{Notify, watch};
 use types::token::Mode;
 use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time};
+use vfs::locks::Locks;
 
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
@@ -128,6 +129,8 @@ pub struct Core {
     next_range_from: AtomicU64,
     /// Somebody waits for free space.
     pub(crate) space_wanted: Notify,
+    /// File locks.
+    pub(crate) locks: Locks,
     /// Inodes that managers were asked for.
     pub(crate) inode_fetch_count: AtomicU64,
     /// Reads leave access times alone.
@@ -160,6 +163,7 @@ impl Core {
             apply_wanted: Notify::new(),
             next_range_from: AtomicU64::new(first_turn),
             space_wanted: Notify::new(),
+            locks: Locks::default(),
             inode_fetch_count: AtomicU64::new(0),
             leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),

@@ -5,18 +5,12 @@ use crate::core::Core;
 use crate::namespace::Making;
 use crate::state::{Attempt, Miss, State, Stop};
 use bytes::Bytes;
-use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
     At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
     RenameFlags, Seek, SetAttr, XattrMode,
 };
-use vfs::locks::WaiterId;
-
-/// Futures of callers that wait for a lock.
-pub(crate) type LockWaiters = HashMap<WaiterId, oneshot::Sender<()>>;
 
 impl FileSystem for Client {
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
@@ -184,13 +178,13 @@ impl FileSystem for Client {
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
         let result = self.core.state.lock().handle(id, handle).map(|_| ());
-        self.drop_locks(id, LockSpace::Posix, lock_owner);
+        self.core.locks.release_owner(id, LockSpace::Posix, lock_owner);
         Answer::Now(result)
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
         if let Some(owner) = flock_owner {
-            self.drop_locks(id, LockSpace::Flock, owner);
+            self.core.locks.release_owner(id, LockSpace::Flock, owner);
         }
         let s = &mut *self.core.state.lock();
         let open = s.handle(id, handle).map(|_| ());
@@ -319,76 +313,21 @@ impl FileSystem for Client {
     }
 
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
-        let s = &mut *self.core.state.lock();
-        let open = s.handle(id, handle).map(|_| ());
+        let open = self.core.state.lock().handle(id, handle).map(|_| ());
+        Answer::Now(open.and_then(|()| self.core.locks.test(id, &lock)))
+    }
+
+    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
+        let open = self.core.state.lock().handle(id, handle).map(|open| lock.is_open_to(&open.flags));
         match open {
-            Ok(()) if lock.exclusive.is_none() || lock.start > lock.end => Answer::err(FsError::InvalidArgument),
-            Ok(()) => Answer::ok(s.locks.test(id, &lock)),
+            Ok(true) => self.core.locks.set(id, lock, wait),
+            Ok(false) => Answer::err(FsError::BadHandle),
             Err(e) => Answer::err(e),
         }
     }
 
-    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
-        let (sender, granted) = oneshot::channel();
-        let outcome = {
-            let s = &mut *self.core.state.lock();
-            let allowed = s.handle(id, handle).map(|open| match (lock.space, lock.exclusive) {
-                (LockSpace::Posix, Some(true)) => open.flags.write,
-                (LockSpace::Posix, Some(false)) => open.flags.read,
-                _ => true,
-            });
-            let outcome = match allowed {
-                Ok(true) => s.locks.set(id, &lock, wait),
-                Ok(false) => Err(FsError::BadHandle),
-                Err(e) => Err(e),
-            };
-            if let Ok(Some(waiter)) = outcome.as_ref().map(|o| o.waits) {
-                // Before anybody else can grant it.
-                self.waiters.lock().insert(waiter, sender);
-            }
-            outcome
-        };
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(e) => return Answer::err(e),
-        };
-        self.wake(outcome.woken);
-        let Some(waiter) = outcome.waits else { return Answer::ok(()) };
-        let waiting = WaitingLock { fs: self.clone(), id, waiter, lock, granted: false };
-        Answer::later(async move {
-            let result = granted.await.map_err(|_| FsError::Interrupted);
-            waiting.end(result.is_ok());
-            result
-        })
-    }
-
     fn sync(&self) -> Answer<()> {
         self.core.commit()
-    }
-}
-
-/// A request for a lock that waits; dropped before it is granted, it gives up.
-struct WaitingLock {
-    fs: Client,
-    id: FileId,
-    waiter: WaiterId,
-    lock: FileLock,
-    granted: bool,
-}
-
-impl WaitingLock {
-    fn end(mut self, granted: bool) {
-        self.granted = granted;
-    }
-}
-
-impl Drop for WaitingLock {
-    fn drop(&mut self) {
-        if !self.granted {
-            self.fs.waiters.lock().remove(&self.waiter);
-            let woken = self.fs.core.state.lock().locks.cancel(self.id, self.waiter, &self.lock);
-            self.fs.wake(woken);
-        }
     }
 }
 
@@ -399,23 +338,5 @@ impl Client {
             inode.open_count -= 1;
         }
         s.remove_if_unused(id, self.core.host.clock.now());
-    }
-
-    fn drop_locks(&self, id: FileId, space: LockSpace, owner: u64) {
-        let woken = self.core.state.lock().locks.release_owner(id, space, owner);
-        self.wake(woken);
-    }
-
-    fn wake(&self, woken: Vec<WaiterId>) {
-        if woken.is_empty() {
-            return;
-        }
-        let mut waiters = self.waiters.lock();
-        for waiter in woken {
-            if let Some(sender) = waiters.remove(&waiter) {
-                // A waiter that has just given up cancels its lock itself.
-                let _ = sender.send(());
-            }
-        }
     }
 }

@@ -23,7 +23,6 @@ pub use crate::core::{Config, Managers};
 use crate::core::Core;
 use host::Host;
 use manager::api::ManagerError;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, LogWriter, Stripe};
@@ -36,7 +35,6 @@ const RESERVE_BYTES: u64 = 6 << 20;
 #[derive(Clone)]
 pub struct Client {
     core: Arc<Core>,
-    waiters: Arc<Mutex<filesystem::LockWaiters>>,
 }
 
 /// Counts for `status`.
@@ -69,7 +67,7 @@ impl Client {
         // Small trees need one range of numbers per start: let it be another manager's each time.
         let first_turn = tail.epoch.into();
         let log = LogWriter::new(stripe.clone(), tail);
-        Client { core: Core::new(host, config, managers, stripe, log, last, first_turn), waiters: Arc::default() }
+        Client { core: Core::new(host, config, managers, stripe, log, last, first_turn) }
     }
 
     /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use types::{BlockAddr, FileId, FsError, Kind};
 use vfs::fs::{Handle, OpenFlags};
-use vfs::locks::LockTable;
 
 /// What an attempt needs before it can succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +107,6 @@ pub struct State {
     pub gone: BTreeMap<FileId, u64>,
     /// Fresh index numbers.
     pub numbers: Numbers,
-    /// File locks.
-    pub locks: LockTable,
     /// Seq of the last cut, 0 before the first.
     pub last_cut: u64,
     /// When somebody last asked for an fsync.
@@ -144,7 +141,6 @@ impl State {
             removals: BTreeSet::new(),
             gone: BTreeMap::new(),
             numbers: Numbers::default(),
-            locks: LockTable::default(),
             last_cut,
             synced_at: None,
             applied: last_cut,

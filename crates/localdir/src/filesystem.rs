@@ -650,12 +650,7 @@ impl FileSystem for LocalDir {
     }
 
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
-        let allowed = |flags: &OpenFlags| match (lock.space, lock.exclusive) {
-            (LockSpace::Posix, Some(true)) => flags.write,
-            (LockSpace::Posix, Some(false)) => flags.read,
-            _ => true,
-        };
-        match self.0.open_for(id, handle, allowed) {
+        match self.0.open_for(id, handle, |flags| lock.is_open_to(flags)) {
             Ok(_) => self.0.locks.set(id, lock, wait),
             Err(e) => Answer::err(e),
         }

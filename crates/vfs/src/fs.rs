@@ -217,6 +217,18 @@ pub struct FileLock {
     pub end: u64,
 }
 
+impl FileLock {
+    /// True if a file opened so may be locked so: a byte range is locked for writing by who may write it, and for reading by who
+    /// may read it.
+    pub fn is_open_to(&self, flags: &OpenFlags) -> bool {
+        match (self.space, self.exclusive) {
+            (LockSpace::Posix, Some(true)) => flags.write,
+            (LockSpace::Posix, Some(false)) => flags.read,
+            _ => true,
+        }
+    }
+}
+
 /// A POSIX file system, inode-based. One per mount or upstream; cheap to share.
 ///
 /// Every mutation is *applied* (Ok), *not applied* (Err, unless the error is [`FsError::Io`](types::FsError::Io) or [`FsError::TimedOut`](types::FsError::TimedOut),

@@ -13,14 +13,13 @@ use crate::fs::{
     At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
     RenameFlags, Seek, SetAttr, XattrMode,
 };
-use crate::locks::WaiterId;
+use crate::locks::Locks;
 use crate::tree::{ContentHash, TreeEntry};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use state::{Body, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 use types::{Answer, FileId, FsError, Kind, Time};
 
 /// Where [`MemFs`] takes the time of each change from.
@@ -36,6 +35,7 @@ const FILES_MAX: u64 = 1 << 32;
 #[derive(Clone)]
 pub struct MemFs {
     state: Arc<Mutex<State>>,
+    locks: Locks,
     time: TimeSource,
 }
 
@@ -49,13 +49,14 @@ impl MemFs {
     pub fn with_block_size(time: TimeSource, block_size: u32) -> Self {
         assert!(block_size.is_power_of_two() && block_size >= 4096, "{block_size} is no block size");
         let state = State::new(block_size, time());
-        MemFs { state: Arc::new(Mutex::new(state)), time }
+        MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time }
     }
 
     /// A copy as if after a crash now, with everything durable: no handles, no locks, no files without a name. File
     /// contents are shared until one of the copies writes to them.
     pub fn snapshot(&self) -> MemFs {
-        MemFs { state: Arc::new(Mutex::new(self.state.lock().after_crash())), time: self.time.clone() }
+        let state = self.state.lock().after_crash();
+        MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
     }
 
     /// The whole tree in the order of paths. Reads nothing in the sense of access times.
@@ -90,55 +91,6 @@ impl MemFs {
         let mut state = self.state.lock();
         let now = (self.time)();
         Answer::Now(f(&mut state, now))
-    }
-
-    /// Runs one operation that may let waiting locks in, and tells them once the state is unlocked.
-    fn unlocking(&self, f: impl FnOnce(&mut State) -> Result<Vec<WaiterId>, FsError>) -> Answer<()> {
-        let woken = {
-            let mut state = self.state.lock();
-            f(&mut state).map(|woken| state.granted(woken))
-        };
-        Answer::Now(woken.map(tell))
-    }
-}
-
-/// Tells waiting requests that they were granted. One that gave up meanwhile takes care of its lock when dropped.
-fn tell(granted: Vec<oneshot::Sender<()>>) {
-    for sender in granted {
-        let _ = sender.send(());
-    }
-}
-
-/// A lock request that waits; dropping it before its end gives it up.
-struct Waiting {
-    fs: MemFs,
-    id: FileId,
-    lock: FileLock,
-    waiter: WaiterId,
-    granted: oneshot::Receiver<()>,
-    told: bool,
-}
-
-impl Waiting {
-    async fn until_granted(mut self) -> Result<(), FsError> {
-        // The sender goes away only with the whole file system.
-        (&mut self.granted).await.map_err(|_| FsError::Interrupted)?;
-        self.told = true;
-        Ok(())
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if !self.told {
-            let granted = {
-                let mut state = self.fs.state.lock();
-                state.waiting.remove(&self.waiter);
-                let woken = state.locks.cancel(self.id, self.waiter, &self.lock);
-                state.granted(woken)
-            };
-            tell(granted);
-        }
     }
 }
 
@@ -234,16 +186,20 @@ impl FileSystem for MemFs {
     }
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
-        self.unlocking(|s| {
+        self.at(|s, _| {
             s.handle(id, handle, false)?;
-            Ok(s.locks.release_owner(id, LockSpace::Posix, lock_owner))
+            self.locks.release_owner(id, LockSpace::Posix, lock_owner);
+            Ok(())
         })
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
-        self.unlocking(|s| {
+        self.at(|s, _| {
             s.close(id, handle, false)?;
-            Ok(flock_owner.map_or_else(Vec::new, |owner| s.locks.release_owner(id, LockSpace::Flock, owner)))
+            if let Some(owner) = flock_owner {
+                self.locks.release_owner(id, LockSpace::Flock, owner);
+            }
+            Ok(())
         })
     }
 
@@ -304,38 +260,16 @@ impl FileSystem for MemFs {
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
         self.at(|s, _| {
             s.handle(id, handle, false)?;
-            if lock.exclusive.is_none() || lock.start > lock.end {
-                return Err(FsError::InvalidArgument);
-            }
-            Ok(s.locks.test(id, &lock))
+            self.locks.test(id, &lock)
         })
     }
 
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
-        let mut state = self.state.lock();
-        let outcome = state.handle(id, handle, false).and_then(|open| {
-            let allowed = match (lock.space, lock.exclusive) {
-                (LockSpace::Posix, Some(true)) => open.flags.write,
-                (LockSpace::Posix, Some(false)) => open.flags.read,
-                _ => true,
-            };
-            if allowed { state.locks.set(id, &lock, wait) } else { Err(FsError::BadHandle) }
-        });
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(e) => return Answer::err(e),
-        };
-        let granted = state.granted(outcome.woken);
-        let waits = outcome.waits.map(|waiter| {
-            let (sender, granted) = oneshot::channel();
-            state.waiting.insert(waiter, sender);
-            Waiting { fs: self.clone(), id, lock, waiter, granted, told: false }
-        });
-        drop(state);
-        tell(granted);
-        match waits {
-            None => Answer::ok(()),
-            Some(waiting) => Answer::later(waiting.until_granted()),
+        let open = self.state.lock().handle(id, handle, false).map(|open| lock.is_open_to(&open.flags));
+        match open {
+            Ok(true) => self.locks.set(id, lock, wait),
+            Ok(false) => Answer::err(FsError::BadHandle),
+            Err(e) => Answer::err(e),
         }
     }
 

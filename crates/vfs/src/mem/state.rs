@@ -3,12 +3,10 @@
 use super::blocks::Blocks;
 use crate::acl;
 use crate::fs::{Cred, Entry, Handle, NAME_LEN_MAX, OpenFlags};
-use crate::locks::{LockTable, WaiterId};
 use crate::perm::{self, Subject};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use types::{Attr, FileId, FsError, Kind, Time};
 
 /// Cookies of `.` and `..`; entries come after.
@@ -147,9 +145,6 @@ pub(super) struct State {
     pub(super) last_id: u64,
     pub(super) handles: BTreeMap<Handle, Open>,
     pub(super) last_handle: u64,
-    pub(super) locks: LockTable,
-    /// Who is told when its lock is granted.
-    pub(super) waiting: BTreeMap<WaiterId, oneshot::Sender<()>>,
 }
 
 impl State {
@@ -161,8 +156,6 @@ impl State {
             last_id: FileId::ROOT.raw(),
             handles: BTreeMap::new(),
             last_handle: 0,
-            locks: LockTable::default(),
-            waiting: BTreeMap::new(),
         };
         let root = state.new_node(FileId::ROOT, Body::Directory(Directory::new(FileId::ROOT)), Kind::Directory, now);
         state.nodes.insert(FileId::ROOT, root);
@@ -180,8 +173,6 @@ impl State {
             last_id: self.last_id,
             handles: BTreeMap::new(),
             last_handle: self.last_handle,
-            locks: LockTable::default(),
-            waiting: BTreeMap::new(),
         }
     }
 
@@ -277,11 +268,6 @@ impl State {
         if self.nodes.get(&id).is_some_and(|n| n.fixed.nlink == 0 && n.opens == 0) {
             self.nodes.remove(&id);
         }
-    }
-
-    /// The senders to tell, once the state is unlocked again, that these got their locks.
-    pub(super) fn granted(&mut self, woken: Vec<WaiterId>) -> Vec<oneshot::Sender<()>> {
-        woken.iter().filter_map(|w| self.waiting.remove(w)).collect()
     }
 }
 
