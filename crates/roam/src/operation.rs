@@ -1,0 +1,200 @@
+//! What a client that roams has done and its home has not heard of yet (design, section 4.4). Pure.
+//!
+//! Files are named by the client's ids: one that was made here has no other name before the home has made it too. The bytes of a
+//! [`Store`](Operation::Store) are not in the log; they are the cache's when it is sent.
+
+use crate::ranges::Ranges;
+use types::{FileId, Kind, Time};
+
+/// A directory and a name in it.
+pub type Place = (FileId, Vec<u8>);
+
+/// What a new file is like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// Its kind.
+    pub kind: Kind,
+    /// Lower twelve bits, after the umask.
+    pub mode: u32,
+    /// Device number, for devices.
+    pub rdev: u64,
+    /// Where it points, for symlinks.
+    pub target: Vec<u8>,
+}
+
+/// Attributes that were set; `None` where nothing was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attributes {
+    /// Lower twelve bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Access time.
+    pub atime: Option<Time>,
+    /// Modification time.
+    pub mtime: Option<Time>,
+}
+
+impl Attributes {
+    /// What both together set.
+    pub fn then(self, later: Attributes) -> Attributes {
+        Attributes {
+            mode: later.mode.or(self.mode),
+            uid: later.uid.or(self.uid),
+            gid: later.gid.or(self.gid),
+            atime: later.atime.or(self.atime),
+            mtime: later.mtime.or(self.mtime),
+        }
+    }
+}
+
+/// Changed contents of a file: it was cut to `cut` bytes, then given `size`, and then `ranges` were written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The shortest that it was; at most `size`.
+    pub cut: u64,
+    /// How long it is now.
+    pub size: u64,
+    /// What was written, below `size`.
+    pub ranges: Ranges,
+}
+
+impl Change {
+    /// What both together come to.
+    pub fn then(mut self, later: Change) -> Change {
+        // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as well.
+        self.ranges.cut(later.cut);
+        self.ranges.add_all(&later.ranges);
+        Change { cut: self.cut.min(later.cut), size: later.size, ranges: self.ranges }
+    }
+}
+
+/// One operation on the client's files. What must be true for it to be done at home: the places are as it says, and what it changes or removes
+/// has the version that the client knew.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// A file, directory, symlink or node was made at a free place.
+    Make {
+        /// Where.
+        at: Place,
+        /// Its id here.
+        file: FileId,
+        /// What it is like.
+        made: Made,
+    },
+    /// A file got another name at a free place.
+    Link {
+        /// The file.
+        file: FileId,
+        /// Where.
+        at: Place,
+    },
+    /// A name was removed.
+    Remove {
+        /// Where.
+        at: Place,
+        /// What was there.
+        file: FileId,
+        /// It was its last name, or it is a directory.
+        last: bool,
+    },
+    /// A name was moved.
+    Rename {
+        /// What was moved.
+        file: FileId,
+        /// From where.
+        from: Place,
+        /// To where.
+        to: Place,
+        /// What was there, and whether this was its last name, or it is a directory.
+        replaced: Option<(FileId, bool)>,
+    },
+    /// Two names were exchanged.
+    Exchange {
+        /// What was at the first place.
+        file: FileId,
+        /// The first place.
+        from: Place,
+        /// What was at the second.
+        other: FileId,
+        /// The second place.
+        to: Place,
+    },
+    /// Attributes were set.
+    Set {
+        /// The file.
+        file: FileId,
+        /// Which.
+        attributes: Attributes,
+    },
+    /// An extended attribute was set or removed.
+    SetXattr {
+        /// The file.
+        file: FileId,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its value; `None`: it was removed.
+        value: Option<Vec<u8>>,
+    },
+    /// Contents were changed.
+    Store {
+        /// The file.
+        file: FileId,
+        /// How.
+        change: Change,
+    },
+}
+
+impl Operation {
+    /// The file that it is about; of an exchange the first.
+    pub fn file(&self) -> FileId {
+        match self {
+            Operation::Make { file, .. }
+            | Operation::Link { file, .. }
+            | Operation::Remove { file, .. }
+            | Operation::Rename { file, .. }
+            | Operation::Exchange { file, .. }
+            | Operation::Set { file, .. }
+            | Operation::SetXattr { file, .. }
+            | Operation::Store { file, .. } => *file,
+        }
+    }
+
+    /// Places that it changes.
+    pub fn places(&self) -> Vec<&Place> {
+        match self {
+            Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
+            Operation::Rename { from, to, .. } | Operation::Exchange { from, to, .. } => vec![from, to],
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => Vec::new(),
+        }
+    }
+
+    /// All files that it names in any part.
+    pub fn files(&self) -> Vec<FileId> {
+        let mut files = vec![self.file()];
+        files.extend(self.places().into_iter().map(|(parent, _)| *parent));
+        match self {
+            Operation::Rename { replaced: Some((file, _)), .. } | Operation::Exchange { other: file, .. } => {
+                files.push(*file);
+            }
+            _ => {}
+        }
+        files
+    }
+
+    /// Bytes that it takes to tell, roughly.
+    pub fn cost(&self) -> u64 {
+        const HEADER: u64 = 32;
+        let names: usize = self.places().into_iter().map(|(_, name)| name.len() + 8).sum();
+        HEADER
+            + names as u64
+            + match self {
+                Operation::Store { change, .. } => change.ranges.len(),
+                Operation::SetXattr { name, value, .. } => (name.len() + value.as_ref().map_or(0, Vec::len)) as u64,
+                Operation::Make { made, .. } => made.target.len() as u64,
+                _ => 0,
+            }
+    }
+}

@@ -1,0 +1,277 @@
+//! The operation log and its optimizer (Huston and Honeyman, section 3; design, section 4.4). Pure.
+//!
+//! Operations are sent home in their order, from the front. Whatever has no effect in the end is taken out while it waits: files that were
+//! made and removed, contents and attributes that were overwritten, names that were only passed through. An operation that is
+//! [pinned](OpLog::pin), because it may have reached the home, stays as it is, and so does whatever depends on it.
+//!
+//! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
+//! cannot be done, if that is so for the whole.
+
+use crate::operation::{Operation, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::{FileId, Kind};
+
+/// Most operations that a name is moved past.
+const FOLDED_OVER_MAX: u64 = 1000;
+
+/// What the optimizer has saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Saved {
+    /// Operations that were logged.
+    pub logged: u64,
+    /// Of them: operations that need not be sent.
+    pub operations: u64,
+    /// What these would have taken to tell, in bytes.
+    pub bytes: u64,
+}
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpLog {
+    operations: BTreeMap<u64, Operation>,
+    /// Operations that name a file in any part.
+    by_file: HashMap<FileId, BTreeSet<u64>>,
+    /// Operations that change a place.
+    by_place: HashMap<Place, BTreeSet<u64>>,
+    /// Operations up to here may have reached the home.
+    pinned: u64,
+    last: u64,
+    /// Of all that wait.
+    cost: u64,
+    saved: Saved,
+}
+
+impl OpLog {
+    /// Adds an operation and takes out what it makes useless. Returns its number, though it may be gone or have become part of another.
+    pub fn append(&mut self, operation: Operation) -> u64 {
+        self.last += 1;
+        self.saved.logged += 1;
+        let before = self.cost + operation.cost();
+        let count = self.operations.len() + 1;
+        let seq = self.last;
+        match operation {
+            Operation::Store { file, change } => match self.last_about(file) {
+                Some((at, Operation::Store { change: earlier, .. })) => {
+                    let change = earlier.clone().then(change);
+                    self.replace(at, Operation::Store { file, change });
+                }
+                _ => self.insert(seq, Operation::Store { file, change }),
+            },
+            Operation::Set { file, attributes } => match self.last_about(file) {
+                Some((at, Operation::Set { attributes: earlier, .. })) => {
+                    let attributes = earlier.then(attributes);
+                    self.replace(at, Operation::Set { file, attributes });
+                }
+                _ => self.insert(seq, Operation::Set { file, attributes }),
+            },
+            Operation::SetXattr { file, name, value } => match self.last_about(file) {
+                Some((at, Operation::SetXattr { name: earlier, .. })) if *earlier == name => {
+                    self.replace(at, Operation::SetXattr { file, name, value });
+                }
+                _ => self.insert(seq, Operation::SetXattr { file, name, value }),
+            },
+            Operation::Remove { file, last: true, .. } => {
+                self.insert(seq, operation);
+                self.cancel(file, seq);
+            }
+            Operation::Rename { file, ref to, replaced, .. } => {
+                let to = to.clone();
+                self.insert(seq, operation);
+                if let Some((gone, true)) = replaced {
+                    self.cancel_replaced(gone, seq, &to);
+                }
+                self.fold(file, seq);
+            }
+            other => self.insert(seq, other),
+        }
+        self.saved.operations += (count - self.operations.len()) as u64;
+        self.saved.bytes += before.saturating_sub(self.cost);
+        seq
+    }
+
+    /// The first operations, in order, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Operation)> {
+        self.operations.iter().map(|(seq, operation)| (*seq, operation))
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// True if the home has heard of everything.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// What the optimizer has saved so far.
+    pub fn saved(&self) -> Saved {
+        self.saved
+    }
+
+    /// Operations up to this one are on their way: they stay as they are.
+    pub fn pin(&mut self, through: u64) {
+        self.pinned = self.pinned.max(through);
+    }
+
+    /// The home has answered an operation.
+    pub fn remove(&mut self, seq: u64) -> Option<Operation> {
+        let operation = self.operations.remove(&seq)?;
+        self.cost -= operation.cost();
+        for file in operation.files() {
+            forget(&mut self.by_file, &file, seq);
+        }
+        for place in operation.places() {
+            forget(&mut self.by_place, place, seq);
+        }
+        Some(operation)
+    }
+
+    /// True if some operation that waits names the file.
+    pub fn names(&self, file: FileId) -> bool {
+        self.by_file.contains_key(&file)
+    }
+
+    /// Bytes that it takes to tell all that waits, roughly.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    fn insert(&mut self, seq: u64, operation: Operation) {
+        for file in operation.files() {
+            self.by_file.entry(file).or_default().insert(seq);
+        }
+        for place in operation.places() {
+            self.by_place.entry(place.clone()).or_default().insert(seq);
+        }
+        self.cost += operation.cost();
+        self.operations.insert(seq, operation);
+    }
+
+    fn replace(&mut self, seq: u64, operation: Operation) {
+        self.remove(seq);
+        self.insert(seq, operation);
+    }
+
+    /// Operations that wait, are not pinned, and name the file; none if a pinned one does too.
+    fn free_about(&self, file: FileId) -> Option<Vec<u64>> {
+        let all = self.by_file.get(&file)?;
+        let is_free = all.first().is_some_and(|seq| *seq > self.pinned);
+        is_free.then(|| all.iter().copied().collect())
+    }
+
+    /// The newest operation about the file itself, if it may still be changed.
+    fn last_about(&self, file: FileId) -> Option<(u64, &Operation)> {
+        let seqs = self.by_file.get(&file)?.iter().rev();
+        let (seq, operation) = seqs
+            .filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
+            .find(|(_, o)| o.file() == file || matches!(o, Operation::Exchange { other, .. } if *other == file))?;
+        (seq > self.pinned).then_some((seq, operation))
+    }
+
+    /// All that is waiting about a file, from its making on, if nothing else depends on any of it. `end` is the operation that ended it.
+    fn life_of(&self, file: FileId, end: u64) -> Option<Vec<u64>> {
+        let all = self.free_about(file)?;
+        let is_own = |seq: &u64| match self.operations.get(seq) {
+            Some(Operation::Exchange { .. }) | None => false,
+            Some(operation) => *seq == end || operation.file() == file,
+        };
+        let made =
+            matches!(self.operations.get(all.first()?), Some(Operation::Make { file: made, .. }) if *made == file);
+        (made && all.iter().all(is_own)).then_some(all)
+    }
+
+    /// A file's last name was removed at `end`. If it was made here, it was never there.
+    fn cancel(&mut self, file: FileId, end: u64) {
+        let Some(life) = self.life_of(file, end) else { return };
+        for seq in life {
+            // What it replaced has gone, though.
+            if let Some(Operation::Rename { to, replaced: Some((gone, last)), .. }) = self.remove(seq) {
+                self.insert(seq, Operation::Remove { at: to, file: gone, last });
+            }
+        }
+    }
+
+    /// A file lost its last name to another that was moved to `place` at `end`. If it was made here, it was never there, and what it
+    /// had itself replaced at that place has been replaced by the other.
+    fn cancel_replaced(&mut self, gone: FileId, end: u64, place: &Place) {
+        let Some(life) = self.life_of(gone, end) else { return };
+        // The last thing that happened at the place, before the end, must be that it came there.
+        let came = self.by_place.get(place).and_then(|all| all.range(..end).next_back().copied());
+        let mut inherited = None;
+        for seq in life.into_iter().filter(|seq| *seq != end) {
+            if let Some(Operation::Rename { to, replaced: Some((older, last)), .. }) = self.remove(seq) {
+                if Some(seq) == came && to == *place {
+                    inherited = Some((older, last));
+                } else {
+                    self.insert(seq, Operation::Remove { at: to, file: older, last });
+                }
+            }
+        }
+        if let Some(Operation::Rename { file, from, to, .. }) = self.operations.get(&end).cloned() {
+            self.replace(end, Operation::Rename { file, from, to, replaced: inherited });
+        }
+    }
+
+    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it went straight to where it is now.
+    fn fold(&mut self, file: FileId, seq: u64) {
+        let Some(Operation::Rename { from, to, replaced: None, .. }) = self.operations.get(&seq).cloned() else {
+            return;
+        };
+        let Some(came) = self.by_place.get(&from).and_then(|all| all.range(..seq).next_back().copied()) else { return };
+        if came <= self.pinned {
+            return;
+        }
+        if seq - came > FOLDED_OVER_MAX || !self.may_pass(file, &to, came, seq) {
+            return;
+        }
+        let folded = match self.operations.get(&came) {
+            Some(Operation::Make { at, file: made, made: how }) if *made == file && *at == from => {
+                Operation::Make { at: to, file, made: how.clone() }
+            }
+            Some(Operation::Rename { file: moved, from: origin, to: at, replaced: None })
+                if *moved == file && *at == from =>
+            {
+                if *origin == to {
+                    self.remove(seq);
+                    self.remove(came);
+                    return;
+                }
+                Operation::Rename { file, from: origin.clone(), to, replaced: None }
+            }
+            _ => return,
+        };
+        self.remove(seq);
+        self.replace(came, folded);
+    }
+
+    /// True if a file can go to `to` already at `came` rather than at `seq`: nobody used that place meanwhile, its directory was there
+    /// as it is now, and the file, if it is a directory, does not get below itself.
+    fn may_pass(&self, file: FileId, to: &Place, came: u64, seq: u64) -> bool {
+        let is_plain =
+            matches!(self.operations.get(&came), Some(Operation::Make { made, .. }) if made.kind != Kind::Directory);
+        let mut between = self.operations.range(came + 1..seq).map(|(_, operation)| operation);
+        between.all(|operation| {
+            let moved = match operation {
+                Operation::Make { file, .. } | Operation::Rename { file, .. } => vec![*file],
+                Operation::Exchange { file, other, .. } => vec![*file, *other],
+                _ => Vec::new(),
+            };
+            let makes = matches!(operation, Operation::Make { .. });
+            let may_turn = !is_plain && !makes && moved.iter().any(|moved| *moved != file);
+            !operation.places().contains(&to) && !moved.contains(&to.0) && !may_turn
+        })
+    }
+}
+
+fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<u64>>, key: &K, seq: u64) {
+    if let Some(seqs) = index.get_mut(key) {
+        seqs.remove(&seq);
+        if seqs.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
