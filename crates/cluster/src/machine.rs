@@ -28,6 +28,8 @@ pub use manager::api::INDEX_RANGE_LEN;
 /// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
 /// while the mount is there.
 const LEASE: Duration = Duration::from_secs(3600);
+/// The client's inodes may take one in so many bytes of all caches, and those of all managers as much.
+const INODE_SHARE: u64 = 8;
 /// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for bounding their number.
 const INODE_MEMORY_BYTES: u64 = 2048;
 /// Inodes that one operation may need at a time, amply.
@@ -65,7 +67,7 @@ impl Create {
 /// How a machine runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Bound of the data cache in bytes.
+    /// Bound of all caches in bytes.
     pub cache_bytes: u64,
     /// Mode of a new root directory.
     pub root_mode: u32,
@@ -234,7 +236,8 @@ impl Machine {
         let began = host.clock.now();
         let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
-        let inode_count_max = (run.cache_bytes / 8 / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
+        let inode_bytes = run.cache_bytes / INODE_SHARE;
+        let inode_count_max = (inode_bytes / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
         let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await?;
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let mut managers = Vec::new();
@@ -259,7 +262,8 @@ impl Machine {
         let client_config = client::Config {
             id: ClientId::new(1),
             block_size: config.block_size,
-            cache_bytes: run.cache_bytes,
+            // The client has inodes in memory, and so have the managers.
+            cache_bytes: run.cache_bytes - 2 * inode_bytes,
             inode_count_max,
             lease: LEASE,
             limit_bytes: room::admitted_bytes(&config, &stripe, 0),

@@ -164,7 +164,7 @@ pub struct Up {
     /// Bytes each store may use (at creation) [default: its share of what the disk has free].
     #[arg(long)]
     pub store_size: Option<String>,
-    /// Bound of the data cache in memory [default: 512MiB].
+    /// Bound of the caches in memory: data, three quarters of it, and inodes [default: 512MiB].
     #[arg(long)]
     pub cache_size: Option<String>,
     /// Let other users in, with the permissions that files and directories give them.

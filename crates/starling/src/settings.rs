@@ -57,7 +57,7 @@ pub struct Settings {
     pub geometry: Geometry,
     /// The folder with keys.
     pub keys: Option<PathBuf>,
-    /// Bound of the data cache.
+    /// Bound of the caches.
     pub cache_bytes: u64,
     /// Let other users in.
     pub allow_other: bool,

@@ -208,12 +208,12 @@ mod tests {
     fn parity_is_counted_through_every_change() {
         let mut index = index_of(&[
             (segment(1, 1, 4), 0, 0),
-            (segment(1, 1, 4), 4, 0),
-            (segment(1, 1, 5), 4, 0),
-            (segment(2, 1, 5), 4, 0),
+            (segment(1, 1, 4), 1, 0),
+            (segment(1, 1, 5), 1, 0),
+            (segment(2, 1, 5), 1, 0),
         ]);
         let parity = index.iter().next_back().map(|(key, held)| (*key, held.clone())).unwrap();
-        assert_eq!(parity.1.header.k(), 4);
+        assert_eq!(parity.1.header.k(), 1);
         assert_eq!((index.parity_bytes(), recounted(&index)), (3 * 4096, 3 * 4096));
         index.insert(parity.0, Held { place: Extent { start: 9, len: 2 }, ..parity.1 });
         assert_eq!((index.parity_bytes(), recounted(&index)), (4 * 4096, 4 * 4096));
