@@ -156,6 +156,8 @@ impl Files {
                 "place of its newest state: the files were exchanged",
             )));
         }
+        // First what was found, then what goes over the state before it.
+        pair.write_heads(at, head.encode()).await?;
         let mut files = Files { pair, fs: head.fs, sequence: head.sequence, failed: false };
         files.write(&image).await?;
         Ok(Some((files, image)))

@@ -8,7 +8,8 @@
 //! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`host::checkpoint_pair`]), `NAME-log` has the records since the newest one.
 //!
 //! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
-//! syncs (nothing more is accepted until it is opened again), a full disk. Rot is noticed, and said, rather than read as an earlier state.
+//! syncs (nothing more is accepted until it is opened again), a full disk. Rot is noticed, and said, rather than read as an earlier state; but
+//! in the last group of records it cannot be told from a write that a crash has torn.
 
 pub mod format;
 
@@ -85,6 +86,8 @@ struct Files {
     log: Arc<dyn File>,
     owner: [u8; 4],
     sequence: u64,
+    /// The newest snapshot's head as it was read, and in which file: it need not be on the disk.
+    unsettled: Option<(usize, Head)>,
 }
 
 type Done = oneshot::Sender<Result<(), AppendError>>;
@@ -106,9 +109,18 @@ struct Shared {
     wake: Notify,
 }
 
-/// See the crate's header. Clones are the same log.
+/// See the crate's header. Clones are the same log; with the last of them the writer ends, after what was appended.
 #[derive(Clone)]
-pub struct RecordLog(Arc<Shared>);
+pub struct RecordLog(Arc<Handle>);
+
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.queue.lock().closed = true;
+        self.0.wake.notify_one();
+    }
+}
 
 /// Opens the log NAME in a folder and reads what is there. Nothing is changed until [`Found::start`].
 pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, OpenError> {
@@ -125,12 +137,15 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
             Ok(_) | Err(_) => {}
         }
     }
-    let files = |sequence| Files { pair: pair.clone(), log: log.clone(), owner, sequence };
+    let files = |newest: Option<(usize, Head)>| {
+        let sequence = newest.map_or(0, |(_, head)| head.sequence);
+        Files { pair: pair.clone(), log: log.clone(), owner, sequence, unsettled: newest }
+    };
     let len = log.len().await?;
     let Some((at, head)) = newest else {
         // The first snapshot precedes the first record.
         return match len {
-            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(0) }),
+            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(None) }),
             _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
         };
     };
@@ -145,12 +160,13 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     }
     let bytes = log.read_at(0, len as usize).await?;
     let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
-    Ok(Found { snapshot: Some(body), records, files: files(head.sequence) })
+    Ok(Found { snapshot: Some(body), records, files: files(newest) })
 }
 
 impl Found {
-    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. Nothing builds on what
-    /// was only read: after a crash, that need not be on the disk.
+    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. What was only read need not be on
+    /// the disk after a crash, so the heads of the newest snapshot, whose body once was, are written again before the older one is
+    /// written over.
     pub async fn start(
         self,
         host: &Host,
@@ -168,9 +184,12 @@ impl Found {
             allocated: 0,
             log_len_max: LOG_LEN_MIN,
         };
+        if let Some((at, head)) = writer.files.unsettled.take() {
+            writer.files.pair.write_heads(at, head.encode()).await.map_err(|error| failed(&error))?;
+        }
         writer.snapshot(&mut VecDeque::new()).await?;
         tasks.spawn(Box::pin(writer.run()));
-        Ok(RecordLog(shared))
+        Ok(RecordLog(Arc::new(Handle(shared))))
     }
 }
 
@@ -183,13 +202,13 @@ impl RecordLog {
         }
         let (done, answer) = oneshot::channel();
         {
-            let mut queue = self.0.queue.lock();
+            let mut queue = self.0.0.queue.lock();
             if queue.closed {
                 return Box::pin(std::future::ready(Err(AppendError::Closed)));
             }
             queue.waiting.push_back(Waiting { record, done });
         }
-        self.0.wake.notify_one();
+        self.0.0.wake.notify_one();
         Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
     }
 
@@ -197,24 +216,14 @@ impl RecordLog {
     pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
         let (done, answer) = oneshot::channel();
         {
-            let mut queue = self.0.queue.lock();
+            let mut queue = self.0.0.queue.lock();
             if queue.closed {
                 return Box::pin(std::future::ready(Err(AppendError::Closed)));
             }
             queue.closing.push(done);
         }
-        self.0.wake.notify_one();
+        self.0.0.wake.notify_one();
         Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
-    }
-}
-
-impl Drop for RecordLog {
-    fn drop(&mut self) {
-        // The writer has the other one.
-        if Arc::strong_count(&self.0) <= 2 {
-            self.0.queue.lock().closed = true;
-            self.0.wake.notify_one();
-        }
     }
 }
 
@@ -240,11 +249,13 @@ impl Writer {
                 if !group.is_empty()
                     && let Err(error) = self.commit(&mut group).await
                 {
-                    return self.fail(group, &error);
+                    tracing::error!(%error, "the log takes no more until it is opened again");
+                    return self.end(group, error);
                 }
                 if !closing.is_empty() {
-                    let last = self.snapshot(&mut VecDeque::new()).await;
-                    self.shared.queue.lock().closed = true;
+                    let mut late = VecDeque::new();
+                    let last = self.snapshot(&mut late).await;
+                    self.end(late, last.clone().err().unwrap_or(AppendError::Closed));
                     closing.into_iter().for_each(|done| drop(done.send(last.clone())));
                     return;
                 }
@@ -321,10 +332,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Accepts nothing more. What was being written is unknown, what only waited is not there.
-    fn fail(self, group: VecDeque<Waiting>, error: &AppendError) {
-        tracing::error!(%error, "the log takes no more until it is opened again");
-        group.into_iter().for_each(|waiting| drop(waiting.done.send(Err(error.clone()))));
+    /// Accepts nothing more. What was being written ends as said, what only waited is not there.
+    fn end(&self, group: VecDeque<Waiting>, how: AppendError) {
+        group.into_iter().for_each(|waiting| drop(waiting.done.send(Err(how.clone()))));
         let queue = &mut *self.shared.queue.lock();
         queue.closed = true;
         queue.waiting.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Closed))));
