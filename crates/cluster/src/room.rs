@@ -87,7 +87,8 @@ mod tests {
         let status = StoreStatus {
             id: StoreId::new(id),
             capacity_bytes: 10 * GIB,
-            allocated_bytes: used * GIB,
+            // And what a store keeps for itself.
+            allocated_bytes: used * GIB + 2 * u64::from(storage::footprint(1 << 20)),
             used_bytes: used * GIB,
             parity_bytes: 0,
             fragment_count: 1,

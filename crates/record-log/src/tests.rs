@@ -21,7 +21,8 @@ fn number(bytes: &[u8]) -> u64 {
 async fn start(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
     let found = open(disk.as_ref(), "log", OWNER).await?;
     let snapshot = found.snapshot.clone().unwrap_or_default();
-    let numbers: Vec<u64> = snapshot.chunks_exact(8).skip(1).chain(found.records.iter().map(|r| &r[..])).map(number).collect();
+    let numbers: Vec<u64> =
+        snapshot.chunks_exact(8).skip(1).chain(found.records.iter().map(|r| &r[..])).map(number).collect();
     let numbers = Arc::new(Mutex::new(numbers));
     let state = numbers.clone();
     let source: Source = Arc::new(move |cut| {

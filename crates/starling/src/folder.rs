@@ -13,9 +13,10 @@ use host::real::RealDisk;
 use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::tcp::{Address, Remote};
@@ -60,8 +61,12 @@ impl Made {
     fn folder(&mut self, path: &Path) -> std::io::Result<()> {
         let missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.is_dir()).collect();
         for path in missing.into_iter().rev() {
-            std::fs::create_dir(path)?;
-            self.0.push(path.to_owned());
+            match std::fs::create_dir(path) {
+                Ok(()) => self.0.push(path.to_owned()),
+                // Somebody else has, or it is a way round to one that was just made.
+                Err(_) if path.is_dir() => {}
+                Err(e) => return Err(e),
+            }
         }
         Ok(())
     }
@@ -117,20 +122,28 @@ impl Folder {
             }
         }
         let lock_path = path.join("lock");
-        if !lock_path.exists() {
-            made.0.push(lock_path.clone());
-        }
-        let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
-        let mut lock = lock.map_err(|e| usage(format!("{}: {e}", lock_path.display())))?;
-        // SAFETY: flock takes a descriptor that is open, and nothing else.
-        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let mut pid = String::new();
-            let _ = lock.read_to_string(&mut pid);
-            return Err(usage(format!(
-                "{shown} is in use by process {}: use that mount, or end it with `starling down`",
-                pid.trim()
-            )));
-        }
+        let mut lock = loop {
+            let is_new = !lock_path.exists();
+            let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
+            let mut lock = lock.map_err(|e| usage(format!("{}: {e}", lock_path.display())))?;
+            // SAFETY: flock takes a descriptor that is open, and nothing else.
+            if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+                let mut pid = String::new();
+                let _ = lock.read_to_string(&mut pid);
+                return Err(usage(format!(
+                    "{shown} is in use by process {}: use that mount, or end it with `starling down`",
+                    pid.trim()
+                )));
+            }
+            // Whoever had it may have taken away, with all that it had made, the very file that is locked now.
+            let number = |meta: Metadata| (meta.dev(), meta.ino());
+            if std::fs::metadata(&lock_path).map(number).ok() == lock.metadata().map(number).ok() {
+                if is_new {
+                    made.0.push(lock_path.clone());
+                }
+                break lock;
+            }
+        };
         lock.set_len(0).context("lock file")?;
         lock.rewind().context("lock file")?;
         writeln!(lock, "{}", std::process::id()).context("lock file")?;
@@ -252,6 +265,9 @@ impl Folder {
             self.made.borrow_mut().folder(&path)?;
             RealDisk::open(&path)
         };
-        Ok(open().map_err(|e| usage(format!("consensus folder {}: {e}", path.display())))?)
+        let disk = open().map_err(|e| usage(format!("consensus folder {}: {e}", path.display())))?;
+        let busy = |_| usage(format!("consensus folder {} is in use by another process", path.display()));
+        disk.lock().map_err(busy)?;
+        Ok(disk)
     }
 }

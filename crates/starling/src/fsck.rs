@@ -33,8 +33,10 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let consensus = maps_json(&machine.maps.status());
     // What was found is told whatever comes of closing stores that are damaged.
     let shown = report.context("check").and_then(|report| show(&report, &consensus, &away, as_json).map(|()| report));
-    machine.stop().await.context("close the stores")?;
-    Ok(if shown?.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let stopped = machine.stop().await.context("close the stores");
+    let report = shown?;
+    stopped?;
+    Ok(if report.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// An error of starting: either this cannot be checked as it was asked, or damage is so great that there is nothing to walk.

@@ -9,7 +9,7 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, INDEX_RANGE_LEN, Machine, Run, StartError};
 use host::Host;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,13 +110,21 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     Ok((machine, stores.places))
 }
 
+/// A path without links, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => resolved(parent).join(name),
+        _ => path.to_path_buf(),
+    })
+}
+
 /// Refuses a mount point that would hide a folder with data, or lie in it.
 fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
-    let absolute = |path: &Path| match path.canonicalize() {
-        Ok(path) => Ok(path),
-        Err(_) => std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display()))),
+    let whole = |path: &Path| {
+        let absolute = std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
+        Ok::<_, anyhow::Error>(resolved(&absolute))
     };
-    let (mountpoint, data) = (absolute(mountpoint)?, absolute(data)?);
+    let (mountpoint, data) = (whole(mountpoint)?, whole(data)?);
     if mountpoint.starts_with(&data) || data.starts_with(&mountpoint) {
         let (mountpoint, data) = (mountpoint.display(), data.display());
         return Err(usage(format!("{mountpoint} would hide {data} or lie in it: choose folders beside each other")));

@@ -70,11 +70,13 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
     let (mountpoint, data) = (dir.path().join("mnt"), dir.path().join("data"));
     let file = dir.path().join("file");
     fs::write(&file, "").expect("write");
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).expect("symlink");
     for (mountpoint, word) in [
         (dir.path().join("not/there"), "mkdir -p"),
         (file, "not a directory"),
         (data.join("mnt"), "beside each other"),
         (dir.path().join("elsewhere/s1/mnt"), "mkdir -p"),
+        (dir.path().join("link/data/mnt"), "beside each other"),
         (dir.path().to_path_buf(), "beside each other"),
     ] {
         for flags in [&[][..], &["--background"]] {

@@ -1,6 +1,8 @@
 //! The interface to a storage server, the same in one process, over a network and in the simulated world.
 
 pub use crate::checkpoint::Identity;
+use crate::commit::KEEP_PAGES;
+use crate::space::PAGE;
 use bytes::Bytes;
 use host::DiskSpace;
 use std::io;
@@ -63,7 +65,7 @@ pub struct StoreStatus {
     pub id: StoreId,
     /// Bytes it may use for fragments, if its disk has room for them.
     pub capacity_bytes: u64,
-    /// Of them: bytes for which it has taken room on its disk.
+    /// Bytes for which it has taken room on its disk, those that it keeps for itself among them.
     pub allocated_bytes: u64,
     /// Bytes taken by live fragments, headers and rounding included.
     pub used_bytes: u64,
@@ -73,14 +75,15 @@ pub struct StoreStatus {
     pub fragment_count: u64,
     /// False after a failed write or sync: it still reads, but takes no puts until restarted.
     pub writable: bool,
-    /// The disk that it is on.
+    /// The disk that it is on, with what it lets the store have.
     pub disk: DiskSpace,
 }
 
 impl StoreStatus {
     /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its disk has free among them.
     pub fn attainable_bytes(&self, sharer_count: u64) -> u64 {
-        self.capacity_bytes.min(self.allocated_bytes + self.disk.free_bytes / sharer_count.max(1))
+        let on_disk = self.allocated_bytes.saturating_add(self.disk.free_bytes / sharer_count.max(1));
+        self.capacity_bytes.min(on_disk.saturating_sub(u64::from(KEEP_PAGES) * u64::from(PAGE)))
     }
 }
 
@@ -112,7 +115,7 @@ pub trait Storage: Send + Sync + 'static {
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>>;
     /// Reads a whole fragment and checks header and checksums, past any cache.
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
-    /// Space and health. Asks the disk too, so that one that no longer answers shows.
+    /// Space and health. Asks the disk for its space, which not every disk that hangs fails to tell.
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
 }
 

@@ -14,7 +14,7 @@ use crate::files::WriteError;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
 use crate::recovery::walk;
-use crate::shared::{Batch, Control, Put, Shared, State};
+use crate::shared::{Batch, Control, Growth, Put, Shared, State};
 use crate::space::{Compaction, Draft, Extent, PAGE, PAGES_MAX, footprint};
 use bytes::Bytes;
 use host::Random;
@@ -329,12 +329,17 @@ impl Committer {
                     if let Err(error) = file.sync_data().await {
                         return Err(self.fail("growing the fragments file", &error));
                     }
-                    self.shared.state.lock().space.grow(count + step);
+                    let state = &mut *self.shared.state.lock();
+                    state.space.grow(count + step);
+                    state.growth = Growth::Possible;
                     return Ok(true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => step /= 2,
                 Err(error) => return Err(self.fail("growing the fragments file", &error)),
             }
+        }
+        if count < count_max {
+            self.shared.state.lock().growth = Growth::Refused;
         }
         Ok(false)
     }

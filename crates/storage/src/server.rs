@@ -12,7 +12,7 @@ use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key, discards};
 use crate::packed::PackedHeader;
 use crate::recovery::Found;
-use crate::shared::{Shared, State};
+use crate::shared::{Growth, Shared, State};
 use crate::space::{Extent, PAGE, Space};
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, Tasks};
@@ -80,7 +80,16 @@ impl Server {
 
         let live = index.iter().map(|(_, held)| held.place).collect();
         let space = Space::recover(page_count, live).map_err(OpenError::damaged)?;
-        let state = State { index, space, seals, maps, damaged: BTreeSet::new(), writable: true, deleted_count: 0 };
+        let state = State {
+            index,
+            space,
+            growth: Growth::Possible,
+            seals,
+            maps,
+            damaged: BTreeSet::new(),
+            writable: true,
+            deleted_count: 0,
+        };
         let tasks = disk.tasks(&host);
         let shared = Shared::new(head.identity, files, tasks.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
@@ -177,22 +186,22 @@ impl Shared {
         StorageError::Damaged(key.id())
     }
 
-    async fn status(&self, disk: DiskSpace) -> Result<StoreStatus, StorageError> {
-        if self.state.lock().space.page_count() > 0 {
-            // Whatever is there: the question is whether the disk answers.
-            self.files.fragments.read_at(0, HEADER_LEN).await.map_err(failed)?;
-        }
-        let state = self.state.lock();
-        let usable = |pages: u32| u64::from(pages.saturating_sub(KEEP_PAGES)) * u64::from(PAGE);
+    async fn status(&self, disk: &dyn Disk) -> Result<StoreStatus, StorageError> {
+        // Before the disk is asked: what grows meanwhile then counts once at most.
+        let page_count = self.state.lock().space.page_count();
+        let disk = disk.space().await.map_err(failed)?;
+        let state = &mut *self.state.lock();
+        let free_bytes = state.growth.free_bytes(disk.free_bytes);
+        let bytes = |pages: u32| u64::from(pages) * u64::from(PAGE);
         Ok(StoreStatus {
             id: self.identity.store,
-            capacity_bytes: usable(self.identity.page_count_max()),
-            allocated_bytes: usable(state.space.page_count()),
+            capacity_bytes: bytes(self.identity.page_count_max().saturating_sub(KEEP_PAGES)),
+            allocated_bytes: bytes(page_count),
             used_bytes: state.space.used_bytes(),
             parity_bytes: state.index.parity_bytes(),
             fragment_count: state.index.len() as u64,
             writable: state.writable,
-            disk,
+            disk: DiskSpace { free_bytes, ..disk },
         })
     }
 
@@ -320,9 +329,6 @@ impl Storage for Server {
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
         let (shared, disk) = (self.shared.clone(), self.disk.clone());
-        Box::pin(async move {
-            let space = disk.space();
-            shared.status(space.await.map_err(failed)?).await
-        })
+        Box::pin(async move { shared.status(disk.as_ref()).await })
     }
 }

@@ -38,12 +38,38 @@ pub struct Shared {
     room: Arc<Semaphore>,
 }
 
+/// Whether the disk lets the `fragments` file grow. What it says is free can be out of reach, by a quota for one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// As far as is known.
+    Possible,
+    /// It was refused the last time.
+    Refused,
+    /// And the disk said then that so many bytes were free.
+    RefusedAt(u64),
+}
+
+impl Growth {
+    /// What there is to grow into when the disk says that so much is free. It is worth another attempt once there is more than when it
+    /// was refused.
+    pub fn free_bytes(&mut self, said: u64) -> u64 {
+        *self = match *self {
+            Growth::Refused => Growth::RefusedAt(said),
+            Growth::RefusedAt(then) if said > then => Growth::Possible,
+            as_it_was => as_it_was,
+        };
+        if *self == Growth::Possible { said } else { 0 }
+    }
+}
+
 /// What the store knows.
 pub struct State {
     /// All durable fragments.
     pub index: Index,
     /// Where fragments go.
     pub space: Space,
+    /// Whether the disk has more.
+    pub growth: Growth,
     /// The fences.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.

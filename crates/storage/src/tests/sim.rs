@@ -3,6 +3,7 @@
 use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Maps, Seal, Storage, StorageError};
 use crate::server::{Identity, OpenError, Server};
+use crate::shared::Growth;
 use crate::site::is_empty;
 use crate::space::footprint;
 use crate::testing::fragment;
@@ -491,9 +492,8 @@ fn forge(guess: u64) {
     assert_eq!(held.len(), 99);
 }
 
-/// A store that answered from memory alone while its disk hung was taken back into service again and again.
 #[test]
-fn regression_status_waits_for_a_disk_that_hangs_and_fails_with_one_that_fails() {
+fn status_asks_the_disk_for_its_space() {
     let sim = Sim::new(11);
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..0);
@@ -509,4 +509,13 @@ fn regression_status_waits_for_a_disk_that_hangs_and_fails_with_one_that_fails()
     assert!(matches!(status(), Ok(Err(StorageError::Disk(_)))));
     disk.offline(false);
     assert!(matches!(status(), Ok(Ok(_))));
+}
+
+#[test]
+fn what_a_disk_refuses_is_not_free_until_there_is_more_of_it() {
+    let mut growth = Growth::Possible;
+    assert_eq!(growth.free_bytes(100), 100);
+    growth = Growth::Refused;
+    assert_eq!([100, 90, 100].map(|said| growth.free_bytes(said)), [0, 0, 0]);
+    assert_eq!([101, 50].map(|said| growth.free_bytes(said)), [101, 50]);
 }
