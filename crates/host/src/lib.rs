@@ -98,7 +98,8 @@ pub struct DiskSpace {
     pub total_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
-    /// Equal for folders that share all this, whichever process of the machine asks.
+    /// Equal for folders that share all this, whichever process of the machine asks; not for subvolumes, which share it under numbers of
+    /// their own.
     pub device: u64,
 }
 
