@@ -24,16 +24,23 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// Starts so many threads.
+    /// Starts so many threads. Errs if they cannot have a umask of their own.
     pub fn start(thread_count: usize) -> io::Result<Crew> {
         let (jobs, receiver) = channel::<Job>();
         let receiver = Arc::new(Mutex::new(receiver));
+        let (ready, told) = channel();
         for number in 0..thread_count.max(1) {
-            let receiver = receiver.clone();
+            let (receiver, ready) = (receiver.clone(), ready.clone());
             std::thread::Builder::new().name(format!("localdir-{number}")).spawn(move || {
                 // SAFETY: only this thread's file system context is unshared; no descriptors are, and nobody relies on a common umask.
                 let unshared = unsafe { unshare_unsafe(UnshareFlags::FS) };
-                debug_assert!(unshared.is_ok());
+                let is_apart = unshared.is_ok();
+                // Whoever starts the crew waits until all have said so.
+                let _ = ready.send(unshared);
+                drop(ready);
+                if !is_apart {
+                    return;
+                }
                 loop {
                     let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     match job {
@@ -43,6 +50,8 @@ impl Crew {
                 }
             })?;
         }
+        drop(ready);
+        told.iter().collect::<Result<Vec<()>, _>>()?;
         Ok(Crew { jobs, privileged: geteuid().is_root() })
     }
 

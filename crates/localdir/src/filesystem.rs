@@ -130,8 +130,7 @@ impl Inner {
                 rustix::fs::chownat(&file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(error)?;
             }
             if let Some(bits) = set.mode {
-                let is_symlink = rustix::fs::fstat(&file).map_err(error)?.st_mode & libc::S_IFMT == libc::S_IFLNK;
-                if is_symlink {
+                if kind_of(&file)? == Kind::Symlink {
                     return Err(FsError::NotSupported);
                 }
                 rustix::fs::chmod(alias(&file), mode(bits)).map_err(error)?;
@@ -152,9 +151,10 @@ impl Inner {
     }
 
     fn truncate(&self, file: &OwnedFd, size: u64) -> Result<(), FsError> {
-        if rustix::fs::fstat(file).map_err(error)?.st_mode & libc::S_IFMT != libc::S_IFREG {
-            let is_dir = rustix::fs::fstat(file).map_err(error)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
-            return Err(if is_dir { FsError::IsADirectory } else { FsError::InvalidArgument });
+        match kind_of(file)? {
+            Kind::File => {}
+            Kind::Directory => return Err(FsError::IsADirectory),
+            _ => return Err(FsError::InvalidArgument),
         }
         let opened = rustix::fs::open(alias(file), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(error)?;
         rustix::fs::ftruncate(opened, size).map_err(error)
@@ -236,7 +236,7 @@ impl Inner {
 
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Result<Handle, FsError> {
         let file = self.file(id)?;
-        let kind = stat::kind(FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(error)?.st_mode));
+        let kind = kind_of(&file)?;
         let mask = (u32::from(flags.read && !flags.execute) * 4)
             | (u32::from(flags.write || flags.truncate) * 2)
             | u32::from(flags.execute);
@@ -430,6 +430,10 @@ impl Inner {
             block_size: u32::try_from(stats.f_frsize).unwrap_or(u32::MAX),
         })
     }
+}
+
+fn kind_of(file: &OwnedFd) -> Result<Kind, FsError> {
+    Ok(stat::kind(FileType::from_raw_mode(rustix::fs::fstat(file).map_err(error)?.st_mode)))
 }
 
 fn own_uid() -> u32 {

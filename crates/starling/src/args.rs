@@ -140,7 +140,7 @@ Sizes: bytes, or with KiB, MiB, GiB, TiB. Stores, parity, block size and store s
 created and read back later. An ordinary user needs the package fuse3; --allow-other needs root, or `user_allow_other` in
 /etc/fuse.conf.")]
 pub struct Up {
-    /// Where to mount: an existing folder.
+    /// Where to mount: a folder, which is made if only its last part is missing.
     pub mountpoint: PathBuf,
     /// Data folder: the stores, unless --store puts them elsewhere, the lock, the control socket and the log of --background.
     #[arg(long)]
@@ -161,7 +161,7 @@ pub struct Up {
     /// Block size, a power of two from 4KiB (at creation) [default: 64KiB].
     #[arg(long)]
     pub block_size: Option<String>,
-    /// Bytes each store may use (at creation) [default: its share of what the disk has free].
+    /// Bytes each store may use (at creation) [default: nine tenths of what the fullest disk has free, shared among the stores on it; more is refused].
     #[arg(long)]
     pub store_size: Option<String>,
     /// Bound of the caches in memory: data, three quarters of it, and inodes [default: 512MiB].
