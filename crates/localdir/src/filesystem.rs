@@ -25,17 +25,17 @@ const VALID: Duration = Duration::ZERO;
 const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const COOKIES: u64 = 2;
 /// Bytes of directory entries that are read at a time.
-const LISTING_LEN: usize = 32 << 10;
+pub(crate) const LISTING_LEN: usize = 32 << 10;
 /// What a path descriptor's file is called for system calls that take a name.
-fn alias(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
+pub(crate) fn alias(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o7777)
 }
 
-fn check_name(name: &[u8]) -> Result<(), FsError> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.is_empty() || name.contains(&b'/') || name.contains(&0) { Err(FsError::InvalidArgument) } else { Ok(()) }
 }
 
@@ -53,28 +53,34 @@ fn flags_of(flags: OpenFlags) -> OFlags {
 
 impl Inner {
     /// What is open, with its id; seen at a place if that is said.
-    fn entry_of(&self, file: BorrowedFd, place: Option<Place>) -> Result<(Entry, Statx), FsError> {
-        let stat = stat::stat(file).map_err(error)?;
-        let identity = Identity::of(file, &stat);
+    fn entry_of(&self, file: BorrowedFd, place: Option<Place>) -> Result<Entry, FsError> {
+        let (identity, stat) = Identity::seen(file).map_err(error)?;
+        Ok(self.entry(identity, &stat, place))
+    }
+
+    /// What `stat` was told of a file, with its id; seen at a place if that is said.
+    pub(crate) fn entry(&self, identity: Identity, stat: &Statx, place: Option<Place>) -> Entry {
         let id = match place {
             Some(place) => self.nodes.lock().seen(identity, place),
             None => self.nodes.lock().id_of(identity),
         };
-        Ok((Entry { attr: attributes(id, &stat), valid: VALID }, stat))
+        Entry { attr: attributes(id, stat), valid: VALID }
     }
 
     /// What is at a name of an open directory, which the caller may search.
     fn find(&self, dir: &OwnedFd, parent: FileId, name: &[u8]) -> Result<Entry, FsError> {
+        self.entry_of(self.at(dir, parent, name)?.as_fd(), Some((parent, name.to_vec())))
+    }
+
+    /// Opens what is at a name of an open directory, for anything but reading and writing.
+    pub(crate) fn at(&self, dir: &OwnedFd, parent: FileId, name: &[u8]) -> Result<OwnedFd, FsError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = (parent, name.to_vec());
-        match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-            Ok(file) => Ok(self.entry_of(file.as_fd(), Some(place))?.0),
-            Err(Errno::NOENT) => {
-                self.nodes.lock().left(&place);
-                Err(FsError::NotFound)
+        rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| {
+            if e == Errno::NOENT {
+                self.nodes.lock().left(&(parent, name.to_vec()));
             }
-            Err(e) => Err(error(e)),
-        }
+            error(e)
+        })
     }
 
     /// Makes something in a directory as the caller, and finds it.
@@ -92,7 +98,7 @@ impl Inner {
         self.find(&dir, parent, name)
     }
 
-    fn parent_of(&self, id: FileId) -> FileId {
+    pub(crate) fn parent_of(&self, id: FileId) -> FileId {
         self.nodes.lock().place(id).map_or(FileId::ROOT, |(parent, _)| *parent)
     }
 
@@ -114,7 +120,7 @@ impl Inner {
     }
 
     fn getattr(&self, id: FileId) -> Result<Entry, FsError> {
-        Ok(self.entry_of(self.file(id)?.as_fd(), None)?.0)
+        self.entry_of(self.file(id)?.as_fd(), None)
     }
 
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Result<Entry, FsError> {
@@ -147,7 +153,7 @@ impl Inner {
             }
             Ok(())
         })?;
-        Ok(self.entry_of(file.as_fd(), None)?.0)
+        self.entry_of(file.as_fd(), None)
     }
 
     fn truncate(&self, file: &OwnedFd, size: u64) -> Result<(), FsError> {
@@ -173,7 +179,7 @@ impl Inner {
         let how = flags_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let made =
             self.act_with_umask(cred, umask, || rustix::fs::openat(&dir, name, how, mode(bits)).map_err(error))?;
-        let (entry, _) = self.entry_of(made.as_fd(), Some((parent, name.to_vec())))?;
+        let entry = self.entry_of(made.as_fd(), Some((parent, name.to_vec())))?;
         let handle = self.handles.lock().add(entry.attr.id, made, Some(flags));
         Ok((entry, handle))
     }
@@ -219,7 +225,7 @@ impl Inner {
             let id = |dir: &OwnedFd, name: &[u8]| {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(dir, name, flags, Mode::empty()).ok()?;
-                Some(Identity::of(file.as_fd(), &stat::stat(file.as_fd()).ok()?))
+                Some(Identity::seen(file.as_fd()).ok()?.0)
             };
             Some(id(&from_dir, &from.1)? == id(&to_dir, &to.1)?)
         };

@@ -1,12 +1,24 @@
 //! What a file is, whatever its name: its device, and the handle that the local file system gives it (inode number and generation), or
 //! where it gives none, inode number and time of birth.
+//!
+//! Homes keep identities over restarts, with a [`Volume`] in place of the device.
 
+use crate::stat;
+use crate::volume::{VOLUME_LEN_MAX, Volume};
+use bytes::Bytes;
 use rustix::fs::{AtFlags, Statx};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest handle that Linux has.
 const HANDLE_LEN_MAX: usize = libc::MAX_HANDLE_SZ as usize;
+/// What the rest of [`Identity::handle`] is.
+const HANDLE: u8 = 0;
+const BIRTH: u8 = 1;
+
+/// Longest [lasting](Identity::lasting) identity: volume, what the handle is, and the handle with its kind.
+pub const IDENTITY_LEN_MAX: usize = VOLUME_LEN_MAX + 1 + 4 + HANDLE_LEN_MAX;
 
 /// See the module's header.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -25,16 +37,38 @@ struct RawHandle {
 
 impl Identity {
     /// Of the open file that `stat` was told of.
-    pub fn of(file: BorrowedFd, stat: &Statx) -> Identity {
-        let handle = handle(file).unwrap_or_else(|_| {
-            let birth = stat.stx_btime;
-            [stat.stx_ino.to_le_bytes(), birth.tv_sec.to_le_bytes(), u64::from(birth.tv_nsec).to_le_bytes()].concat()
-        });
-        Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), handle: handle.into() }
+    fn of(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Identity> {
+        let handle = match handle(file) {
+            Ok(handle) => handle,
+            Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::PERM) => birth(stat),
+            // What fails only now would make another file of it.
+            Err(e) => return Err(e),
+        };
+        Ok(Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), handle: handle.into() })
+    }
+
+    /// Of an open file, with what `stat` says.
+    pub fn seen(file: BorrowedFd) -> rustix::io::Result<(Identity, Statx)> {
+        let stat = stat::stat(file)?;
+        Ok((Identity::of(file, &stat)?, stat))
+    }
+
+    /// For comparing with what was kept by other processes; see [`LocalDir::identity`](crate::LocalDir::identity).
+    pub fn lasting(&self, volume: &Volume) -> Bytes {
+        [&volume.encode()[..], &self.handle].concat().into()
     }
 }
 
-fn handle(file: BorrowedFd) -> io::Result<Vec<u8>> {
+fn birth(stat: &Statx) -> Vec<u8> {
+    let (ino, birth) = (stat.stx_ino, stat.stx_btime);
+    let mut own = vec![BIRTH];
+    own.extend_from_slice(&ino.to_le_bytes());
+    own.extend_from_slice(&birth.tv_sec.to_le_bytes());
+    own.extend_from_slice(&birth.tv_nsec.to_le_bytes());
+    own
+}
+
+fn handle(file: BorrowedFd) -> rustix::io::Result<Vec<u8>> {
     let mut raw = RawHandle { len: HANDLE_LEN_MAX as u32, kind: 0, bytes: [0; HANDLE_LEN_MAX] };
     let mut mount = 0;
     let empty = c"".as_ptr();
@@ -42,9 +76,10 @@ fn handle(file: BorrowedFd) -> io::Result<Vec<u8>> {
     // SAFETY: `raw` is laid out as `struct file_handle` with room for `len` bytes; the other pointers are to live values.
     let result = unsafe { libc::name_to_handle_at(file.as_raw_fd(), empty, (&raw mut raw).cast(), &mut mount, flags) };
     if result != 0 {
-        return Err(io::Error::last_os_error());
+        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
-    let mut handle = raw.kind.to_le_bytes().to_vec();
+    let mut handle = vec![HANDLE];
+    handle.extend_from_slice(&raw.kind.to_le_bytes());
     handle.extend_from_slice(&raw.bytes[..(raw.len as usize).min(HANDLE_LEN_MAX)]);
     Ok(handle)
 }

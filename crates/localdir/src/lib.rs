@@ -1,7 +1,7 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
-//! - [`identity`]: what a file is, whatever its name; [`nodes`]: ids and names; `crew`: threads that act as the caller; `stat`:
-//!   attributes and errors; `handles`: what is open; `filesystem`: the trait.
+//! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
+//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides.
 //!
 //! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
 //! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the
@@ -12,16 +12,19 @@
 //! durable that came before. Locks are kept here and are not those of other programs.
 
 mod crew;
+mod exports;
 mod filesystem;
 mod handles;
 pub mod identity;
 pub mod nodes;
 mod stat;
+pub mod volume;
 
 use crate::crew::Crew;
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::nodes::Nodes;
+use crate::volume::Volumes;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::io;
@@ -44,6 +47,7 @@ pub struct LocalDir(Arc<Inner>);
 pub(crate) struct Inner {
     root: OwnedFd,
     nodes: Mutex<Nodes>,
+    volumes: Volumes,
     handles: Mutex<Handles>,
     locks: Locks,
     crew: Crew,
@@ -54,10 +58,11 @@ impl LocalDir {
     pub fn open(path: &Path) -> io::Result<LocalDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
-        let identity = Identity::of(root.as_fd(), &stat::stat(root.as_fd())?);
+        let (identity, _) = Identity::seen(root.as_fd())?;
         Ok(LocalDir(Arc::new(Inner {
             root,
             nodes: Mutex::new(Nodes::new(identity)),
+            volumes: Volumes::default(),
             handles: Mutex::default(),
             locks: Locks::default(),
             crew: Crew::start(THREAD_COUNT)?,
@@ -101,7 +106,7 @@ impl Inner {
                 return self.handles.lock().file_of(id).ok_or(FsError::Stale);
             };
             match self.beneath(&path) {
-                Ok(file) if Identity::of(file.as_fd(), &stat::stat(file.as_fd()).map_err(stat::error)?) == identity => {
+                Ok(file) if Identity::seen(file.as_fd()).map_err(stat::error)?.0 == identity => {
                     return Ok(Arc::new(file));
                 }
                 Err(e) if !stat::leads_elsewhere(e) => return Err(stat::error(e)),

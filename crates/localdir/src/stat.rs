@@ -5,9 +5,18 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use types::{Attr, FileId, FsError, Kind, Time};
 
+/// `STATX_MNT_ID_UNIQUE` (Linux 6.8): ids of mounts that are never used again.
+const MOUNT_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
 /// Everything there is to know of an open file.
 pub fn stat(file: BorrowedFd) -> rustix::io::Result<Statx> {
-    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | MOUNT_UNIQUE;
+    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)
+}
+
+/// The mount that a file is on; `None` if the kernel would give its id to another one later.
+pub fn mount(stat: &Statx) -> Option<u64> {
+    StatxFlags::from_bits_retain(stat.stx_mask).contains(MOUNT_UNIQUE).then_some(stat.stx_mnt_id)
 }
 
 /// The attributes that `stat` tells of the file with this id.
@@ -15,7 +24,7 @@ pub fn attributes(id: FileId, stat: &Statx) -> Attr {
     let mode = u32::from(stat.stx_mode);
     Attr {
         id,
-        kind: kind(FileType::from_raw_mode(mode)),
+        kind: kind_of(stat),
         mode: Mode::from_raw_mode(mode).as_raw_mode() & 0o7777,
         nlink: stat.stx_nlink,
         uid: stat.stx_uid,
@@ -29,6 +38,11 @@ pub fn attributes(id: FileId, stat: &Statx) -> Attr {
         ctime: time(&stat.stx_ctime),
         crtime: time(&stat.stx_btime),
     }
+}
+
+/// The kind that `stat` tells.
+pub fn kind_of(stat: &Statx) -> Kind {
+    kind(FileType::from_raw_mode(stat.stx_mode.into()))
 }
 
 /// The kind of a file.

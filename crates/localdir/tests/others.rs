@@ -1,45 +1,16 @@
 //! Other programs change the directory too, and what they do never leads out of it.
 
-use localdir::LocalDir;
+mod rig;
+
+use rig::Rig;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use types::{Answer, FileId, FsError};
-use vfs::fs::{Cred, FileSystem, OpenFlags};
+use types::{FileId, FsError};
+use vfs::fs::{FileSystem, OpenFlags};
 
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 
-struct Rig {
-    _folder: tempfile::TempDir,
-    root: PathBuf,
-    fs: LocalDir,
-    runtime: tokio::runtime::Runtime,
-    me: Cred,
-}
-
 impl Rig {
-    /// An exported folder `in` beside a folder `out`.
-    fn new() -> Rig {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let root = folder.path().join("in");
-        fs::create_dir(&root).expect("folder");
-        fs::create_dir(folder.path().join("out")).expect("folder");
-        fs::write(folder.path().join("out/secret"), "secret").expect("write");
-        let local = LocalDir::open(&root).expect("open");
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let me = Cred { uid, gid, groups: Vec::new() };
-        Rig { _folder: folder, root, fs: local, runtime, me }
-    }
-
-    fn wait<T: Send + 'static>(&self, answer: Answer<T>) -> Result<T, FsError> {
-        self.runtime.block_on(async { answer.await })
-    }
-
-    fn find(&self, parent: FileId, name: &str) -> Result<FileId, FsError> {
-        self.wait(self.fs.lookup(&self.me, parent, name.as_bytes())).map(|entry| entry.attr.id)
-    }
-
     fn content(&self, id: FileId) -> Result<Vec<u8>, FsError> {
         let handle = self.wait(self.fs.open(&self.me, id, READ))?;
         let read = self.wait(self.fs.read(id, handle, 0, 100));

@@ -1,0 +1,89 @@
+//! What homes ask besides the [`FileSystem`](vfs::fs::FileSystem) trait: files with identities that last.
+//!
+//! Nothing here checks permissions: the homes have done so.
+
+use crate::filesystem::{LISTING_LEN, check_name};
+use crate::identity::Identity;
+use crate::nodes::Place;
+use crate::stat::error;
+use crate::{Inner, LocalDir};
+use bytes::Bytes;
+use rustix::fs::{Mode, OFlags, RawDir, Statx};
+use std::os::fd::{AsFd, BorrowedFd};
+use types::{Answer, FileId, FsError};
+use vfs::fs::Entry;
+
+impl LocalDir {
+    /// What tells this file from all others, over restarts, too: equal for the same file wherever it is moved, and different for another
+    /// one, whose inode may have the same number. At most [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, to be compared only.
+    ///
+    /// It is the file's [`Identity`] with the file system's id or UUID in place of the device number, which changes when disks are found in another
+    /// order; see [`volume`](crate::volume) for which, and why. Where there is only the device number, files may be other ones after a restart of the
+    /// system. Where handles do not last (FAT, FUSE), they may be so after any restart. Copies of a file system with the same UUID are
+    /// taken for one another.
+    pub fn identity(&self, id: FileId) -> Answer<Bytes> {
+        self.later(move |dir| Ok(dir.identified(dir.file(id)?.as_fd(), None)?.1))
+    }
+
+    /// Looks up a name as this process, and says the identity, too.
+    pub fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
+        let name = name.to_vec();
+        self.later(move |dir| {
+            let known = match &name[..] {
+                b"" => return Err(FsError::NotFound),
+                b"." => parent,
+                b".." => dir.parent_of(parent),
+                _ => return dir.identified_at(parent, &name),
+            };
+            dir.identified(dir.file(known)?.as_fd(), None)
+        })
+    }
+
+    /// All of a directory but `.` and `..`, with identities. What others rename meanwhile may be there twice or not at all; each entry was
+    /// true when it was looked at. Errs if one of the files cannot be looked at: left out, it would seem removed.
+    pub fn list(&self, dir: FileId) -> Answer<Vec<(Vec<u8>, Entry, Bytes)>> {
+        self.later(move |local| local.list(dir))
+    }
+}
+
+impl Inner {
+    /// What is open, with its id and identity; seen at a place if that is said.
+    fn identified(&self, file: BorrowedFd, place: Option<Place>) -> Result<(Entry, Bytes), FsError> {
+        let (identity, stat) = Identity::seen(file).map_err(error)?;
+        let lasting = self.lasting(file, &identity, &stat)?;
+        Ok((self.entry(identity, &stat, place), lasting))
+    }
+
+    fn lasting(&self, file: BorrowedFd, identity: &Identity, stat: &Statx) -> Result<Bytes, FsError> {
+        Ok(identity.lasting(&self.volumes.of(file, stat).map_err(error)?))
+    }
+
+    fn identified_at(&self, parent: FileId, name: &[u8]) -> Result<(Entry, Bytes), FsError> {
+        check_name(name)?;
+        let file = self.at(&*self.file(parent)?, parent, name)?;
+        self.identified(file.as_fd(), Some((parent, name.to_vec())))
+    }
+
+    fn list(&self, id: FileId) -> Result<Vec<(Vec<u8>, Entry, Bytes)>, FsError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(self.file(id)?, c".", flags, Mode::empty()).map_err(error)?;
+        let (mut entries, mut buffer) = (Vec::new(), Vec::with_capacity(LISTING_LEN));
+        let mut listing = RawDir::new(&dir, buffer.spare_capacity_mut());
+        while let Some(found) = listing.next() {
+            let found = found.map_err(error)?;
+            let name = found.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            // Opened once, so that attributes and identity are of one file whatever takes its name meanwhile.
+            let seen =
+                self.at(&dir, id, name).and_then(|file| self.identified(file.as_fd(), Some((id, name.to_vec()))));
+            match seen {
+                Ok((entry, identity)) => entries.push((name.to_vec(), entry, identity)),
+                Err(FsError::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(entries)
+    }
+}
