@@ -1,7 +1,8 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
 //! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
-//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides.
+//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides; `watches`: directories in
+//!   which changes by others are noticed; `notices`: what was noticed.
 //!
 //! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
 //! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the
@@ -17,14 +18,20 @@ mod filesystem;
 mod handles;
 pub mod identity;
 pub mod nodes;
+mod notices;
 mod stat;
 pub mod volume;
+mod watches;
+
+pub use crate::notices::Noticed;
+pub use crate::watches::WatchError;
 
 use crate::crew::Crew;
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::nodes::Nodes;
 use crate::volume::Volumes;
+use crate::watches::Watches;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::io;
@@ -51,11 +58,16 @@ pub(crate) struct Inner {
     handles: Mutex<Handles>,
     locks: Locks,
     crew: Crew,
+    watches: Watches,
 }
 
 impl LocalDir {
     /// Opens a directory.
     pub fn open(path: &Path) -> io::Result<LocalDir> {
+        LocalDir::open_with(path, Watches::default())
+    }
+
+    pub(crate) fn open_with(path: &Path, watches: Watches) -> io::Result<LocalDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
         let (identity, _) = Identity::seen(root.as_fd())?;
@@ -66,6 +78,7 @@ impl LocalDir {
             handles: Mutex::default(),
             locks: Locks::default(),
             crew: Crew::start(THREAD_COUNT)?,
+            watches,
         })))
     }
 

@@ -10,7 +10,7 @@ pub struct Rig {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
     pub fs: LocalDir,
-    runtime: tokio::runtime::Runtime,
+    pub runtime: tokio::runtime::Runtime,
     pub me: Cred,
 }
 

@@ -1,0 +1,316 @@
+//! Directories that are watched for changes by other programs, with inotify, and the thread that reads what it tells.
+//!
+//! The kernel watches the directory, whatever its name. A watch ends when the directory goes or its file system is unmounted; the
+//! thread ends with the [`Watches`].
+
+use crate::filesystem::alias;
+use crate::notices::{NOTICE_COUNT_MAX, Noticed, Notices};
+use crate::stat::error;
+use crate::{Inner, LocalDir};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use thiserror::Error;
+use types::{Answer, BoxFuture, FileId, FsError};
+
+/// Bytes of events that are read at a time.
+const EVENTS_LEN: usize = 64 << 10;
+/// Of files that have lost their name, there is nothing to look at.
+const WATCHED: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR)
+    .union(WatchFlags::EXCL_UNLINK);
+const NAMES: ReadFlags =
+    ReadFlags::CREATE.union(ReadFlags::DELETE).union(ReadFlags::MOVED_FROM).union(ReadFlags::MOVED_TO);
+
+/// Why a directory is not watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error, Hash)]
+pub enum WatchError {
+    /// ENOSPC of inotify: the user has as many watches as allowed.
+    #[error(
+        "the system's limit of watched directories is reached: raise it, for example with `sysctl fs.inotify.max_user_watches=1048576` \
+         (a line of /etc/sysctl.d keeps it so), or in a container `user.max_inotify_watches`"
+    )]
+    TooManyWatches,
+    /// EMFILE of inotify: the user has as many instances as allowed, or the process as many files open.
+    #[error(
+        "directories cannot be watched, as the user's limit of inotify instances or the process's limit of open files is reached: raise \
+         `fs.inotify.max_user_instances` with sysctl, or the limit of open files (`ulimit -n`, `LimitNOFILE=` of the service)"
+    )]
+    TooManyInstances,
+    /// The directory cannot be watched: ESTALE, ENOTDIR, EACCES if it may not be read, or EIO.
+    #[error("the directory cannot be watched: {0}")]
+    Directory(#[from] FsError),
+}
+
+impl LocalDir {
+    /// Watches a directory, not what is below its entries, until it goes, is unmounted, or [`unwatch`](Self::unwatch). Watching again changes
+    /// nothing. Whoever lists the directory does so after this, to miss nothing.
+    ///
+    /// What this process does is noticed, too. What is not: changes of a file through a name in another directory, a change of its count of names, writing to a
+    /// mapping before it is unmapped, the time when a file was read, and what other machines do to a network file system.
+    pub fn watch(&self, dir: FileId) -> Answer<(), WatchError> {
+        let watched = self.0.crew.run({
+            let inner = self.0.clone();
+            move || Ok(inner.watches.watch(&inner, dir))
+        });
+        Answer::later(async { watched.await? })
+    }
+
+    /// Ends a watch, if there is one. What was noticed before may still be told.
+    pub fn unwatch(&self, dir: FileId) -> Answer<()> {
+        self.later(move |local| {
+            local.watches.unwatch(dir);
+            Ok(())
+        })
+    }
+
+    /// What was noticed, oldest first, as soon as there is something; [`Noticed::Lost`] when this directory is dropped, which the wait does
+    /// not prevent. Nothing is lost by giving up the wait. One caller at a time.
+    pub fn noticed(&self) -> BoxFuture<Noticed> {
+        let notices = self.0.watches.notices.clone();
+        Box::pin(async move { notices.next().await })
+    }
+}
+
+/// See the module's header. There is no thread before the first watch.
+pub struct Watches {
+    notices: Arc<Notices>,
+    instance: Mutex<Option<Arc<Instance>>>,
+}
+
+/// An inotify instance. The kernel bounds its watches.
+struct Instance {
+    inotify: OwnedFd,
+    /// Readable when the thread is to end.
+    stop: OwnedFd,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// The kernel's numbers of watches.
+    numbers: HashMap<FileId, i32>,
+    directories: HashMap<i32, FileId>,
+    /// Nobody reads any more.
+    ended: bool,
+}
+
+impl Default for Watches {
+    fn default() -> Watches {
+        Watches::new(NOTICE_COUNT_MAX)
+    }
+}
+
+impl Watches {
+    /// At most so many notices wait.
+    pub fn new(notice_count_max: usize) -> Watches {
+        Watches { notices: Arc::new(Notices::new(notice_count_max)), instance: Mutex::default() }
+    }
+
+    fn watch(&self, local: &Inner, dir: FileId) -> Result<(), WatchError> {
+        let file = local.file(dir)?;
+        self.instance()?.watch(dir, &file)
+    }
+
+    fn unwatch(&self, dir: FileId) {
+        let instance = self.instance.lock().clone();
+        if let Some(instance) = instance {
+            instance.unwatch(dir);
+        }
+    }
+
+    fn instance(&self) -> Result<Arc<Instance>, WatchError> {
+        let mut started = self.instance.lock();
+        if let Some(instance) = &*started {
+            return Ok(instance.clone());
+        }
+        let instance = Arc::new(Instance::new()?);
+        instance.clone().start(self.notices.clone()).map_err(|_| FsError::Io)?;
+        Ok(started.insert(instance).clone())
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.notices.end();
+        if let Some(instance) = self.instance.get_mut() {
+            // Fails only if somebody has said so already.
+            let _ = rustix::io::write(&instance.stop, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Instance {
+    fn new() -> Result<Instance, WatchError> {
+        let refused = |e| if e == Errno::MFILE { WatchError::TooManyInstances } else { error(e).into() };
+        Ok(Instance {
+            inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(refused)?,
+            stop: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(refused)?,
+            watched: Mutex::default(),
+        })
+    }
+
+    /// Starts the thread.
+    fn start(self: Arc<Self>, notices: Arc<Notices>) -> io::Result<()> {
+        let run = move || {
+            if self.read(&notices).is_err() {
+                // What happened is lost, and who watches more is refused.
+                notices.lose();
+            }
+            self.watched.lock().ended = true;
+        };
+        std::thread::Builder::new().name("localdir-watch".into()).spawn(run).map(|_| ())
+    }
+
+    fn watch(&self, dir: FileId, file: &OwnedFd) -> Result<(), WatchError> {
+        // Held meanwhile, so that the thread knows the watch when it reads of it.
+        let mut watched = self.watched.lock();
+        if watched.ended {
+            return Err(FsError::Io.into());
+        }
+        let number = inotify::add_watch(&self.inotify, alias(file), WATCHED).map_err(|e| match e {
+            Errno::NOSPC => WatchError::TooManyWatches,
+            e => error(e).into(),
+        })?;
+        watched.forget(dir);
+        watched.numbers.insert(dir, number);
+        watched.directories.insert(number, dir);
+        Ok(())
+    }
+
+    fn unwatch(&self, dir: FileId) {
+        // Held meanwhile: a new watch would have the same number.
+        let mut watched = self.watched.lock();
+        if let Some(number) = watched.forget(dir) {
+            // Fails if the kernel has ended it.
+            let _ = inotify::remove_watch(&self.inotify, number);
+        }
+    }
+
+    /// Passes on events until it is time to end.
+    fn read(&self, notices: &Notices) -> rustix::io::Result<()> {
+        let mut buffer = Vec::with_capacity(EVENTS_LEN);
+        loop {
+            let mut ready = [&self.inotify, &self.stop].map(|fd| PollFd::new(fd, PollFlags::IN));
+            match poll(&mut ready, None) {
+                Err(Errno::INTR) => continue,
+                result => result?,
+            };
+            if !ready[1].revents().is_empty() {
+                return Ok(());
+            }
+            let mut events = Reader::new(&self.inotify, buffer.spare_capacity_mut());
+            loop {
+                match events.next() {
+                    Ok(event) => self.pass_on(&event, notices),
+                    Err(Errno::AGAIN | Errno::INTR) => break,
+                    Err(e) => return Err(e),
+                }
+                if events.is_buffer_empty() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, event: &Event, notices: &Notices) {
+        let what = event.events();
+        if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return notices.lose();
+        }
+        let mut watched = self.watched.lock();
+        // Otherwise it is of a watch that has been ended.
+        let Some(dir) = watched.directories.get(&event.wd()).copied() else { return };
+        if what.contains(ReadFlags::IGNORED) {
+            watched.forget(dir);
+        }
+        drop(watched);
+        notices.push(dir, event.file_name().map(|name| name.to_bytes()), what.intersects(NAMES));
+    }
+}
+
+impl Watched {
+    /// Gives the number of the watch.
+    fn forget(&mut self, dir: FileId) -> Option<i32> {
+        let number = self.numbers.remove(&dir)?;
+        self.directories.remove(&number);
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::Mode;
+    use std::fs;
+    use std::thread::yield_now;
+
+    #[test]
+    fn more_than_the_bound_is_lost_and_watching_goes_on() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let local = LocalDir::open_with(folder.path(), Watches::new(3)).expect("open");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        runtime.block_on(async { local.watch(FileId::ROOT).await }).expect("watch");
+        for number in 0..4 {
+            fs::create_dir(folder.path().join(number.to_string())).expect("create");
+        }
+        let notices = local.0.watches.notices.clone();
+        while !notices.has_lost() {
+            yield_now();
+        }
+        assert_eq!(runtime.block_on(local.noticed()), Noticed::Lost);
+        fs::create_dir(folder.path().join("a")).expect("create");
+        assert_eq!(runtime.block_on(local.noticed()), Noticed::Entry(FileId::ROOT, b"a".into(), true));
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_directory() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let local = LocalDir::open(folder.path()).expect("open");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        runtime.block_on(async { local.watch(FileId::ROOT).await }).expect("watch");
+        let instance = Arc::downgrade(&local.0.watches.instance().expect("instance"));
+        drop(local);
+        while instance.strong_count() > 0 {
+            yield_now();
+        }
+    }
+
+    #[test]
+    fn more_than_the_kernel_keeps_is_lost() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let root = rustix::fs::open(folder.path(), rustix::fs::OFlags::PATH, Mode::empty()).expect("open");
+        let bound = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("read");
+        let (instance, notices) = (Arc::new(Instance::new().expect("inotify")), Arc::new(Notices::new(10)));
+        instance.watch(FileId::ROOT, &root).expect("watch");
+        for name in ["a", "b"] {
+            fs::create_dir(folder.path().join(name)).expect("create");
+        }
+        // By turns, as the kernel makes one of those that follow each other.
+        for number in 0..bound.trim().parse::<u32>().expect("number") {
+            let path = folder.path().join(if number % 2 == 0 { "a" } else { "b" });
+            rustix::fs::chmod(path, Mode::from_raw_mode(0o700)).expect("chmod");
+        }
+        instance.clone().start(notices.clone()).expect("start");
+        while !notices.has_lost() {
+            yield_now();
+        }
+        rustix::io::write(&instance.stop, &1_u64.to_ne_bytes()).expect("stop");
+        while !instance.watched.lock().ended {
+            yield_now();
+        }
+        assert_eq!(instance.watch(FileId::ROOT, &root), Err(FsError::Io.into()));
+    }
+}
