@@ -82,6 +82,13 @@ impl LocalDir {
         })))
     }
 
+    /// The user that this process is.
+    pub fn own_cred(&self) -> Cred {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
+    }
+
     /// An operation that runs on a thread.
     fn later<T: Send + 'static>(&self, job: impl FnOnce(&Inner) -> Result<T, FsError> + Send + 'static) -> Answer<T> {
         let inner = self.0.clone();

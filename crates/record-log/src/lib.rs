@@ -93,8 +93,15 @@ struct Files {
 type Done = oneshot::Sender<Result<(), AppendError>>;
 
 struct Waiting {
-    record: Bytes,
+    /// `None`: whoever waits only wants to know that all before is durable.
+    record: Option<Bytes>,
     done: Done,
+}
+
+impl Waiting {
+    fn frame_len(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| frame_len(record.len()))
+    }
 }
 
 #[derive(Default)]
@@ -200,27 +207,27 @@ impl RecordLog {
         if record.len() > RECORD_LEN_MAX {
             return Box::pin(std::future::ready(Err(AppendError::TooLong)));
         }
-        let (done, answer) = oneshot::channel();
-        {
-            let mut queue = self.0.0.queue.lock();
-            if queue.closed {
-                return Box::pin(std::future::ready(Err(AppendError::Closed)));
-            }
-            queue.waiting.push_back(Waiting { record, done });
-        }
-        self.0.0.wake.notify_one();
-        Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
+        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), done }))
+    }
+
+    /// Done when all that was appended before is durable.
+    pub fn settled(&self) -> BoxFuture<Result<(), AppendError>> {
+        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: None, done }))
     }
 
     /// Waits for what was appended, and ends with a snapshot, so that there is nothing to replay.
     pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
+        self.wait(|queue, done| queue.closing.push(done))
+    }
+
+    fn wait(&self, enqueue: impl FnOnce(&mut Queue, Done)) -> BoxFuture<Result<(), AppendError>> {
         let (done, answer) = oneshot::channel();
         {
-            let mut queue = self.0.0.queue.lock();
+            let queue = &mut *self.0.0.queue.lock();
             if queue.closed {
                 return Box::pin(std::future::ready(Err(AppendError::Closed)));
             }
-            queue.closing.push(done);
+            enqueue(queue, done);
         }
         self.0.0.wake.notify_one();
         Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
@@ -274,7 +281,7 @@ impl Writer {
         let queue = &mut *self.shared.queue.lock();
         let (mut len, mut count) = (0, 0);
         for waiting in &queue.waiting {
-            len += frame_len(waiting.record.len());
+            len += waiting.frame_len();
             if count > 0 && len > GROUP_LEN_MAX {
                 break;
             }
@@ -287,7 +294,7 @@ impl Writer {
 
     /// Makes a group durable and answers it. After an error those that were not answered are left in it.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
-        let len: usize = group.iter().map(|waiting| frame_len(waiting.record.len())).sum();
+        let len: usize = group.iter().map(Waiting::frame_len).sum();
         if self.position + len as u64 > self.log_len_max {
             return self.snapshot(group).await;
         }
@@ -305,12 +312,14 @@ impl Writer {
             }
         }
         let mut frames = Vec::with_capacity(len);
-        for waiting in group.iter() {
+        for record in group.iter().filter_map(|waiting| waiting.record.as_ref()) {
             let offset = self.position + frames.len() as u64;
-            put_frame(&mut frames, self.generation, offset, self.position, &waiting.record);
+            put_frame(&mut frames, self.generation, offset, self.position, record);
         }
-        let written = self.files.log.write_and_sync(vec![(self.position, vec![frames.into()])]).await;
-        written.map_err(|error| failed(&error))?;
+        if len > 0 {
+            let written = self.files.log.write_and_sync(vec![(self.position, vec![frames.into()])]).await;
+            written.map_err(|error| failed(&error))?;
+        }
         self.position = end;
         group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
         Ok(())

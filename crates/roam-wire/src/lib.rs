@@ -1,5 +1,13 @@
 //! What clients that roam and their homes say to each other, and how it gets across.
 //!
 //! - [`channel`]: connections, as traits.
+//! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
+//! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes.
+//! - [`journal`]: what changed in a volume since when.
 
 pub mod channel;
+pub mod codec;
+pub mod journal;
+pub mod message;
+pub mod operation;
+pub mod ranges;

@@ -1,9 +1,5 @@
-//! The fringe (design, section 4): homes that export a file system to clients that come and go, and these clients.
+//! The fringe's clients (design, section 4): they keep working over slow, intermittent or absent networks.
 //!
-//! - [`journal`]: what changed in a volume since when.
-//! - [`oplog`]: what a client has done that its home has not heard of; [`operation`]: one such thing; [`ranges`]: sets of bytes.
+//! - [`oplog`]: what a client has done that its home has not heard of.
 
-pub mod journal;
-pub mod operation;
 pub mod oplog;
-pub mod ranges;

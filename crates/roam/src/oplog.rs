@@ -7,7 +7,7 @@
 //! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
 //! cannot be done, if that is so for the whole.
 
-use crate::operation::{Operation, Place};
+use roam_wire::operation::{Operation, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::{FileId, Kind};
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::operation::{Attributes, Change, Made};
-use crate::ranges::Ranges;
 use proptest::prelude::*;
-use types::Kind;
+use roam_wire::operation::{Attributes, Change, Made};
+use roam_wire::ranges::Ranges;
+use types::{Kind, Time};
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -172,7 +172,10 @@ impl Rig {
         let range = range.start.min(size)..range.end.min(size);
         content[range.start as usize..range.end as usize].fill(byte);
         self.cache.insert(file, content);
-        assert!(self.act(Operation::Store { file, change: Change { cut, size, ranges: Ranges::of(range) } }));
+        assert!(self.act(Operation::Store {
+            file,
+            change: Change { cut, size, ranges: Ranges::of(range), mtime: Time::default() }
+        }));
     }
 
     fn id_at(&self, at: &Place) -> Option<FileId> {

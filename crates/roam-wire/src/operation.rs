@@ -4,6 +4,7 @@
 //! [`Store`](Operation::Store) are not in the log; they are the cache's when it is sent.
 
 use crate::ranges::Ranges;
+use crate::{wire_enum, wire_struct};
 use types::{FileId, Kind, Time};
 
 /// A directory and a name in it.
@@ -21,6 +22,7 @@ pub struct Made {
     /// Where it points, for symlinks.
     pub target: Vec<u8>,
 }
+wire_struct!(Made { kind, mode, rdev, target });
 
 /// Attributes that were set; `None` where nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,6 +38,7 @@ pub struct Attributes {
     /// Modification time.
     pub mtime: Option<Time>,
 }
+wire_struct!(Attributes { mode, uid, gid, atime, mtime });
 
 impl Attributes {
     /// What both together set.
@@ -59,7 +62,10 @@ pub struct Change {
     pub size: u64,
     /// What was written, below `size`.
     pub ranges: Ranges,
+    /// When.
+    pub mtime: Time,
 }
+wire_struct!(Change { cut, size, ranges, mtime });
 
 impl Change {
     /// What both together come to.
@@ -67,7 +73,7 @@ impl Change {
         // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as well.
         self.ranges.cut(later.cut);
         self.ranges.add_all(&later.ranges);
-        Change { cut: self.cut.min(later.cut), size: later.size, ranges: self.ranges }
+        Change { cut: self.cut.min(later.cut), size: later.size, ranges: self.ranges, mtime: later.mtime }
     }
 }
 
@@ -146,6 +152,16 @@ pub enum Operation {
         change: Change,
     },
 }
+wire_enum!(Operation {
+    1 => Make { at, file, made },
+    2 => Link { file, at },
+    3 => Remove { at, file, last },
+    4 => Rename { file, from, to, replaced },
+    5 => Exchange { file, from, other, to },
+    6 => Set { file, attributes },
+    7 => SetXattr { file, name, value },
+    8 => Store { file, change },
+});
 
 impl Operation {
     /// The file that it is about; of an exchange the first.

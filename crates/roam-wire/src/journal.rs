@@ -7,6 +7,7 @@
 //! Each file counts once, where it changed last: the journal never has more entries than there are files, and repeated changes of one file
 //! push nothing out.
 
+use crate::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, HashMap};
 use types::FileId;
 
@@ -18,6 +19,7 @@ pub struct Stamp {
     /// Changes in this epoch so far.
     pub seq: u64,
 }
+wire_struct!(Stamp { epoch, seq });
 
 /// What changed since a stamp.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +39,11 @@ pub enum Since {
         stamp: Stamp,
     },
 }
+wire_enum!(Since {
+    0 => Current,
+    1 => Changed { files, stamp },
+    2 => Reset { stamp },
+});
 
 /// See the module's header.
 #[derive(Clone, PartialEq, Eq, Debug)]

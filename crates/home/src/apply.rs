@@ -1,0 +1,449 @@
+//! Doing what clients have done, each operation once (design, section 4.4).
+//!
+//! An operation is done if what it is about is as the client knew it, or was changed since by nobody but that client. What is already as the operation
+//! would make it is done, too: two who did the same are of one mind, and a crash between doing and remembering leaves no doubt.
+
+use crate::exported::{Exported, cred};
+use crate::state::{Intent, Key, Record};
+use crate::{Inner, volume::Print};
+use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
+use roam_wire::operation::{Attributes, Made, Operation, Place};
+use std::sync::Arc;
+use types::{FileId, FsError, Kind};
+use vfs::fs::{Cred, Entry, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
+
+/// A client of a volume.
+#[derive(Clone)]
+pub(crate) struct Whose {
+    pub(crate) key: Key,
+    pub(crate) author: u32,
+    pub(crate) user: User,
+}
+
+/// Why an operation was not done.
+pub(crate) enum Stop {
+    Conflict(Conflict),
+    Refused(FsError),
+}
+
+impl From<FsError> for Stop {
+    fn from(error: FsError) -> Stop {
+        match error {
+            // What it was about, or a directory above it, is not there.
+            FsError::Stale => Stop::Conflict(Conflict::Gone),
+            error => Stop::Refused(error),
+        }
+    }
+}
+
+pub(crate) type Done = Result<(), Stop>;
+
+fn conflict(conflict: Conflict) -> Done {
+    Err(Stop::Conflict(conflict))
+}
+
+/// One operation on its way.
+pub(crate) struct Doing<'a> {
+    pub(crate) home: &'a Inner,
+    pub(crate) volume: &'a Arc<Exported>,
+    pub(crate) whose: &'a Whose,
+    pub(crate) cred: Cred,
+    pub(crate) sent: &'a Sent,
+}
+
+impl Inner {
+    /// Does operations in order, and says how they ended when that is durable. An error means that nothing is known of those that are not
+    /// answered: the client asks again.
+    pub(crate) async fn apply(
+        &self,
+        volume: &Arc<Exported>,
+        whose: &Whose,
+        operations: &[Sent],
+    ) -> Result<Vec<Applied>, FsError> {
+        let _one_at_a_time = volume.applying.lock().await;
+        let mut applied = Vec::new();
+        let mut fresh = false;
+        for sent in operations {
+            let known = {
+                let live = self.live.lock();
+                let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
+                (sent.seq <= grant.heard).then(|| grant.outcomes.get(&sent.seq).copied())
+            };
+            let outcome = match known {
+                Some(Some(outcome)) => outcome,
+                // It said itself that it knew.
+                Some(None) => return Err(FsError::InvalidArgument),
+                None => {
+                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent };
+                    fresh = true;
+                    match doing.run().await {
+                        Ok(()) => Outcome::Done,
+                        Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
+                        // The file system is in trouble, or the home is: later perhaps.
+                        Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut))) if applied.is_empty() => {
+                            return Err(error);
+                        }
+                        Err(Stop::Refused(FsError::Io | FsError::TimedOut)) => break,
+                        Err(Stop::Refused(error)) => Outcome::Refused(error),
+                    }
+                }
+            };
+            applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
+        }
+        if fresh {
+            // What is said to be done is durable before it is said to be.
+            volume.fs.sync().await?;
+            let mut live = self.live.lock();
+            for Applied { seq, outcome, .. } in &applied {
+                let (key, volume) = (whose.key, volume.name.clone());
+                let known = live.state.grant(&key, &volume).is_some_and(|(_, grant)| *seq <= grant.heard);
+                if !known {
+                    live.record(Record::Answered { key, volume, seq: *seq, outcome: *outcome });
+                }
+            }
+        }
+        self.log.settled().await.map_err(|_| FsError::Io)?;
+        for (sent, applied) in operations.iter().zip(&mut applied) {
+            applied.facts = self.facts_after(volume, whose, &sent.operation).await;
+            volume.drop_upload(whose.author, sent.seq).await;
+        }
+        let mut live = self.live.lock();
+        live.tell(&volume.name);
+        Ok(applied)
+    }
+
+    /// What is known now of the files that an operation names.
+    async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, operation: &Operation) -> Vec<Facts> {
+        let mut files = operation.files();
+        files.sort_unstable();
+        files.dedup();
+        let mut facts = Vec::new();
+        for file in files {
+            if volume.check_reach(&cred(&whose.user), file).await.is_ok()
+                && let Ok(known) = volume.facts(file).await
+            {
+                facts.push(known);
+            }
+        }
+        facts
+    }
+}
+
+impl Doing<'_> {
+    async fn run(&self) -> Done {
+        match &self.sent.operation {
+            Operation::Make { at, file, made } => self.make(at, *file, made).await,
+            Operation::Link { file, at } => self.link(*file, at).await,
+            Operation::Remove { at, file, last } => self.remove(at, *file, *last).await,
+            Operation::Rename { file, from, to, replaced } => self.rename(*file, from, to, *replaced).await,
+            Operation::Exchange { file, from, other, to } => self.exchange(*file, from, *other, to).await,
+            Operation::Set { file, attributes } => self.set(*file, attributes).await,
+            Operation::SetXattr { file, name, value } => self.set_xattr(*file, name, value.as_deref()).await,
+            Operation::Store { file, change } => self.store(*file, change).await,
+        }
+    }
+
+    /// A directory as it is before this operation, so that what others did to it is not taken for part of it.
+    pub(crate) async fn enter(&self, dir: FileId) -> Result<FileId, Stop> {
+        self.check_name_space(dir).await?;
+        let (source, entry) = self.volume.glance(dir, crate::volume::OTHERS).await?;
+        match entry.attr.kind {
+            Kind::Directory => Ok(source),
+            _ => Err(Stop::Refused(FsError::NotADirectory)),
+        }
+    }
+
+    /// The directories above must let the user through.
+    async fn check_name_space(&self, dir: FileId) -> Result<(), Stop> {
+        Ok(self.volume.check_reach(&self.cred, dir).await?)
+    }
+
+    /// A directory was changed by this operation.
+    pub(crate) async fn left(&self, dir: FileId) -> Done {
+        self.volume.glance(dir, self.whose.author).await?;
+        Ok(())
+    }
+
+    /// What is at a place.
+    pub(crate) async fn look(&self, place: &Place) -> Result<Option<(FileId, Entry)>, Stop> {
+        self.check_name(place)?;
+        Ok(self.volume.look(place.0, &place.1, crate::volume::OTHERS).await?)
+    }
+
+    fn check_name(&self, (dir, name): &Place) -> Result<(), Stop> {
+        let own = name == crate::exported::OWN && self.volume.root()? == *dir;
+        if name == b"." || name == b".." || own {
+            return Err(Stop::Refused(FsError::InvalidArgument));
+        }
+        Ok(())
+    }
+
+    /// True if nobody else has changed what is in the file since the client knew it, or its rights.
+    pub(crate) fn is_as_known(&self, file: FileId, base: u64, rights: bool) -> Result<bool, Stop> {
+        let known = self.volume.with(|volume| {
+            let file = volume.file(file)?;
+            let aspect = if rights { file.rights } else { file.contents };
+            Some(aspect.is_as_known(base, self.whose.author))
+        })?;
+        known.ok_or(Stop::Conflict(Conflict::Gone))
+    }
+
+    /// What was done at a place is known, as this client's doing.
+    async fn settle(&self, places: &[&Place]) -> Done {
+        for (dir, name) in places.iter().copied() {
+            self.volume.look(*dir, name, self.whose.author).await?;
+        }
+        for (dir, _) in places.iter().copied() {
+            self.left(*dir).await?;
+        }
+        Ok(())
+    }
+
+    async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
+        let dir = self.enter(at.0).await?;
+        self.check_name(at)?;
+        if !self.volume.with(|volume| file.index() < volume.next_id() && file.volume() == volume.root().volume())? {
+            return Err(Stop::Refused(FsError::InvalidArgument));
+        }
+        let fs = &self.volume.fs;
+        match fs.identified(dir, &at.1).await {
+            Err(FsError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+            Ok((entry, identity)) => {
+                // Perhaps it was this client that made it, and the home has forgotten.
+                let known = self.volume.with(|volume| volume.known(&identity))?;
+                let same = entry.attr.kind == made.kind
+                    && entry.attr.mode == made.mode
+                    && entry.attr.uid == self.cred.uid
+                    && match made.kind {
+                        Kind::Symlink => fs.readlink(entry.attr.id).await? == made.target,
+                        Kind::File => entry.attr.size == 0,
+                        Kind::Directory => false,
+                        _ => entry.attr.rdev == made.rdev,
+                    };
+                if known == Some(file) {
+                    return Ok(());
+                }
+                if !same || known.is_some() {
+                    return conflict(Conflict::Taken);
+                }
+                return self.bind(at, file, &entry, &identity).await;
+            }
+        }
+        let name = &at.1[..];
+        let entry = match made.kind {
+            Kind::Directory => fs.mkdir(&self.cred, dir, name, made.mode, 0).await,
+            Kind::Symlink => fs.symlink(&self.cred, dir, name, &made.target).await,
+            kind => {
+                let node = NewNode { kind, mode: made.mode, umask: 0, rdev: made.rdev };
+                fs.mknod(&self.cred, dir, name, node).await
+            }
+        };
+        let entry = match entry {
+            Err(FsError::Exists) => return conflict(Conflict::Taken),
+            entry => entry?,
+        };
+        let identity = fs.identity(entry.attr.id).await?;
+        if made.kind == Kind::Directory
+            && let Err(error) = fs.watch(entry.attr.id).await
+        {
+            tracing::warn!(%error, "changes in a directory will not be noticed at once");
+        }
+        self.bind(at, file, &entry, &identity).await
+    }
+
+    /// What was made is this file.
+    async fn bind(&self, at: &Place, file: FileId, entry: &Entry, identity: &[u8]) -> Done {
+        let author = self.whose.author;
+        self.volume.learn(author, |volume| Some(volume.made(file, identity, Print::of(&entry.attr), Some(at), author)));
+        self.volume.means(file, entry.attr.id);
+        self.left(at.0).await
+    }
+
+    async fn link(&self, file: FileId, at: &Place) -> Done {
+        let dir = self.enter(at.0).await?;
+        self.check_reach_file(file).await?;
+        match self.look(at).await? {
+            Some((there, _)) if there == file => return Ok(()),
+            Some(_) => return conflict(Conflict::Taken),
+            None => {}
+        }
+        let (source, _) = self.volume.glance(file, crate::volume::OTHERS).await?;
+        match self.volume.fs.link(&self.cred, source, dir, &at.1).await {
+            Err(FsError::Exists) => return conflict(Conflict::Taken),
+            linked => linked?,
+        };
+        self.settle(&[at]).await
+    }
+
+    pub(crate) async fn check_reach_file(&self, file: FileId) -> Done {
+        let parent = self.volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+        match parent {
+            Some((parent, _)) => self.check_name_space(parent).await,
+            None if file == self.volume.root()? => Ok(()),
+            None => conflict(Conflict::Gone),
+        }
+    }
+
+    async fn remove(&self, at: &Place, file: FileId, last: bool) -> Done {
+        let dir = self.enter(at.0).await?;
+        let (there, entry) = match self.look(at).await? {
+            // Others have done the same.
+            None => return Ok(()),
+            Some(found) => found,
+        };
+        if there != file {
+            return conflict(Conflict::Changed);
+        }
+        let is_dir = entry.attr.kind == Kind::Directory;
+        if last && !is_dir && !self.is_as_known(file, self.sent.bases.0, false)? {
+            return conflict(Conflict::Changed);
+        }
+        let fs = &self.volume.fs;
+        match is_dir {
+            true => fs.rmdir(&self.cred, dir, &at.1).await,
+            false => fs.unlink(&self.cred, dir, &at.1).await,
+        }
+        .map_err(|error| match error {
+            FsError::NotEmpty => Stop::Conflict(Conflict::NotEmpty),
+            error => error.into(),
+        })?;
+        self.settle(&[at]).await
+    }
+
+    async fn rename(&self, file: FileId, from: &Place, to: &Place, replaced: Option<(FileId, bool)>) -> Done {
+        let (from_dir, to_dir) = (self.enter(from.0).await?, self.enter(to.0).await?);
+        let (source, target) = (self.look(from).await?, self.look(to).await?);
+        let is = |at: &Option<(FileId, Entry)>, file: FileId| at.as_ref().is_some_and(|(there, _)| *there == file);
+        if source.is_none() && is(&target, file) {
+            return Ok(());
+        }
+        if !is(&source, file) {
+            return conflict(Conflict::Gone);
+        }
+        match (&target, replaced) {
+            (None, _) => {}
+            (Some((there, entry)), Some((gone, last))) if *there == gone => {
+                let is_dir = entry.attr.kind == Kind::Directory;
+                if last && !is_dir && !self.is_as_known(gone, self.sent.bases.1, false)? {
+                    return conflict(Conflict::Changed);
+                }
+            }
+            (Some(_), _) => return conflict(Conflict::Taken),
+        }
+        let flags = RenameFlags { no_replace: target.is_none(), exchange: false };
+        self.volume.fs.rename(&self.cred, from_dir, &from.1, to_dir, &to.1, flags).await.map_err(|e| match e {
+            FsError::Exists => Stop::Conflict(Conflict::Taken),
+            FsError::NotEmpty => Stop::Conflict(Conflict::NotEmpty),
+            error => error.into(),
+        })?;
+        // Where it is now comes first: it is not lost.
+        self.settle(&[to, from]).await
+    }
+
+    async fn exchange(&self, file: FileId, from: &Place, other: FileId, to: &Place) -> Done {
+        let (from_dir, to_dir) = (self.enter(from.0).await?, self.enter(to.0).await?);
+        let (a, b) = (self.look(from).await?, self.look(to).await?);
+        let (Some((a, _)), Some((b, _))) = (a, b) else { return conflict(Conflict::Gone) };
+        if (a, b) == (other, file) {
+            return Ok(());
+        }
+        if (a, b) != (file, other) {
+            return conflict(Conflict::Changed);
+        }
+        let flags = RenameFlags { no_replace: false, exchange: true };
+        self.volume.fs.rename(&self.cred, from_dir, &from.1, to_dir, &to.1, flags).await?;
+        self.settle(&[from, to]).await
+    }
+
+    async fn set(&self, file: FileId, attributes: &Attributes) -> Done {
+        self.check_reach_file(file).await?;
+        let (source, entry) = self.volume.glance(file, crate::volume::OTHERS).await?;
+        let Attributes { mode, uid, gid, atime, mtime } = *attributes;
+        let attr = &entry.attr;
+        let is = mode.is_none_or(|mode| mode == attr.mode)
+            && uid.is_none_or(|uid| uid == attr.uid)
+            && gid.is_none_or(|gid| gid == attr.gid)
+            && mtime.is_none_or(|mtime| mtime == attr.mtime)
+            && atime.is_none_or(|atime| atime == attr.atime);
+        if is {
+            return Ok(());
+        }
+        let rights = mode.is_some() || uid.is_some() || gid.is_some();
+        if rights && !self.is_as_known(file, self.sent.bases.0, true)? {
+            return conflict(Conflict::Changed);
+        }
+        // A time that was set tells of contents that were known.
+        if mtime.is_some() && !self.is_as_known(file, self.sent.bases.0, false)? && attr.kind != Kind::Directory {
+            return conflict(Conflict::Changed);
+        }
+        let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
+        let set = SetAttr { mode, uid, gid, size: None, atime, mtime };
+        self.volume.fs.setattr(&self.cred, source, None, set).await?;
+        self.left(file).await
+    }
+
+    async fn set_xattr(&self, file: FileId, name: &[u8], value: Option<&[u8]>) -> Done {
+        self.check_reach_file(file).await?;
+        let (source, _) = self.volume.glance(file, crate::volume::OTHERS).await?;
+        let fs = &self.volume.fs;
+        let there = match fs.getxattr(&self.cred, source, name).await {
+            Ok(there) => Some(there),
+            Err(FsError::NoSuchXattr) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if there.as_deref() == value {
+            return Ok(());
+        }
+        if !self.is_as_known(file, self.sent.bases.0, true)? {
+            return conflict(Conflict::Changed);
+        }
+        match value {
+            Some(value) => fs.setxattr(&self.cred, source, name, value, XattrMode::Any).await?,
+            None => fs.removexattr(&self.cred, source, name).await?,
+        }
+        let author = self.whose.author;
+        self.left(file).await?;
+        self.volume.learn(author, |volume| volume.touched(file, author));
+        Ok(())
+    }
+
+    /// A store is about to be put in place: durable before it is.
+    pub(crate) async fn intend(&self, file: FileId, identity: &[u8]) -> Done {
+        let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file };
+        let (key, volume) = (self.whose.key, self.volume.name.clone());
+        self.home.live.lock().record(Record::Intended { key, volume, intent });
+        self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))
+    }
+
+    /// The intent that a crash has left of this operation.
+    pub(crate) fn intended(&self) -> Option<Intent> {
+        let live = self.home.live.lock();
+        let (_, grant) = live.state.grant(&self.whose.key, &self.volume.name)?;
+        grant.intent.clone().filter(|intent| intent.seq == self.sent.seq)
+    }
+}
+
+impl Exported {
+    /// EACCES unless the user may search every directory from the root down to `dir`.
+    pub(crate) async fn check_reach(&self, cred: &Cred, dir: FileId) -> Result<(), FsError> {
+        if cred.uid == 0 {
+            return Ok(());
+        }
+        let mut at = dir;
+        let root = self.root()?;
+        // Remembered places of directories that others move can go round in a circle.
+        for _ in 0..vfs::fs::SYMLINK_LEN_MAX {
+            let source = self.source(at).await?;
+            if self.with(|volume| volume.file(at).is_some_and(|file| file.print.kind == Kind::Directory))? {
+                self.fs.access(cred, source, vfs::perm::EXECUTE).await?;
+            }
+            if at == root {
+                return Ok(());
+            }
+            let parent = self.with(|volume| volume.file(at).and_then(|file| file.place.clone()))?;
+            at = parent.ok_or(FsError::Stale)?.0;
+        }
+        Err(FsError::Stale)
+    }
+}

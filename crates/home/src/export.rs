@@ -1,0 +1,43 @@
+//! What a home asks of the file system that it exports, beyond [`FileSystem`].
+
+use bytes::Bytes;
+use types::{Answer, BoxFuture, FileId};
+use vfs::FileSystem;
+use vfs::fs::{Cred, Entry};
+
+/// Something that may have changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Noticed {
+    /// What a name of a watched directory means, or what it means has changed.
+    Entry {
+        /// The directory.
+        dir: FileId,
+        /// The name.
+        name: Vec<u8>,
+        /// The name has come or gone, or means something else.
+        names_changed: bool,
+    },
+    /// A watched directory itself.
+    Directory(FileId),
+    /// Nobody knows what: everything must be looked at.
+    Lost,
+}
+
+/// A name, what it means, and what that is for ever.
+pub type Listed = (Vec<u8>, Entry, Bytes);
+
+/// A file system that a home can export.
+pub trait Export: FileSystem {
+    /// As whom the home does what is its own affair: whoever may do most.
+    fn superuser(&self) -> Cred;
+    /// What a file is for as long as it exists, whatever its name, and whoever is started again.
+    fn identity(&self, id: FileId) -> Answer<Bytes>;
+    /// What a name means, whoever may know.
+    fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)>;
+    /// All of a directory, whoever may know, without `.` and `..`.
+    fn list(&self, dir: FileId) -> Answer<Vec<Listed>>;
+    /// Begins to notice what others do in a directory.
+    fn watch(&self, dir: FileId) -> Answer<()>;
+    /// The next thing that was noticed, also of what the home did itself.
+    fn noticed(&self) -> BoxFuture<Noticed>;
+}

@@ -1,0 +1,445 @@
+//! Looking at a volume's files: which id means which file of the file system behind, what it is like now, and what others have changed.
+
+use crate::export::{Export, Noticed};
+use crate::state::{Record, State};
+use crate::volume::{Learned, OTHERS, Print, Volume};
+use bytes::Bytes;
+use host::Host;
+use parking_lot::Mutex;
+use record_log::RecordLog;
+use roam_wire::channel::Push;
+use roam_wire::codec::Wire;
+use roam_wire::journal::Stamp;
+use roam_wire::message::{Facts, Pushed, User, pack};
+use roam_wire::operation::Place;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use types::{BoxFuture, FileId, FsError, Kind};
+use vfs::fs::{Cred, Entry};
+
+/// The home's own directory at the root of what it exports, which clients do not see.
+pub(crate) const OWN: &[u8] = b".starling";
+
+/// The state, and what follows from it while the home runs.
+pub(crate) struct Live {
+    pub(crate) state: State,
+    pub(crate) log: Option<RecordLog>,
+    /// Who is told of changes, by volume.
+    pub(crate) attached: HashMap<String, Vec<Attached>>,
+}
+
+/// A client that is told of changes.
+pub(crate) struct Attached {
+    /// Its own are not told.
+    pub(crate) author: u32,
+    pub(crate) user: User,
+    pub(crate) push: Arc<dyn Push>,
+    /// Changed since it was told last.
+    pub(crate) changed: Vec<FileId>,
+    pub(crate) told: Stamp,
+}
+
+impl Live {
+    pub(crate) fn new(state: State) -> Live {
+        Live { state, log: None, attached: HashMap::new() }
+    }
+
+    /// Changes the state. It is durable when the log says so.
+    pub(crate) fn record(&mut self, record: Record) {
+        if let Some(log) = &self.log {
+            // Whoever must know that it is durable waits for the log to settle.
+            drop(log.append(record.to_bytes().into()));
+        }
+        let made = self.state.apply(record);
+        debug_assert!(made.is_some(), "a record that makes no sense");
+    }
+
+    pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
+        self.state.volumes.get(name)
+    }
+
+    /// Takes in what was learned of a file after `author` may have changed it.
+    pub(crate) fn learn(&mut self, volume: &str, learned: Learned, author: u32) {
+        let Some(known) = self.state.volumes.get(volume) else { return };
+        let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
+        self.record(Record::Learned { volume: volume.to_string(), learned });
+        if !changed {
+            return;
+        }
+        for attached in self.attached.get_mut(volume).into_iter().flatten() {
+            if (attached.author != author || author == OTHERS) && !attached.changed.contains(&id) {
+                attached.changed.push(id);
+            }
+        }
+    }
+
+    /// Tells those who are attached what changed.
+    pub(crate) fn tell(&mut self, volume: &str) {
+        let Some(known) = self.state.volumes.get(volume) else { return };
+        let stamp = known.journal().stamp();
+        let Some(attached) = self.attached.get_mut(volume) else { return };
+        attached.retain_mut(|attached| {
+            if attached.told == stamp {
+                return true;
+            }
+            attached.told = stamp;
+            let mut files = std::mem::take(&mut attached.changed);
+            files.retain(|file| !known.is_hidden(&attached.user, *file));
+            attached.push.push(pack(&Pushed::Changed { files, stamp })).is_ok()
+        });
+    }
+}
+
+/// What files are to the file system behind.
+#[derive(Default)]
+struct Sources {
+    of: HashMap<FileId, FileId>,
+    is: HashMap<FileId, FileId>,
+}
+
+impl Sources {
+    fn set(&mut self, id: FileId, source: FileId) {
+        if self.of.get(&id) != Some(&source) {
+            self.forget(id);
+            self.of.insert(id, source);
+            self.is.insert(source, id);
+        }
+    }
+
+    fn forget(&mut self, id: FileId) {
+        if let Some(before) = self.of.remove(&id) {
+            self.is.remove(&before);
+        }
+    }
+}
+
+/// A volume and the file system behind it.
+pub(crate) struct Exported {
+    pub(crate) name: String,
+    pub(crate) fs: Arc<dyn Export>,
+    pub(crate) live: Arc<Mutex<Live>>,
+    sources: Mutex<Sources>,
+    /// The home's own directory.
+    pub(crate) own: FileId,
+    /// One operation of clients at a time.
+    pub(crate) applying: tokio::sync::Mutex<()>,
+    pub(crate) uploads: Mutex<crate::store::Uploads>,
+}
+
+/// As whom the file system does what a user asks.
+pub(crate) fn cred(user: &User) -> Cred {
+    Cred { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
+}
+
+impl Exported {
+    /// Begins to export a file system, and looks at all that clients know of.
+    pub(crate) async fn open(
+        host: &Host,
+        live: &Arc<Mutex<Live>>,
+        name: &str,
+        fs: Arc<dyn Export>,
+    ) -> Result<Arc<Exported>, FsError> {
+        if live.lock().volume(name).is_none() {
+            let epoch = host.random.next_u64();
+            live.lock().record(Record::Volume { name: name.to_string(), epoch });
+        }
+        let superuser = fs.superuser();
+        let own = match fs.lookup(&superuser, FileId::ROOT, OWN).await {
+            Err(FsError::NotFound) => fs.mkdir(&superuser, FileId::ROOT, OWN, 0o700, 0).await?,
+            found => found?,
+        };
+        if own.attr.kind != Kind::Directory {
+            return Err(FsError::NotADirectory);
+        }
+        let volume = Arc::new(Exported {
+            name: name.to_string(),
+            fs,
+            live: live.clone(),
+            sources: Mutex::default(),
+            own: own.attr.id,
+            applying: tokio::sync::Mutex::default(),
+            uploads: Mutex::default(),
+        });
+        let root = volume.fs.getattr(FileId::ROOT).await?;
+        let identity = volume.fs.identity(FileId::ROOT).await?;
+        volume.saw(&root, &identity, None, OTHERS);
+        volume.finish_stores().await?;
+        volume.clear_own().await?;
+        volume.look_at_all().await?;
+        host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
+        Ok(volume)
+    }
+
+    /// The volume as it is known.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Volume) -> T) -> Result<T, FsError> {
+        self.live.lock().volume(&self.name).map(f).ok_or(FsError::Stale)
+    }
+
+    pub(crate) fn root(&self) -> Result<FileId, FsError> {
+        self.with(Volume::root)
+    }
+
+    /// A file of the file system was seen. Gives its id.
+    pub(crate) fn saw(&self, entry: &Entry, identity: &[u8], place: Option<&Place>, author: u32) -> Option<FileId> {
+        let id = {
+            let mut live = self.live.lock();
+            let volume = live.volume(&self.name)?;
+            let known = volume.known(identity);
+            match volume.seen(identity, Print::of(&entry.attr), place, author) {
+                Some(learned) => {
+                    let id = learned.id;
+                    live.learn(&self.name, learned, author);
+                    id
+                }
+                None => known?,
+            }
+        };
+        self.means(id, entry.attr.id);
+        Some(id)
+    }
+
+    /// What an id means to the file system.
+    pub(crate) fn means(&self, id: FileId, source: FileId) {
+        self.sources.lock().set(id, source);
+    }
+
+    /// Takes in something that was learned.
+    pub(crate) fn learn(&self, author: u32, what: impl FnOnce(&Volume) -> Option<Learned>) {
+        let mut live = self.live.lock();
+        if let Some(learned) = live.volume(&self.name).and_then(what) {
+            live.learn(&self.name, learned, author);
+        }
+    }
+
+    /// What a file is to the file system. ESTALE if it is nowhere to be found.
+    pub(crate) fn source(&self, id: FileId) -> BoxFuture<Result<FileId, FsError>> {
+        if let Some(source) = self.sources.lock().of.get(&id) {
+            return Box::pin(std::future::ready(Ok(*source)));
+        }
+        let file = self.with(|volume| volume.file(id).map(|file| (file.place.clone(), file.identity.clone())));
+        let (fs, live, name) = (self.fs.clone(), self.live.clone(), self.name.clone());
+        let parent = match file {
+            Ok(Some((Some((parent, _)), _))) => Some(self.source(parent)),
+            _ => None,
+        };
+        Box::pin(async move {
+            let (Some(parent), Some((Some((_, at)), identity))) = (parent, file?) else { return Err(FsError::Stale) };
+            match fs.identified(parent.await?, &at).await {
+                Ok((entry, found)) if found == identity => Ok(entry.attr.id),
+                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => {
+                    let mut live = live.lock();
+                    if let Some(learned) = live.volume(&name).and_then(|volume| volume.lost(id)) {
+                        live.learn(&name, learned, OTHERS);
+                    }
+                    Err(FsError::Stale)
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// What is at a name of a directory now.
+    pub(crate) async fn look(&self, dir: FileId, name: &[u8], author: u32) -> Result<Option<(FileId, Entry)>, FsError> {
+        let source = self.source(dir).await?;
+        let place = (dir, name.to_vec());
+        match self.fs.identified(source, name).await {
+            Ok((entry, identity)) => Ok(self.saw(&entry, &identity, Some(&place), author).map(|id| (id, entry))),
+            Err(FsError::NotFound) => {
+                self.learn(author, |volume| volume.lost(volume.at(&place)?));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a file is like now. ESTALE if it is nowhere to be found.
+    pub(crate) async fn glance(&self, id: FileId, author: u32) -> Result<(FileId, Entry), FsError> {
+        let source = self.source(id).await?;
+        match self.fs.getattr(source).await {
+            Ok(entry) => {
+                let identity = self.with(|volume| volume.file(id).map(|file| file.identity.clone()))?;
+                let identity = identity.ok_or(FsError::Stale)?;
+                self.saw(&entry, &identity, None, author);
+                Ok((source, entry))
+            }
+            Err(FsError::Stale | FsError::NotFound) => {
+                self.sources.lock().forget(id);
+                self.learn(OTHERS, |volume| volume.lost(id));
+                Err(FsError::Stale)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All that a client may know of a file but its contents.
+    pub(crate) async fn facts(&self, id: FileId) -> Result<Facts, FsError> {
+        let (source, entry) = self.glance(id, OTHERS).await?;
+        self.facts_of(id, source, &entry).await
+    }
+
+    /// As [`facts`](Self::facts), of a file that was just seen.
+    pub(crate) async fn facts_of(&self, id: FileId, source: FileId, entry: &Entry) -> Result<Facts, FsError> {
+        let (version, contents) =
+            self.with(|volume| volume.file(id).map(|file| (file.version, file.contents.seq)))?.ok_or(FsError::Stale)?;
+        let superuser = self.fs.superuser();
+        let mut xattrs = Vec::new();
+        for name in self.fs.listxattr(&superuser, source).await.unwrap_or_default() {
+            if (name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_"))
+                && let Ok(value) = self.fs.getxattr(&superuser, source, &name).await
+            {
+                xattrs.push((name, value.to_vec()));
+            }
+        }
+        let target = match entry.attr.kind {
+            Kind::Symlink => self.fs.readlink(source).await?,
+            _ => Bytes::new(),
+        };
+        let attr = &entry.attr;
+        Ok(Facts {
+            id,
+            version,
+            contents,
+            kind: attr.kind,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            crtime: attr.crtime,
+            target: target.to_vec(),
+            xattrs,
+        })
+    }
+
+    /// All of a directory, in the order of names. Whatever others change in it from now on is noticed.
+    pub(crate) async fn list(&self, dir: FileId) -> Result<Vec<(Vec<u8>, FileId, Entry)>, FsError> {
+        let source = self.source(dir).await?;
+        if let Err(error) = self.fs.watch(source).await {
+            tracing::warn!(%error, "changes in a directory will not be noticed at once");
+        }
+        self.glance(dir, OTHERS).await?;
+        let is_root = dir == self.root()?;
+        let mut all = Vec::new();
+        for (name, entry, identity) in self.fs.list(source).await? {
+            if is_root && name == OWN {
+                continue;
+            }
+            let place = (dir, name);
+            if let Some(id) = self.saw(&entry, &identity, Some(&place), OTHERS) {
+                all.push((place.1, id, entry));
+            }
+        }
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+
+    /// Looks at all directories that are known, from the root down, so that whatever others have changed is known, and will be.
+    async fn look_at_all(&self) -> Result<(), FsError> {
+        let mut waiting = vec![self.root()?];
+        while let Some(dir) = waiting.pop() {
+            let listed = match self.list_known(dir).await {
+                Err(FsError::Stale | FsError::NotFound | FsError::NotADirectory) => continue,
+                listed => listed?,
+            };
+            waiting.extend(listed);
+        }
+        // Whatever was not found where it was is gone.
+        let known: Vec<FileId> = self.with(|volume| volume.placed().collect())?;
+        for id in known {
+            if !self.sources.lock().of.contains_key(&id) {
+                let _ = self.source(id).await;
+            }
+        }
+        self.live.lock().tell(&self.name);
+        Ok(())
+    }
+
+    /// Looks at what is known of a directory. Gives the directories in it that are known.
+    async fn list_known(&self, dir: FileId) -> Result<Vec<FileId>, FsError> {
+        let source = self.source(dir).await?;
+        let _ = self.fs.watch(source).await;
+        self.glance(dir, OTHERS).await?;
+        let mut directories = Vec::new();
+        for (name, entry, identity) in self.fs.list(source).await? {
+            if self.with(|volume| volume.known(&identity).is_none())? {
+                continue;
+            }
+            if let Some(id) = self.saw(&entry, &identity, Some(&(dir, name)), OTHERS)
+                && entry.attr.kind == Kind::Directory
+            {
+                directories.push(id);
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Something may have changed.
+    async fn check(&self, noticed: Noticed) {
+        let id_of = |source: FileId| self.sources.lock().is.get(&source).copied();
+        match noticed {
+            Noticed::Entry { dir, name, names_changed } => {
+                let Some(dir) = id_of(dir) else { return };
+                if name == OWN && self.root().is_ok_and(|root| root == dir) {
+                    return;
+                }
+                let place = (dir, name);
+                let before = self.with(|volume| volume.at(&place)).ok().flatten();
+                let version = |id| self.with(|volume| volume.file(id).map(|file| file.contents.seq)).ok().flatten();
+                let dir_before = version(dir);
+                let now = match self.look_known(&place).await {
+                    Ok(now) => now,
+                    Err(_) => return,
+                };
+                let _ = self.glance(dir, OTHERS).await;
+                if names_changed && before != now && version(dir) == dir_before {
+                    self.learn(OTHERS, |volume| volume.touched(dir, OTHERS));
+                }
+            }
+            Noticed::Directory(dir) => {
+                if let Some(dir) = id_of(dir) {
+                    let _ = self.glance(dir, OTHERS).await;
+                }
+            }
+            Noticed::Lost => {
+                if let Err(error) = self.look_at_all().await {
+                    tracing::error!(%error, volume = self.name, "looking at everything");
+                }
+            }
+        }
+        self.live.lock().tell(&self.name);
+    }
+
+    /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id that no file has.
+    async fn look_known(&self, place: &Place) -> Result<Option<FileId>, FsError> {
+        let source = self.source(place.0).await?;
+        match self.fs.identified(source, &place.1).await {
+            Ok((_, identity)) if self.with(|volume| volume.known(&identity).is_none())? => {
+                self.learn(OTHERS, |volume| volume.lost(volume.at(place)?));
+                Ok(Some(FileId::new(0)))
+            }
+            Ok((entry, identity)) => Ok(self.saw(&entry, &identity, Some(place), OTHERS)),
+            Err(FsError::NotFound) => {
+                self.learn(OTHERS, |volume| volume.lost(volume.at(place)?));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Looks at whatever may have changed, as long as the volume is exported.
+async fn notice(volume: Weak<Exported>) {
+    loop {
+        let Some(next) = volume.upgrade().map(|volume| volume.fs.noticed()) else { return };
+        let noticed = next.await;
+        let Some(volume) = volume.upgrade() else { return };
+        // What clients do is not mistaken for what others do.
+        let _one_at_a_time = volume.applying.lock().await;
+        volume.check(noticed).await;
+    }
+}

@@ -1,0 +1,124 @@
+//! Homes (design, section 4.7): they export file systems to clients that roam, and do what these have done while they were away.
+//!
+//! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
+//! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine.
+//! - [`invitation`]: whom it will serve.
+//! - `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
+//!   requests.
+//!
+//! Must survive: crashes at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
+//! same. What a crash leaves undone is asked for again by the client, and what was done already is recognised by its result, or, for contents, by
+//! an intent that was durable before.
+
+mod apply;
+pub mod export;
+mod exported;
+pub mod invitation;
+pub mod local;
+mod session;
+pub mod state;
+mod store;
+pub mod volume;
+
+use crate::export::Export;
+use crate::exported::{Exported, Live};
+use crate::state::{Record, State};
+use host::{Disk, Host};
+use parking_lot::Mutex;
+use record_log::{AppendError, OpenError, RecordLog};
+use roam_wire::channel::{PeerKey, Push, Service, Session};
+use roam_wire::codec::Wire;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use thiserror::Error;
+use types::FsError;
+use types::codec::DecodeError;
+
+/// What the files of a home's state begin with.
+const OWNER: [u8; 4] = *b"HOME";
+
+/// Why a home cannot be opened.
+#[derive(Debug, Error)]
+pub enum HomeError {
+    /// Its state.
+    #[error("the home's state: {0}")]
+    Open(#[from] OpenError),
+    /// What it says.
+    #[error("the home's state is damaged: {0}")]
+    Damaged(#[from] DecodeError),
+    /// Writing it.
+    #[error("the home's state: {0}")]
+    Append(#[from] AppendError),
+    /// A volume.
+    #[error("volume {name}: {error}")]
+    Export {
+        /// Which.
+        name: String,
+        /// What it says.
+        error: FsError,
+    },
+}
+
+/// A home that serves. Clones are the same.
+#[derive(Clone)]
+pub struct Home(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) host: Host,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) live: Arc<Mutex<Live>>,
+    pub(crate) log: RecordLog,
+    pub(crate) volumes: BTreeMap<String, Arc<Exported>>,
+}
+
+impl Home {
+    /// Opens a home whose state is in a folder of its own, and begins to export file systems, by the names of their volumes. Looks at all
+    /// that clients know of, since others may have changed it meanwhile.
+    pub async fn open(
+        host: &Host,
+        disk: Arc<dyn Disk>,
+        exports: Vec<(String, Arc<dyn Export>)>,
+    ) -> Result<Home, HomeError> {
+        let found = record_log::open(&*disk, "home", OWNER).await?;
+        let mut state = match &found.snapshot {
+            Some(bytes) => State::from_bytes(bytes)?,
+            None => State::default(),
+        };
+        for record in &found.records {
+            state.apply(Record::from_bytes(record)?).ok_or(DecodeError::Invalid("record of a home"))?;
+        }
+        let live = Arc::new(Mutex::new(Live::new(state)));
+        let source = live.clone();
+        let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
+            let live = source.lock();
+            cut();
+            live.state.to_bytes()
+        });
+        let log = found.start(host, &disk.tasks(host), snapshot).await?;
+        live.lock().log = Some(log.clone());
+        let mut volumes = BTreeMap::new();
+        for (name, fs) in exports {
+            let volume = Exported::open(host, &live, &name, fs);
+            let volume = volume.await.map_err(|error| HomeError::Export { name: name.clone(), error })?;
+            volumes.insert(name, volume);
+        }
+        log.settled().await?;
+        Ok(Home(Arc::new(Inner { host: host.clone(), disk, live, log, volumes })))
+    }
+
+    /// Ends: what is known is durable. Sessions must have ended before.
+    pub async fn close(&self) -> Result<(), HomeError> {
+        Ok(self.0.log.close().await?)
+    }
+
+    /// What is known, for tests.
+    pub fn state(&self) -> State {
+        self.0.live.lock().state.clone()
+    }
+}
+
+impl Service for Home {
+    fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session> {
+        Arc::new(session::Connection::new(self.0.clone(), peer, push))
+    }
+}

@@ -1,0 +1,47 @@
+//! Directories of this machine, as homes export them.
+
+use crate::export::{Export, Listed, Noticed};
+use bytes::Bytes;
+use localdir::LocalDir;
+use types::{Answer, BoxFuture, FileId, FsError};
+use vfs::fs::{Cred, Entry};
+
+impl Export for LocalDir {
+    /// The user that the process is; only root may be anybody.
+    fn superuser(&self) -> Cred {
+        self.own_cred()
+    }
+
+    fn identity(&self, id: FileId) -> Answer<Bytes> {
+        LocalDir::identity(self, id)
+    }
+
+    fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
+        LocalDir::identified(self, parent, name)
+    }
+
+    fn list(&self, dir: FileId) -> Answer<Vec<Listed>> {
+        LocalDir::list(self, dir)
+    }
+
+    fn watch(&self, dir: FileId) -> Answer<()> {
+        let watched = LocalDir::watch(self, dir);
+        Answer::later(async move {
+            watched.await.map_err(|error| {
+                tracing::warn!(%error, "what others change there will not be noticed at once");
+                FsError::Io
+            })
+        })
+    }
+
+    fn noticed(&self) -> BoxFuture<Noticed> {
+        let noticed = LocalDir::noticed(self);
+        Box::pin(async move {
+            match noticed.await {
+                localdir::Noticed::Entry(dir, name, names_changed) => Noticed::Entry { dir, name, names_changed },
+                localdir::Noticed::Directory(dir) => Noticed::Directory(dir),
+                localdir::Noticed::Lost => Noticed::Lost,
+            }
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! One client's requests.
+
+use crate::Inner;
+use crate::apply::Whose;
+use crate::exported::{Attached, Exported, cred};
+use crate::state::{ID_COUNT, Record};
+use crate::volume::OTHERS;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use roam_wire::channel::{PeerKey, Push, Session};
+use roam_wire::codec::Wire;
+use roam_wire::journal::{Since, Stamp};
+use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, pack, unpack};
+use std::sync::Arc;
+use types::{BoxFuture, FileId, FsError};
+use vfs::fs::OpenFlags;
+
+/// A directory is listed in parts of about so many bytes.
+const LISTING_LEN: usize = 256 << 10;
+/// Most files asked for at once.
+const FILE_COUNT_MAX: usize = 4096;
+
+/// One connection of a client.
+pub(crate) struct Connection(Arc<Client>);
+
+/// Who is connected.
+struct Client {
+    home: Arc<Inner>,
+    key: [u8; 32],
+    push: Arc<dyn Push>,
+    /// What it attached to.
+    to: Mutex<Option<(Whose, Arc<Exported>)>>,
+}
+
+/// Why there is nothing better to say.
+enum Stop {
+    Failed(FsError),
+    Refused(Refusal),
+}
+
+impl From<FsError> for Stop {
+    fn from(error: FsError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+type Answered = Result<Reply, Stop>;
+
+impl Connection {
+    pub(crate) fn new(home: Arc<Inner>, peer: PeerKey, push: Arc<dyn Push>) -> Connection {
+        Connection(Arc::new(Client { home, key: peer.0, push, to: Mutex::new(None) }))
+    }
+}
+
+impl Session for Connection {
+    fn answer(&self, request: Bytes) -> BoxFuture<Option<Bytes>> {
+        let me = self.0.clone();
+        Box::pin(async move {
+            let request = unpack::<Request>(&request).ok()?;
+            let reply = match me.answer(request).await {
+                Ok(reply) => reply,
+                Err(Stop::Failed(error)) => Reply::Failed(error),
+                Err(Stop::Refused(refusal)) => Reply::Refused(refusal),
+            };
+            Some(pack(&reply))
+        })
+    }
+
+    fn ended(&self) {
+        self.0.detach();
+    }
+}
+
+impl Client {
+    fn detach(&self) {
+        let attached = self.to.lock().take();
+        if let Some((_, volume)) = attached {
+            let mut live = self.home.live.lock();
+            if let Some(attached) = live.attached.get_mut(&volume.name) {
+                attached.retain(|attached| !Arc::ptr_eq(&attached.push, &self.push));
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Answered {
+        match request {
+            Request::Enroll { secret } => match self.home.enroll(self.key, &secret).await {
+                Some(volumes) => return Ok(Reply::Enrolled { volumes }),
+                None => return Err(Stop::Refused(Refusal::Secret)),
+            },
+            Request::Attach { volume, incarnation, acknowledged, stamp, push } => {
+                self.detach();
+                return self.attach(&volume, incarnation, acknowledged, stamp, push).await;
+            }
+            _ => {}
+        }
+        let (whose, volume) = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
+        let reply = self.serve(&whose, &volume, request).await;
+        // What was told is remembered: ids above all.
+        self.home.log.settled().await.map_err(|_| FsError::Io)?;
+        reply
+    }
+
+    async fn attach(
+        &self,
+        name: &str,
+        incarnation: u64,
+        acknowledged: u64,
+        stamp: Option<Stamp>,
+        push: bool,
+    ) -> Answered {
+        let refused = |refusal| Err(Stop::Refused(refusal));
+        let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
+        let root = volume.root()?;
+        let reply = {
+            let mut live = self.home.live.lock();
+            if !live.state.clients.contains_key(&self.key) {
+                return refused(Refusal::Stranger);
+            }
+            let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
+            let (user, known, heard) = (grant.user.clone(), grant.incarnation, grant.heard);
+            let key = self.key;
+            if known != incarnation {
+                live.record(Record::Began { key, volume: name.to_string(), incarnation });
+            }
+            let heard = if known == incarnation { heard } else { 0 };
+            if acknowledged > heard {
+                return refused(Refusal::Forgotten);
+            }
+            self.acknowledge(&mut live, name, acknowledged);
+            let Some(known) = live.volume(name) else { return refused(Refusal::Volume) };
+            let newest = known.journal().stamp();
+            let since = match stamp {
+                Some(stamp) => known.journal().since(stamp, |file| !known.is_hidden(&user, file)),
+                None => Since::Reset { stamp: newest },
+            };
+            if push {
+                let (user, push) = (user.clone(), self.push.clone());
+                let attached = Attached { author, user, push, changed: Vec::new(), told: newest };
+                live.attached.entry(name.to_string()).or_default().push(attached);
+            }
+            let whose = Whose { key, author, user: user.clone() };
+            *self.to.lock() = Some((whose, volume));
+            Reply::Attached { root, user, since, heard }
+        };
+        self.home.log.settled().await.map_err(|_| FsError::Io)?;
+        Ok(reply)
+    }
+
+    fn acknowledge(&self, live: &mut crate::Live, volume: &str, through: u64) {
+        let Some((_, grant)) = live.state.grant(&self.key, volume) else { return };
+        if grant.outcomes.first_key_value().is_some_and(|(seq, _)| *seq <= through) {
+            live.record(Record::Acknowledged { key: self.key, volume: volume.to_string(), through });
+        }
+    }
+
+    async fn serve(&self, whose: &Whose, volume: &Arc<Exported>, request: Request) -> Answered {
+        Ok(match request {
+            // Answered before.
+            Request::Enroll { .. } | Request::Attach { .. } => return Err(Stop::Refused(Refusal::Detached)),
+            Request::Since { stamp } => {
+                let since = |known: &crate::volume::Volume| {
+                    known.journal().since(stamp, |file| !known.is_hidden(&whose.user, file))
+                };
+                Reply::Since(volume.with(since)?)
+            }
+            Request::Facts { files } => Reply::Facts(self.facts(whose, volume, files).await?),
+            Request::Validate { files } => {
+                let asked = files.iter().map(|(file, _)| *file).collect();
+                let known = self.facts(whose, volume, asked).await?;
+                let is_current = |(file, version): &(FileId, u64)| {
+                    known.iter().any(|facts| facts.id == *file && facts.version == *version)
+                };
+                Reply::Stale(files.iter().filter(|file| !is_current(file)).map(|(file, _)| *file).collect())
+            }
+            Request::List { dir, after } => self.list(whose, volume, dir, &after).await?,
+            Request::Read { file, contents, offset, len } => {
+                self.read(whose, volume, (file, contents), offset, len).await?
+            }
+            Request::Upload { seq, offset, data } => {
+                volume.upload(whose.author, seq, offset, &data).await?;
+                Reply::Done
+            }
+            Request::Apply { acknowledged, operations } => {
+                self.acknowledge(&mut self.home.live.lock(), &volume.name, acknowledged);
+                Reply::Applied(self.home.apply(volume, whose, &operations).await?)
+            }
+            Request::Space => {
+                let stat = volume.fs.statfs().await?;
+                let (total, free) = (stat.total_bytes, stat.free_bytes);
+                Reply::Space { total, free, files: stat.files, files_free: stat.files_free }
+            }
+            Request::Ids => {
+                let mut live = self.home.live.lock();
+                let Some(known) = live.volume(&volume.name) else { return Err(Stop::Refused(Refusal::Volume)) };
+                let (root, next) = (known.root(), known.next_id());
+                let first = FileId::new(root.raw() - FileId::ROOT.raw() + next);
+                // The volume's index numbers have 48 bits.
+                let Some(end) = next.checked_add(ID_COUNT).filter(|end| *end < 1 << 48) else {
+                    return Err(Stop::Failed(FsError::NoSpace));
+                };
+                live.record(Record::Reserved { volume: volume.name.clone(), next: end });
+                Reply::Ids(first, ID_COUNT)
+            }
+        })
+    }
+
+    async fn facts(
+        &self,
+        whose: &Whose,
+        volume: &Arc<Exported>,
+        files: Vec<FileId>,
+    ) -> Result<Vec<roam_wire::message::Facts>, Stop> {
+        if files.len() > FILE_COUNT_MAX {
+            return Err(Stop::Failed(FsError::ArgumentTooBig));
+        }
+        let (user, mut known) = (cred(&whose.user), Vec::new());
+        for file in files {
+            let facts = async {
+                let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+                if let Some((parent, _)) = parent {
+                    volume.check_reach(&user, parent).await?;
+                }
+                volume.facts(file).await
+            };
+            match facts.await {
+                Ok(facts) => known.push(facts),
+                Err(FsError::Stale | FsError::NotFound | FsError::AccessDenied | FsError::NotADirectory) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(known)
+    }
+
+    async fn list(&self, whose: &Whose, volume: &Arc<Exported>, dir: FileId, after: &[u8]) -> Answered {
+        let user = cred(&whose.user);
+        volume.check_reach(&user, dir).await?;
+        let source = volume.source(dir).await?;
+        volume.fs.access(&user, source, vfs::perm::READ).await?;
+        let all = volume.list(dir).await?;
+        let facts = Box::new(volume.facts(dir).await?);
+        let from = all.partition_point(|(name, ..)| name.as_slice() <= after);
+        let (mut entries, mut len, mut more) = (Vec::new(), 0, false);
+        for (name, id, entry) in all.into_iter().skip(if after.is_empty() { 0 } else { from }) {
+            if len >= LISTING_LEN {
+                more = true;
+                break;
+            }
+            let facts = match volume.facts_of(id, entry.attr.id, &entry).await {
+                Ok(facts) => facts,
+                // It has gone meanwhile, which will be noticed.
+                Err(FsError::Stale | FsError::NotFound) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let entry = NamedFacts { name, facts };
+            len += entry.to_bytes().len();
+            entries.push(entry);
+        }
+        Ok(Reply::Listing { dir: facts, entries, more })
+    }
+
+    async fn read(
+        &self,
+        whose: &Whose,
+        volume: &Arc<Exported>,
+        (file, contents): (FileId, u64),
+        offset: u64,
+        len: u32,
+    ) -> Answered {
+        let user = cred(&whose.user);
+        let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+        volume.check_reach(&user, parent.ok_or(FsError::Stale)?.0).await?;
+        let (source, _) = volume.glance(file, OTHERS).await?;
+        let is_current = || volume.with(|volume| volume.file(file).is_some_and(|f| f.contents.seq == contents));
+        if !is_current()? {
+            return Ok(Reply::Changed);
+        }
+        let handle = volume.fs.open(&user, source, OpenFlags { read: true, ..OpenFlags::default() }).await?;
+        let bytes = volume.fs.read(source, handle, offset, len.min(DATA_LEN_MAX as u32)).await;
+        volume.fs.release(source, handle, None).await?;
+        let bytes = bytes?;
+        volume.glance(file, OTHERS).await?;
+        Ok(if is_current()? { Reply::Data(bytes) } else { Reply::Changed })
+    }
+}

@@ -1,0 +1,217 @@
+//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations ended, so that each is done once (design, sections 4.4
+//! and 4.7). Pure; every change is a [`Record`].
+
+use crate::volume::{Learned, Volume};
+use roam_wire::codec::Wire;
+use roam_wire::message::{Outcome, User};
+use roam_wire::{wire_enum, wire_struct};
+use std::collections::BTreeMap;
+use types::codec::{DecodeError, Reader};
+
+/// Version of what is kept.
+const VERSION: u16 = 1;
+/// Ids that a client is given at a time.
+pub const ID_COUNT: u64 = 1 << 24;
+/// Most outcomes that are kept for a client that does not acknowledge them.
+pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
+
+/// A client's public key, hashed.
+pub type Key = [u8; 32];
+
+/// A store that is about to be put in place: whoever has this identity afterwards is the stored file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Intent {
+    /// The operation's number.
+    pub seq: u64,
+    /// What will be stored there.
+    pub identity: Vec<u8>,
+    /// The file that it will be.
+    pub file: types::FileId,
+}
+wire_struct!(Intent { seq, identity, file });
+
+/// What a client may use, and how its operations ended there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// As whom.
+    pub user: User,
+    /// Which log the numbers are of; 0: none yet.
+    pub incarnation: u64,
+    /// The last operation that was answered.
+    pub heard: u64,
+    /// How operations ended that the client may ask for again.
+    pub outcomes: BTreeMap<u64, Outcome>,
+    /// The store that may be half done.
+    pub intent: Option<Intent>,
+}
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent });
+
+/// A client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// By which changes are told to be its own.
+    pub number: u32,
+    /// By names of volumes.
+    pub grants: BTreeMap<String, Grant>,
+}
+wire_struct!(Client { number, grants });
+
+/// A change of the state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// A volume is exported from now on.
+    Volume {
+        /// Its name.
+        name: String,
+        /// Of its stamps.
+        epoch: u64,
+    },
+    /// A client accepted an invitation.
+    Enrolled {
+        /// Who.
+        key: Key,
+        /// To what.
+        volume: String,
+        /// As whom.
+        user: User,
+    },
+    /// A client begins a new log.
+    Began {
+        /// Who.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// The log.
+        incarnation: u64,
+    },
+    /// Something was learned of a file.
+    Learned {
+        /// Where.
+        volume: String,
+        /// What.
+        learned: Learned,
+    },
+    /// Ids below this index were given to a client.
+    Reserved {
+        /// Where.
+        volume: String,
+        /// The first that was not.
+        next: u64,
+    },
+    /// A store is about to be put in place.
+    Intended {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// What.
+        intent: Intent,
+    },
+    /// An operation ended.
+    Answered {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Which.
+        seq: u64,
+        /// How.
+        outcome: Outcome,
+    },
+    /// The client knows how its operations ended, up to this one.
+    Acknowledged {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Which.
+        through: u64,
+    },
+}
+wire_enum!(Record {
+    1 => Volume { name, epoch },
+    2 => Enrolled { key, volume, user },
+    3 => Began { key, volume, incarnation },
+    4 => Learned { volume, learned },
+    5 => Reserved { volume, next },
+    6 => Intended { key, volume, intent },
+    7 => Answered { key, volume, seq, outcome },
+    8 => Acknowledged { key, volume, through },
+});
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct State {
+    /// By name.
+    pub volumes: BTreeMap<String, Volume>,
+    /// By key.
+    pub clients: BTreeMap<Key, Client>,
+}
+
+impl State {
+    /// What a client may do in a volume.
+    pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
+        let client = self.clients.get(key)?;
+        Some((client.number, client.grants.get(volume)?))
+    }
+
+    fn grant_mut(&mut self, key: &Key, volume: &str) -> Option<&mut Grant> {
+        self.clients.get_mut(key)?.grants.get_mut(volume)
+    }
+
+    /// Makes a change. `None` if it makes no sense, which only a damaged log can bring about.
+    pub fn apply(&mut self, record: Record) -> Option<()> {
+        match record {
+            Record::Volume { name, epoch } => {
+                let number = u16::try_from(self.volumes.len()).ok()?;
+                self.volumes.entry(name).or_insert_with(|| Volume::new(number, epoch));
+            }
+            Record::Enrolled { key, volume, user } => {
+                let number = u32::try_from(self.clients.len()).ok()? + 1;
+                let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
+                let grant = Grant { user, incarnation: 0, heard: 0, outcomes: BTreeMap::new(), intent: None };
+                client.grants.entry(volume).or_insert(grant);
+            }
+            Record::Began { key, volume, incarnation } => {
+                let grant = self.grant_mut(&key, &volume)?;
+                (grant.incarnation, grant.heard, grant.intent) = (incarnation, 0, None);
+                grant.outcomes.clear();
+            }
+            Record::Learned { volume, learned } => {
+                self.volumes.get_mut(&volume)?.learn(learned);
+            }
+            Record::Reserved { volume, next } => {
+                self.volumes.get_mut(&volume)?.reserve(next);
+            }
+            Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
+            Record::Answered { key, volume, seq, outcome } => {
+                let grant = self.grant_mut(&key, &volume)?;
+                (grant.heard, grant.intent) = (grant.heard.max(seq), None);
+                grant.outcomes.insert(seq, outcome);
+                while grant.outcomes.len() > OUTCOME_COUNT_MAX {
+                    grant.outcomes.pop_first();
+                }
+            }
+            Record::Acknowledged { key, volume, through } => {
+                let grant = self.grant_mut(&key, &volume)?;
+                grant.outcomes = grant.outcomes.split_off(&through.saturating_add(1));
+            }
+        }
+        Some(())
+    }
+}
+
+impl Wire for State {
+    fn encode(&self, out: &mut Vec<u8>) {
+        VERSION.encode(out);
+        self.volumes.encode(out);
+        self.clients.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u16::decode(r)? {
+            VERSION => Ok(State { volumes: Wire::decode(r)?, clients: Wire::decode(r)? }),
+            found => Err(DecodeError::Version { what: "the state of a home", found, known: VERSION }),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
+//! comes out of the exchange tells whether somebody else was there meanwhile (design, section 4.7).
+//!
+//! Where that cannot be, because a file has several names, or the home may not give it its owner, its bytes are changed in place: others may
+//! then see half of it, and a change by others in that moment may be lost.
+
+use crate::apply::{Doing, Done, Stop};
+use crate::exported::Exported;
+use crate::volume::Print;
+use bytes::Bytes;
+use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
+use roam_wire::operation::{Change, Place};
+use std::collections::HashMap;
+use std::sync::Arc;
+use types::{FileId, FsError, Kind};
+use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
+
+/// Most uploads that a client has under way.
+const UPLOAD_COUNT_MAX: usize = 256;
+
+/// Uploads under way, by author and operation.
+pub(crate) type Uploads = HashMap<(u32, u64), Arc<tokio::sync::Mutex<Upload>>>;
+
+/// The bytes of a store, as far as they have come.
+pub(crate) struct Upload {
+    id: FileId,
+    handle: Handle,
+    len: u64,
+}
+
+const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
+const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
+
+/// Where a store's bytes come from.
+enum Data {
+    Inline(Bytes),
+    Uploaded(Arc<tokio::sync::Mutex<Upload>>),
+}
+
+impl Exported {
+    /// Makes an empty file in the home's own directory.
+    async fn make_own(&self, name: &str) -> Result<(FileId, Handle), FsError> {
+        let superuser = self.fs.superuser();
+        match self.fs.unlink(&superuser, self.own, name.as_bytes()).await {
+            Ok(()) | Err(FsError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        let (entry, handle) = self.fs.create(&superuser, self.own, name.as_bytes(), 0o600, 0, READ_WRITE).await?;
+        Ok((entry.attr.id, handle))
+    }
+
+    /// Removes all that earlier runs have left.
+    pub(crate) async fn clear_own(&self) -> Result<(), FsError> {
+        for (name, entry, _) in self.fs.list(self.own).await? {
+            if entry.attr.kind != Kind::Directory {
+                self.fs.unlink(&self.fs.superuser(), self.own, &name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores that a crash has left: what was put in place is the file that it was to be.
+    pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
+        let intents: Vec<_> = {
+            let live = self.live.lock();
+            let clients = live.state.clients.values();
+            let grants = clients.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
+            grants.filter_map(|(number, grant)| Some((number, grant.intent.clone()?))).collect()
+        };
+        for (author, intent) in intents {
+            let known = self.with(|volume| volume.file(intent.file).cloned())?;
+            let Some((parent, name)) = known.and_then(|file| file.place) else { continue };
+            let Ok(source) = self.source(parent).await else { continue };
+            if let Ok((entry, identity)) = self.fs.identified(source, &name).await
+                && identity == intent.identity
+            {
+                self.learn(author, |volume| volume.stored(intent.file, &identity, Print::of(&entry.attr), author));
+                self.means(intent.file, entry.attr.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes bytes of a store that is to come. They may come twice, but not with gaps.
+    pub(crate) async fn upload(&self, author: u32, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
+            return Err(FsError::FileTooLarge);
+        }
+        let known = self.uploads.lock().get(&(author, seq)).cloned();
+        let upload = match known {
+            Some(upload) => upload,
+            None if self.uploads.lock().keys().filter(|(by, _)| *by == author).count() >= UPLOAD_COUNT_MAX => {
+                return Err(FsError::Busy);
+            }
+            None => {
+                let (id, handle) = self.make_own(&format!("upload-{author}-{seq}")).await?;
+                let upload = Arc::new(tokio::sync::Mutex::new(Upload { id, handle, len: 0 }));
+                self.uploads.lock().entry((author, seq)).or_insert(upload).clone()
+            }
+        };
+        let mut upload = upload.lock().await;
+        if offset > upload.len {
+            return Err(FsError::InvalidArgument);
+        }
+        self.fs.write(&self.fs.superuser(), upload.id, upload.handle, offset, data).await?;
+        upload.len = upload.len.max(offset + data.len() as u64);
+        Ok(())
+    }
+
+    /// A store has ended.
+    pub(crate) async fn drop_upload(&self, author: u32, seq: u64) {
+        let upload = self.uploads.lock().remove(&(author, seq));
+        if let Some(upload) = upload {
+            let upload = upload.lock().await;
+            let _ = self.fs.release(upload.id, upload.handle, None).await;
+            let name = format!("upload-{author}-{seq}");
+            let _ = self.fs.unlink(&self.fs.superuser(), self.own, name.as_bytes()).await;
+        }
+    }
+
+    async fn copy(&self, from: At, to: At, len: u64) -> Result<(), FsError> {
+        let mut done = 0;
+        while done < len {
+            let (from, to) = (At { offset: from.offset + done, ..from }, At { offset: to.offset + done, ..to });
+            match self.fs.copy_file_range(&self.fs.superuser(), from, to, len - done).await? {
+                0 => break,
+                copied => done += copied,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Doing<'_> {
+    pub(crate) async fn store(&self, file: FileId, change: &Change) -> Done {
+        let data = self.data(change)?;
+        let volume = self.volume;
+        self.check_reach_file(file).await?;
+        let known = volume.with(|volume| volume.file(file).cloned())?;
+        let Some(place) = known.and_then(|file| file.place) else {
+            return Err(Stop::Conflict(Conflict::Gone));
+        };
+        let dir = self.enter(place.0).await?;
+        let redone = self.intended().filter(|intent| intent.file == file);
+        let (source, entry) = match self.look(&place).await? {
+            Some((there, entry)) if there == file => (entry.attr.id, entry),
+            _ => return Err(Stop::Conflict(Conflict::Gone)),
+        };
+        if entry.attr.kind != Kind::File {
+            return Err(Stop::Refused(FsError::InvalidArgument));
+        }
+        let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
+        let mine = redone.is_some_and(|intent| intent.identity == identity);
+        if !mine && !self.is_as_known(file, self.sent.bases.0, false)? {
+            return match self.is_stored(source, &entry, change, &data).await? {
+                true => Ok(()),
+                false => Err(Stop::Conflict(Conflict::Changed)),
+            };
+        }
+        volume.fs.access(&self.cred, source, vfs::perm::WRITE).await?;
+        let superuser = volume.fs.superuser();
+        let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
+        let movable = owned && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
+        match entry.attr.nlink == 1 && movable {
+            true => self.replace(file, &place, dir, (source, &entry, &identity), change, &data).await?,
+            false => self.overwrite(file, (source, &identity), change, &data).await?,
+        }
+        self.left(place.0).await
+    }
+
+    /// The bytes that are to be stored, if all have come.
+    fn data(&self, change: &Change) -> Result<Data, Stop> {
+        let Sent { seq, data, .. } = self.sent;
+        let end = change.ranges.iter().last().map_or(0, |range| range.end);
+        let fits = change.cut <= change.size && end <= change.size && change.size <= vfs::fs::FILE_SIZE_MAX;
+        let len = change.ranges.len();
+        let uploaded = self.volume.uploads.lock().get(&(self.whose.author, *seq)).cloned();
+        match (fits, uploaded) {
+            (true, _) if data.len() as u64 == len => Ok(Data::Inline(data.clone())),
+            (true, Some(upload)) if upload.try_lock().is_ok_and(|upload| upload.len == len) => {
+                Ok(Data::Uploaded(upload))
+            }
+            // After a restart of the home, what was uploaded has to come again.
+            (true, _) if data.is_empty() => Err(Stop::Refused(FsError::TimedOut)),
+            _ => Err(Stop::Refused(FsError::InvalidArgument)),
+        }
+    }
+
+    /// Writes what is to be stored into an open file.
+    async fn fill(&self, id: FileId, handle: Handle, change: &Change, data: &Data) -> Result<(), FsError> {
+        let (fs, superuser) = (&self.volume.fs, self.volume.fs.superuser());
+        let mut at = 0;
+        for range in change.ranges.iter() {
+            let len = range.end - range.start;
+            match data {
+                Data::Inline(bytes) => {
+                    let bytes = &bytes[at as usize..(at + len) as usize];
+                    fs.write(&superuser, id, handle, range.start, bytes).await?;
+                }
+                Data::Uploaded(upload) => {
+                    let upload = upload.lock().await;
+                    let from = At { id: upload.id, handle: upload.handle, offset: at };
+                    self.volume.copy(from, At { id, handle, offset: range.start }, len).await?;
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Makes the new contents beside the file and exchanges both.
+    async fn replace(
+        &self,
+        file: FileId,
+        place: &Place,
+        dir: FileId,
+        (source, entry, identity): (FileId, &Entry, &[u8]),
+        change: &Change,
+        data: &Data,
+    ) -> Done {
+        let (volume, fs) = (self.volume, &self.volume.fs);
+        let superuser = fs.superuser();
+        let temporary = format!("store-{}-{}", self.whose.author, self.sent.seq);
+        let (new, handle) = volume.make_own(&temporary).await?;
+        let made = async {
+            let kept = change.cut.min(entry.attr.size);
+            let kept = change.ranges.missing(0..kept);
+            if !kept.is_empty() {
+                let from = fs.open(&superuser, source, READ).await?;
+                for range in kept.iter() {
+                    let from = At { id: source, handle: from, offset: range.start };
+                    volume.copy(from, At { id: new, handle, offset: range.start }, range.end - range.start).await?;
+                }
+                fs.release(source, from, None).await?;
+            }
+            let size = SetAttr { size: Some(change.size), ..SetAttr::default() };
+            fs.setattr(&superuser, new, Some(handle), size).await?;
+            self.fill(new, handle, change, data).await?;
+            self.liken(&superuser, source, entry, new, change).await?;
+            fs.fsync(new, handle, false).await?;
+            fs.identity(new).await
+        };
+        let made = made.await;
+        let _ = fs.release(new, handle, None).await;
+        let made = made.map_err(|error| match error {
+            FsError::Stale => Stop::Refused(FsError::Io),
+            error => Stop::Refused(error),
+        })?;
+        self.intend(file, &made).await?;
+        let flags = RenameFlags { no_replace: false, exchange: true };
+        let own = temporary.as_bytes();
+        fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await.map_err(|error| match error {
+            FsError::NotFound => Stop::Conflict(Conflict::Gone),
+            error => error.into(),
+        })?;
+        // What came out is what went in, or somebody was there.
+        let (out, out_identity) = fs.identified(volume.own, own).await?;
+        let as_it_was = (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);
+        if out_identity != identity || !as_it_was {
+            fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await?;
+            fs.unlink(&superuser, volume.own, own).await?;
+            volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
+            return Err(Stop::Conflict(Conflict::Changed));
+        }
+        let now = fs.getattr(new).await?;
+        let author = self.whose.author;
+        volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author));
+        volume.means(file, new);
+        fs.unlink(&superuser, volume.own, own).await?;
+        Ok(())
+    }
+
+    /// Gives a new file the owner, rights and attributes of the one whose place it takes.
+    async fn liken(
+        &self,
+        superuser: &Cred,
+        source: FileId,
+        entry: &Entry,
+        new: FileId,
+        change: &Change,
+    ) -> Result<(), FsError> {
+        let (fs, attr) = (&self.volume.fs, &entry.attr);
+        if superuser.uid == 0 {
+            let owner = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
+            fs.setattr(superuser, new, None, owner).await?;
+        } else if attr.gid != superuser.gid {
+            let group = SetAttr { gid: Some(attr.gid), ..SetAttr::default() };
+            fs.setattr(superuser, new, None, group).await?;
+        }
+        for name in fs.listxattr(superuser, source).await? {
+            let value = fs.getxattr(superuser, source, &name).await?;
+            fs.setxattr(superuser, new, &name, &value, XattrMode::Any).await?;
+        }
+        let mode = if self.cred.uid == 0 { attr.mode } else { vfs::perm::strip_setid(attr.mode) };
+        let times = (Some(SetTime::At(attr.atime)), Some(SetTime::At(change.mtime)));
+        let set = SetAttr { mode: Some(mode), atime: times.0, mtime: times.1, ..SetAttr::default() };
+        fs.setattr(superuser, new, None, set).await?;
+        Ok(())
+    }
+
+    /// Changes the file's own bytes.
+    async fn overwrite(&self, file: FileId, (source, identity): (FileId, &[u8]), change: &Change, data: &Data) -> Done {
+        let fs = &self.volume.fs;
+        let handle = fs.open(&self.cred, source, OpenFlags { write: true, ..OpenFlags::default() }).await?;
+        let written = async {
+            self.intend(file, identity).await?;
+            for size in [change.cut, change.size] {
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                fs.setattr(&self.cred, source, Some(handle), set).await?;
+            }
+            self.fill(source, handle, change, data).await?;
+            let set = SetAttr { mtime: Some(SetTime::At(change.mtime)), ..SetAttr::default() };
+            // Who may write need not own it.
+            let _ = fs.setattr(&self.cred, source, None, set).await;
+            fs.fsync(source, handle, false).await?;
+            Ok(())
+        };
+        let written = written.await;
+        let _ = fs.release(source, handle, None).await;
+        self.volume.glance(file, self.whose.author).await?;
+        written
+    }
+
+    /// True if the file has what is to be stored already.
+    async fn is_stored(&self, source: FileId, entry: &Entry, change: &Change, data: &Data) -> Result<bool, Stop> {
+        let fs = &self.volume.fs;
+        // Others may have changed what this store leaves as it was.
+        if entry.attr.size != change.size || !change.ranges.missing(0..change.size).is_empty() {
+            return Ok(false);
+        }
+        let there = fs.open(&fs.superuser(), source, READ).await?;
+        let same = async {
+            let mut at = 0;
+            while at < change.size {
+                let len = (change.size - at).min(DATA_LEN_MAX as u64) as u32;
+                let stored = fs.read(source, there, at, len).await?;
+                let new = match data {
+                    Data::Inline(bytes) => bytes.slice(at as usize..at as usize + len as usize),
+                    Data::Uploaded(upload) => {
+                        let upload = upload.lock().await;
+                        fs.read(upload.id, upload.handle, at, len).await?
+                    }
+                };
+                if stored != new {
+                    return Ok(false);
+                }
+                at += u64::from(len);
+            }
+            Ok(true)
+        };
+        let same = same.await;
+        let _ = fs.release(source, there, None).await;
+        same
+    }
+}

@@ -1,0 +1,341 @@
+//! What a home knows of a volume's files (design, section 4.1): which id is which file, what each looked like when it was seen last, and who
+//! changed it when. Pure.
+//!
+//! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
+//! looking, and compared with what was known. Whatever is found to have changed gets the next number of the volume's journal.
+//!
+//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]); numbers only grow.
+
+use roam_wire::codec::Wire;
+use roam_wire::journal::{Journal, Stamp};
+use roam_wire::message::User;
+use roam_wire::operation::Place;
+use roam_wire::wire_struct;
+use std::collections::HashMap;
+use types::codec::{DecodeError, Reader};
+use types::{Attr, FileId, Kind, Time};
+
+/// Changed files that the journal of a volume remembers.
+pub const JOURNAL_LEN_MAX: usize = 1 << 18;
+/// Nobody who has a number: another program, or nobody knows.
+pub const OTHERS: u32 = 0;
+
+/// What a file looked like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Print {
+    /// Type.
+    pub kind: Kind,
+    /// Lower twelve bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+}
+wire_struct!(Print { kind, mode, uid, gid, nlink, size, mtime, ctime });
+
+impl Print {
+    /// Of a file with these attributes.
+    pub fn of(attr: &Attr) -> Print {
+        let Attr { kind, mode, uid, gid, nlink, size, mtime, ctime, .. } = *attr;
+        Print { kind, mode, uid, gid, nlink, size, mtime, ctime }
+    }
+
+    fn same_rights(&self, other: &Print) -> bool {
+        (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
+    }
+
+    /// What is in it has not changed, as far as can be seen. Where nothing else explains a new ctime, it has.
+    fn same_contents(&self, other: &Print, moved: bool) -> bool {
+        let explained = moved || !self.same_rights(other) || self.nlink != other.nlink;
+        (self.kind, self.size, self.mtime) == (other.kind, other.size, other.mtime)
+            && (self.ctime == other.ctime || explained)
+    }
+}
+
+/// When one aspect of a file changed, and by whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Aspect {
+    /// The last change.
+    pub seq: u64,
+    /// Who made it.
+    author: u32,
+    /// The last change by anybody else.
+    before: u64,
+}
+wire_struct!(Aspect { seq, author, before });
+
+impl Aspect {
+    fn at(seq: u64) -> Aspect {
+        Aspect { seq, author: OTHERS, before: seq }
+    }
+
+    fn changed(self, seq: u64, author: u32) -> Aspect {
+        let before = if author == OTHERS {
+            seq
+        } else if author == self.author {
+            self.before
+        } else {
+            self.seq
+        };
+        Aspect { seq, author, before }
+    }
+
+    /// True if nobody but `author` has changed it since `base`.
+    pub fn is_as_known(self, base: u64, author: u32) -> bool {
+        let by_others = if author == self.author && author != OTHERS { self.before } else { self.seq };
+        by_others <= base
+    }
+}
+
+/// A file that clients know of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct File {
+    /// What it is to the file system.
+    pub identity: Vec<u8>,
+    /// Where it was seen last; `None`: nowhere, as far as is known.
+    pub place: Option<Place>,
+    /// What it looked like.
+    pub print: Print,
+    /// When anything of it changed.
+    pub version: u64,
+    /// When its bytes or names changed.
+    pub contents: Aspect,
+    /// When its rights or extended attributes changed.
+    pub rights: Aspect,
+}
+wire_struct!(File { identity, place, print, version, contents, rights });
+
+/// Something that was learned of a file: it is so now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Learned {
+    /// Which.
+    pub id: FileId,
+    /// What is known now.
+    pub file: File,
+}
+wire_struct!(Learned { id, file });
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Volume {
+    number: u16,
+    journal: Journal,
+    files: HashMap<FileId, File>,
+    by_identity: HashMap<Vec<u8>, FileId>,
+    by_place: HashMap<Place, FileId>,
+    next: u64,
+}
+
+impl Volume {
+    /// An empty one. Epochs are never used again.
+    pub fn new(number: u16, epoch: u64) -> Volume {
+        Volume {
+            number,
+            journal: Journal::new(epoch, JOURNAL_LEN_MAX),
+            files: HashMap::new(),
+            by_identity: HashMap::new(),
+            by_place: HashMap::new(),
+            next: FileId::ROOT.raw() + 1,
+        }
+    }
+
+    /// Its root directory.
+    pub fn root(&self) -> FileId {
+        self.id(FileId::ROOT.raw())
+    }
+
+    fn id(&self, index: u64) -> FileId {
+        FileId::new(u64::from(self.number) << 48 | index)
+    }
+
+    /// What changed when.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// A file that is known.
+    pub fn file(&self, id: FileId) -> Option<&File> {
+        self.files.get(&id)
+    }
+
+    /// The file with this identity.
+    pub fn known(&self, identity: &[u8]) -> Option<FileId> {
+        self.by_identity.get(identity).copied()
+    }
+
+    /// What was seen at a place last.
+    pub fn at(&self, place: &Place) -> Option<FileId> {
+        self.by_place.get(place).copied()
+    }
+
+    /// All files that were seen somewhere.
+    pub fn placed(&self) -> impl Iterator<Item = FileId> {
+        self.files.iter().filter(|(_, file)| file.place.is_some()).map(|(id, _)| *id)
+    }
+
+    /// The first of the ids that were never given out.
+    pub fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    /// Files up to this index have been given ids.
+    pub fn reserve(&mut self, next: u64) -> FileId {
+        let first = self.id(self.next);
+        self.next = self.next.max(next);
+        first
+    }
+
+    /// A file was seen at a place, after `author` may have changed it. What is learned from that; nothing if all was known.
+    pub fn seen(&self, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Option<Learned> {
+        let Some(id) = self.known(identity) else {
+            let id = if place.is_none() { self.root() } else { self.id(self.next) };
+            return Some(self.made(id, identity, print, place, author));
+        };
+        let before = self.files.get(&id)?;
+        if before.print == print && (place.is_none() || before.place.as_ref() == place) {
+            return None;
+        }
+        let mut file = before.clone();
+        if let Some(place) = place
+            && (print.nlink <= 1 || print.kind == Kind::Directory || file.place.is_none())
+        {
+            file.place = Some(place.clone());
+        }
+        if before.print != print {
+            file.version = self.journal.stamp().seq + 1;
+            let moved = file.place != before.place;
+            if !before.print.same_contents(&print, moved) {
+                file.contents = file.contents.changed(file.version, author);
+            }
+            if !before.print.same_rights(&print) {
+                file.rights = file.rights.changed(file.version, author);
+            }
+            file.print = print;
+        }
+        (file != *before).then_some(Learned { id, file })
+    }
+
+    /// A file that nobody knew of has this id.
+    pub fn made(&self, id: FileId, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Learned {
+        let seq = self.journal.stamp().seq;
+        let aspect = if author == OTHERS { Aspect::at(seq) } else { Aspect { seq, author, before: 0 } };
+        let place = place.cloned();
+        let file = File { identity: identity.to_vec(), place, print, version: seq, contents: aspect, rights: aspect };
+        Learned { id, file }
+    }
+
+    /// A client's store has put another file into a file's place, which is that file from now on.
+    pub fn stored(&self, id: FileId, identity: &[u8], print: Print, author: u32) -> Option<Learned> {
+        let mut file = self.files.get(&id)?.clone();
+        file.version = self.journal.stamp().seq + 1;
+        file.contents = file.contents.changed(file.version, author);
+        (file.identity, file.print) = (identity.to_vec(), print);
+        Some(Learned { id, file })
+    }
+
+    /// Something of a file has changed that cannot be seen from its attributes.
+    pub fn touched(&self, id: FileId, author: u32) -> Option<Learned> {
+        let mut file = self.files.get(&id)?.clone();
+        file.version = self.journal.stamp().seq + 1;
+        match file.print.kind {
+            Kind::Directory => file.contents = file.contents.changed(file.version, author),
+            _ => file.rights = file.rights.changed(file.version, author),
+        }
+        Some(Learned { id, file })
+    }
+
+    /// A file is not where it was seen.
+    pub fn lost(&self, id: FileId) -> Option<Learned> {
+        let mut file = self.files.get(&id)?.clone();
+        file.place.take()?;
+        file.version = self.journal.stamp().seq + 1;
+        Some(Learned { id, file })
+    }
+
+    /// Takes in what was learned. Returns the file if it has changed, which the journal then says.
+    pub fn learn(&mut self, learned: Learned) -> Option<FileId> {
+        let Learned { id, file } = learned;
+        let changed = file.version > self.journal.stamp().seq;
+        if changed {
+            self.journal.note(id);
+        }
+        self.next = self.next.max(id.index() + 1);
+        self.forget(id);
+        if let Some(place) = &file.place
+            && let Some(other) = self.by_place.insert(place.clone(), id).filter(|other| *other != id)
+            && let Some(other) = self.files.get_mut(&other).filter(|other| other.place.as_ref() == Some(place))
+        {
+            other.place = None;
+        }
+        self.by_identity.insert(file.identity.clone(), id);
+        self.files.insert(id, file);
+        changed.then_some(id)
+    }
+
+    fn forget(&mut self, id: FileId) {
+        let Some(file) = self.files.remove(&id) else { return };
+        if self.by_identity.get(&file.identity) == Some(&id) {
+            self.by_identity.remove(&file.identity);
+        }
+        if let Some(place) = file.place
+            && self.by_place.get(&place) == Some(&id)
+        {
+            self.by_place.remove(&place);
+        }
+    }
+
+    /// True if the user surely cannot reach a file, since a directory above it is closed. An ACL cannot open what a directory's
+    /// group bits close.
+    pub fn is_hidden(&self, user: &User, id: FileId) -> bool {
+        let mut at = id;
+        for _ in 0..self.files.len() {
+            let Some((parent, _)) = self.files.get(&at).and_then(|file| file.place.as_ref()) else { return false };
+            let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return false };
+            if user.uid != 0 && user.uid != print.uid && print.mode & 0o011 == 0 {
+                return true;
+            }
+            at = *parent;
+        }
+        false
+    }
+}
+
+/// As all that is known; what follows from it is made anew.
+impl Wire for Volume {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.number.encode(out);
+        self.next.encode(out);
+        self.journal.stamp().encode(out);
+        self.journal.floor().encode(out);
+        self.journal.entries().collect::<Vec<_>>().encode(out);
+        let mut files: Vec<Learned> =
+            self.files.iter().map(|(id, file)| Learned { id: *id, file: file.clone() }).collect();
+        files.sort_unstable_by_key(|learned| learned.id);
+        files.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (number, next) = (u16::decode(r)?, u64::decode(r)?);
+        let (stamp, floor) = (Stamp::decode(r)?, u64::decode(r)?);
+        let entries = Vec::<(u64, FileId)>::decode(r)?;
+        let journal =
+            Journal::restore(stamp, floor, entries, JOURNAL_LEN_MAX).ok_or(DecodeError::Invalid("journal"))?;
+        let mut volume = Volume { next, journal, ..Volume::new(number, stamp.epoch) };
+        for learned in Vec::<Learned>::decode(r)? {
+            if learned.file.version > stamp.seq || volume.files.contains_key(&learned.id) {
+                return Err(DecodeError::Invalid("file of a volume"));
+            }
+            volume.learn(learned);
+        }
+        Ok(volume)
+    }
+}
