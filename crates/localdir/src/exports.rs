@@ -4,12 +4,13 @@
 
 use crate::filesystem::{LISTING_LEN, check_name};
 use crate::identity::Identity;
-use crate::nodes::Place;
 use crate::stat::error;
+use crate::volume::Parent;
 use crate::{Inner, LocalDir};
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, RawDir, Statx};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use types::{Answer, FileId, FsError};
 use vfs::fs::Entry;
 
@@ -22,20 +23,20 @@ impl LocalDir {
     /// system. Where handles do not last (FAT, FUSE), they may be so after any restart. Copies of a file system with the same UUID are
     /// taken for one another.
     pub fn identity(&self, id: FileId) -> Answer<Bytes> {
-        self.later(move |dir| Ok(dir.identified(dir.file(id)?.as_fd(), None)?.1))
+        self.later(move |dir| Ok(dir.identified(id)?.1))
     }
 
     /// Looks up a name as this process, and says the identity, too.
     pub fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
         let name = name.to_vec();
-        self.later(move |dir| {
-            let known = match &name[..] {
-                b"" => return Err(FsError::NotFound),
-                b"." => parent,
-                b".." => dir.parent_of(parent),
-                _ => return dir.identified_at(parent, &name),
-            };
-            dir.identified(dir.file(known)?.as_fd(), None)
+        self.later(move |dir| match &name[..] {
+            b"" => Err(FsError::NotFound),
+            b"." => dir.identified(parent),
+            b".." => dir.identified(dir.parent_of(parent)),
+            _ => {
+                check_name(&name)?;
+                dir.identified_at(&dir.file(parent)?, parent, &name)
+            }
         })
     }
 
@@ -47,26 +48,39 @@ impl LocalDir {
 }
 
 impl Inner {
-    /// What is open, with its id and identity; seen at a place if that is said.
-    fn identified(&self, file: BorrowedFd, place: Option<Place>) -> Result<(Entry, Bytes), FsError> {
-        let (identity, stat) = Identity::seen(file).map_err(error)?;
-        let lasting = self.lasting(file, &identity, &stat)?;
-        Ok((self.entry(identity, &stat, place), lasting))
+    fn identified(&self, id: FileId) -> Result<(Entry, Bytes), FsError> {
+        let file = self.file(id)?;
+        let parent = || {
+            let place = self.nodes.lock().place(id).cloned();
+            self.file(place?.0).ok()
+        };
+        let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
+        let lasting = self.lasting(&file, &identity, &stat, parent)?;
+        Ok((self.entry(identity, &stat, None), lasting))
     }
 
-    fn lasting(&self, file: BorrowedFd, identity: &Identity, stat: &Statx) -> Result<Bytes, FsError> {
-        Ok(identity.lasting(&self.volumes.of(file, stat).map_err(error)?))
+    /// What is at a name of an open directory.
+    fn identified_at(&self, dir: &Arc<OwnedFd>, parent: FileId, name: &[u8]) -> Result<(Entry, Bytes), FsError> {
+        // Opened once, so that attributes and identity are of one file whatever takes its name meanwhile.
+        let file = self.at(dir, parent, name)?;
+        let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
+        let lasting = self.lasting(&file, &identity, &stat, || Some(dir.clone()))?;
+        Ok((self.entry(identity, &stat, Some((parent, name.to_vec()))), lasting))
     }
 
-    fn identified_at(&self, parent: FileId, name: &[u8]) -> Result<(Entry, Bytes), FsError> {
-        check_name(name)?;
-        let file = self.at(&*self.file(parent)?, parent, name)?;
-        self.identified(file.as_fd(), Some((parent, name.to_vec())))
+    fn lasting(
+        &self,
+        file: &OwnedFd,
+        identity: &Identity,
+        stat: &Statx,
+        parent: impl Parent,
+    ) -> Result<Bytes, FsError> {
+        Ok(identity.lasting(&self.volumes.of(file.as_fd(), stat, parent).map_err(error)?))
     }
 
     fn list(&self, id: FileId) -> Result<Vec<(Vec<u8>, Entry, Bytes)>, FsError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(self.file(id)?, c".", flags, Mode::empty()).map_err(error)?;
+        let dir = Arc::new(rustix::fs::openat(self.file(id)?, c".", flags, Mode::empty()).map_err(error)?);
         let (mut entries, mut buffer) = (Vec::new(), Vec::with_capacity(LISTING_LEN));
         let mut listing = RawDir::new(&dir, buffer.spare_capacity_mut());
         while let Some(found) = listing.next() {
@@ -75,10 +89,7 @@ impl Inner {
             if name == b"." || name == b".." {
                 continue;
             }
-            // Opened once, so that attributes and identity are of one file whatever takes its name meanwhile.
-            let seen =
-                self.at(&dir, id, name).and_then(|file| self.identified(file.as_fd(), Some((id, name.to_vec()))));
-            match seen {
+            match self.identified_at(&dir, id, name) {
                 Ok((entry, identity)) => entries.push((name.to_vec(), entry, identity)),
                 Err(FsError::NotFound) => {}
                 Err(e) => return Err(e),

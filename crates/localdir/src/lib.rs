@@ -70,11 +70,13 @@ impl LocalDir {
     pub(crate) fn open_with(path: &Path, watches: Watches) -> io::Result<LocalDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
-        let (identity, _) = Identity::seen(root.as_fd())?;
+        let (identity, stat) = Identity::seen(root.as_fd())?;
+        let volumes = Volumes::default();
+        volumes.of(root.as_fd(), &stat, || None)?;
         Ok(LocalDir(Arc::new(Inner {
             root,
             nodes: Mutex::new(Nodes::new(identity)),
-            volumes: Volumes::default(),
+            volumes,
             handles: Mutex::default(),
             locks: Locks::default(),
             crew: Crew::start(THREAD_COUNT)?,

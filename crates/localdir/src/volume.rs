@@ -15,7 +15,8 @@ use rustix::fs::{Mode, OFlags, Statx, makedev};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use types::Kind;
 
 /// Most volumes that are remembered.
@@ -45,14 +46,16 @@ struct RawUuid {
 const GET_UUID: Opcode = opcode::read::<RawUuid>(0x15, 0);
 
 impl Volume {
-    /// Of the open file that `stat` was told of.
-    pub fn of(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Volume> {
-        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    /// Of the open file that `stat` was told of; `parent` opens its directory.
+    fn of(file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
+        let device = device(stat);
         let id = rustix::fs::fstatvfs(file)?.f_fsid;
         if id != 0 && id != device {
             return Ok(Volume::Id(id));
         }
-        Ok(uuid(file, stat)?.map_or(Volume::Device(device), Volume::Uuid))
+        // Kernels that tell UUIDs tell mounts apart, too.
+        let Some(mount) = stat::mount(stat) else { return Ok(Volume::Device(device)) };
+        Ok(uuid(file, stat, mount, parent)?.map_or(Volume::Device(device), Volume::Uuid))
     }
 
     /// No volume's is the beginning of another's.
@@ -65,14 +68,32 @@ impl Volume {
     }
 }
 
+/// Opens the directory that a file is in, if it has one.
+pub trait Parent: FnOnce() -> Option<Arc<OwnedFd>> {}
+
+impl<F: FnOnce() -> Option<Arc<OwnedFd>>> Parent for F {}
+
+fn device(stat: &Statx) -> u64 {
+    makedev(stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+fn can_be_asked(stat: &Statx) -> bool {
+    matches!(stat::kind_of(stat), Kind::File | Kind::Directory)
+}
+
 /// The UUID, if the file system tells one. Errs if this cannot be known now.
-fn uuid(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Option<Vec<u8>>> {
-    // Only these can be opened for asking. The root of a mount is hardly ever another.
-    if !matches!(stat::kind_of(stat), Kind::File | Kind::Directory) {
-        return Ok(None);
-    }
+fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rustix::io::Result<Option<Vec<u8>>> {
+    // Symlinks and special files cannot be opened for asking, and their directories answer the same.
+    let parent = if stat::kind_of(stat) == Kind::Directory { None } else { parent() };
+    let same = |dir: &Statx| stat::mount(dir) == Some(mount) && device(dir) == device(stat);
+    let asked = match &parent {
+        Some(dir) if same(&stat::stat(dir.as_fd())?) => dir.as_fd(),
+        _ if can_be_asked(stat) => file,
+        // Of a mount that is nothing else, or without a name.
+        _ => return Ok(None),
+    };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(alias(file), flags, Mode::empty())?;
+    let opened = rustix::fs::open(alias(asked), flags, Mode::empty())?;
     // SAFETY: this number asks for a `struct fsuuid2`, and others that had it would get no more room than that.
     match unsafe { ioctl(opened, Getter::<GET_UUID, RawUuid>::new()) } {
         Ok(raw) => Ok(raw.bytes.get(..raw.len.into()).filter(|uuid| uuid.iter().any(|byte| *byte != 0)).map(Vec::from)),
@@ -86,20 +107,21 @@ fn uuid(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Option<Vec<u8>>> {
 pub struct Volumes(Mutex<HashMap<(u64, u64), Volume>>);
 
 impl Volumes {
-    /// The volume of an open file that `stat` was told of.
-    pub fn of(&self, file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Volume> {
-        let Some(mount) = stat::mount(stat) else { return Volume::of(file, stat) };
-        let key = (mount, makedev(stat.stx_dev_major, stat.stx_dev_minor));
+    /// The volume of an open file that `stat` was told of; `parent` opens its directory.
+    pub fn of(&self, file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
+        let Some(mount) = stat::mount(stat) else { return Volume::of(file, stat, parent) };
+        let key = (mount, device(stat));
         let known = self.0.lock().get(&key).cloned();
         if let Some(volume) = known {
             return Ok(volume);
         }
-        let volume = Volume::of(file, stat)?;
+        let volume = Volume::of(file, stat, parent)?;
+        // Others on the same mount may be there to ask, where a special file is not.
+        let is_certain = !matches!(volume, Volume::Device(_)) || can_be_asked(stat);
         let mut known = self.0.lock();
-        if known.len() >= VOLUME_COUNT_MAX {
-            known.clear();
+        if is_certain && known.len() < VOLUME_COUNT_MAX {
+            known.insert(key, volume.clone());
         }
-        known.insert(key, volume.clone());
         Ok(volume)
     }
 }
@@ -108,11 +130,16 @@ impl Volumes {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::os::fd::AsFd;
+    use std::os::unix::fs::symlink;
     use std::path::Path;
 
+    fn open(path: &Path) -> Arc<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Arc::new(rustix::fs::open(path, flags, Mode::empty()).expect("open"))
+    }
+
     fn ask<T>(path: &Path, ask: impl Fn(BorrowedFd, &Statx) -> rustix::io::Result<T>) -> T {
-        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("open");
+        let file = open(path);
         ask(file.as_fd(), &stat::stat(file.as_fd()).expect("stat")).expect("answer")
     }
 
@@ -121,14 +148,29 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("file");
         File::create(&path).expect("create");
-        assert_eq!(ask(&path, uuid), ask(folder.path(), uuid));
-        let volume = ask(&path, Volume::of);
-        assert_eq!(volume, ask(folder.path(), Volume::of));
+        let volume = ask(folder.path(), |dir, stat| Volume::of(dir, stat, || None));
         let volumes = Volumes::default();
         for _ in 0..2 {
-            assert_eq!(ask(&path, |file, stat| volumes.of(file, stat)), volume);
+            assert_eq!(ask(&path, |file, stat| volumes.of(file, stat, || None)), volume);
         }
-        assert_ne!(volume, ask(Path::new("/proc"), Volume::of));
+        assert_ne!(volume, ask(Path::new("/proc"), |dir, stat| Volume::of(dir, stat, || None)));
         assert!(volume.encode().len() <= VOLUME_LEN_MAX);
+    }
+
+    /// XFS has nothing else to tell; tmpfs has a UUID, too.
+    #[test]
+    fn regression_a_symlink_has_the_uuid_of_its_directory() {
+        for folder in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")] {
+            let folder = folder.expect("temporary folder");
+            let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+            File::create(&file).expect("create");
+            symlink("file", &link).expect("symlink");
+            let uuid = |file: BorrowedFd, stat: &Statx| {
+                let parent = || Some(open(folder.path()));
+                stat::mount(stat).map_or(Ok(None), |mount| uuid(file, stat, mount, parent))
+            };
+            let expected = ask(folder.path(), uuid);
+            assert_eq!([ask(&file, uuid), ask(&link, uuid)], [expected.clone(), expected]);
+        }
     }
 }

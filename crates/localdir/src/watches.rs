@@ -58,8 +58,9 @@ impl LocalDir {
     /// Watches a directory, not what is below its entries, until it goes, is unmounted, or [`unwatch`](Self::unwatch). Watching again changes
     /// nothing. Whoever lists the directory does so after this, to miss nothing.
     ///
-    /// What this process does is noticed, too. What is not: changes of a file through a name in another directory, a change of its count of names, writing to a
-    /// mapping before it is unmapped, the time when a file was read, and what other machines do to a network file system.
+    /// What this process does is noticed, too. Not noticed are changes of a file through a name in another directory, new names of it elsewhere,
+    /// writing to a mapping before it is unmapped, reading, what other machines do to a network file system, and that the exported directory itself
+    /// was removed. That another one was removed is told of its parent at once, but of itself only when nobody has it open any more.
     pub fn watch(&self, dir: FileId) -> Answer<(), WatchError> {
         let watched = self.0.crew.run({
             let inner = self.0.clone();
