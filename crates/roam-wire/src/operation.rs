@@ -17,12 +17,16 @@ pub struct Made {
     pub kind: Kind,
     /// Lower twelve bits, after the umask.
     pub mode: u32,
+    /// Owner; only the superuser may give files to others.
+    pub uid: u32,
+    /// Group, likewise.
+    pub gid: u32,
     /// Device number, for devices.
     pub rdev: u64,
     /// Where it points, for symlinks.
     pub target: Vec<u8>,
 }
-wire_struct!(Made { kind, mode, rdev, target });
+wire_struct!(Made { kind, mode, uid, gid, rdev, target });
 
 /// Attributes that were set; `None` where nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,8 +7,10 @@
 //! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
 //! cannot be done, if that is so for the whole.
 
+use roam_wire::codec::Wire;
 use roam_wire::operation::{Operation, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::codec::{DecodeError, Reader};
 use types::{FileId, Kind};
 
 /// Most operations that a name is moved past.
@@ -32,7 +34,7 @@ pub struct OpLog {
     /// Operations that name a file in any part.
     by_file: HashMap<FileId, BTreeSet<u64>>,
     /// Operations that change a place.
-    by_place: HashMap<Place, BTreeSet<u64>>,
+    by_place: BTreeMap<Place, BTreeSet<u64>>,
     /// Operations up to here may have reached the home.
     pinned: u64,
     last: u64,
@@ -119,10 +121,20 @@ impl OpLog {
         let operation = self.operations.remove(&seq)?;
         self.cost -= operation.cost();
         for file in operation.files() {
-            forget(&mut self.by_file, &file, seq);
+            if let Some(seqs) = self.by_file.get_mut(&file) {
+                seqs.remove(&seq);
+                if seqs.is_empty() {
+                    self.by_file.remove(&file);
+                }
+            }
         }
         for place in operation.places() {
-            forget(&mut self.by_place, place, seq);
+            if let Some(seqs) = self.by_place.get_mut(place) {
+                seqs.remove(&seq);
+                if seqs.is_empty() {
+                    self.by_place.remove(place);
+                }
+            }
         }
         Some(operation)
     }
@@ -130,6 +142,55 @@ impl OpLog {
     /// True if some operation that waits names the file.
     pub fn names(&self, file: FileId) -> bool {
         self.by_file.contains_key(&file)
+    }
+
+    /// What the operations that wait have put at a place: a file, or nothing; `None` if they have not changed it.
+    pub fn at(&self, place: &Place) -> Option<Option<FileId>> {
+        let last = self.by_place.get(place)?.last()?;
+        Some(match self.operations.get(last)? {
+            Operation::Make { file, .. } | Operation::Link { file, .. } => Some(*file),
+            Operation::Rename { file, to, .. } => (to == place).then_some(*file),
+            Operation::Exchange { file, from, other, .. } => Some(if from == place { *other } else { *file }),
+            _ => None,
+        })
+    }
+
+    /// Names in a directory that the operations that wait have changed, with what is there.
+    pub fn changed_in(&self, dir: FileId) -> impl Iterator<Item = (&[u8], Option<FileId>)> {
+        let places = self.by_place.range((dir, Vec::new())..).map(|(place, _)| place);
+        places.take_while(move |(parent, _)| *parent == dir).filter_map(|place| Some((&place.1[..], self.at(place)?)))
+    }
+
+    /// True if an operation that waits is about the file itself, not only about names in it.
+    pub fn is_about(&self, file: FileId) -> bool {
+        let about = |seq: &u64| match self.operations.get(seq) {
+            Some(Operation::Exchange { other, .. }) if *other == file => true,
+            Some(Operation::Rename { replaced: Some((gone, _)), .. }) if *gone == file => true,
+            Some(operation) => operation.file() == file,
+            None => false,
+        };
+        self.by_file.get(&file).is_some_and(|seqs| seqs.iter().any(about))
+    }
+
+    /// Operations that wait and name the file, in order.
+    pub fn naming(&self, file: FileId) -> impl Iterator<Item = (u64, &Operation)> {
+        let seqs = self.by_file.get(&file).into_iter().flatten();
+        seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
+    }
+
+    /// The first that waits.
+    pub fn first(&self) -> Option<u64> {
+        self.operations.keys().next().copied()
+    }
+
+    /// The last that was ever logged.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Operations up to here may have reached the home.
+    pub fn pinned(&self) -> u64 {
+        self.pinned
     }
 
     /// Bytes that it takes to tell all that waits, roughly.
@@ -264,12 +325,27 @@ impl OpLog {
     }
 }
 
-fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<u64>>, key: &K, seq: u64) {
-    if let Some(seqs) = index.get_mut(key) {
-        seqs.remove(&seq);
-        if seqs.is_empty() {
-            index.remove(key);
+
+/// As what waits; the rest follows from it.
+impl Wire for OpLog {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for number in [self.last, self.pinned, self.saved.logged, self.saved.operations, self.saved.bytes] {
+            number.encode(out);
         }
+        self.operations.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (last, pinned) = (u64::decode(r)?, u64::decode(r)?);
+        let saved = Saved { logged: u64::decode(r)?, operations: u64::decode(r)?, bytes: u64::decode(r)? };
+        let mut log = OpLog { last, pinned, saved, ..OpLog::default() };
+        for (seq, operation) in BTreeMap::<u64, Operation>::decode(r)? {
+            if seq > last {
+                return Err(DecodeError::Invalid("number of an operation"));
+            }
+            log.insert(seq, operation);
+        }
+        Ok(log)
     }
 }
 
