@@ -19,7 +19,8 @@ pub struct Args {
 const CONTROL_HELP: &str = "While it runs, it takes commands from standard input, one a line:
   off [up|down]                 drop everything, in both directions or in one
   on [up|down]
-  rate [up|down] 9.6kb/s        or unlimited; as well delay 40ms, jitter 5ms, loss 0.05, queue 64KiB or auto
+  rate [up|down] 9.6kb/s        or unlimited
+  delay [up|down] 40ms          the same for jitter 5ms, loss 0.05, and queue 64KiB or auto
   flap 5s/2s                    on for 5 s, off for 2 s; until off, on or flap none
   counters                      prints a line for each direction
   quit";
@@ -68,7 +69,6 @@ pub struct Udp {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub to: SocketAddr,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub link: Link,
 }
 
@@ -94,7 +94,6 @@ pub struct Tun {
     #[arg(long, default_value_t = 1500)]
     pub mtu: u16,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub link: Link,
 }
 

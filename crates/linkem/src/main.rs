@@ -9,6 +9,7 @@ use clap::Parser;
 use command::{Command, Flap};
 use linkem::{Control, Counters, Device, Direction, End, Namespace, Relay, Tun};
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,18 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How many commands may wait.
 const COMMAND_COUNT_MAX: usize = 16;
 
-fn main() -> Result<()> {
-    match Args::parse().command {
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("linkem: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<()> {
+    match args.command {
         args::Command::Udp(options) => {
             let relay = Relay::start(options.listen, options.to, options.link.settings())
                 .with_context(|| format!("relay from {}", options.listen))?;

@@ -78,6 +78,11 @@ struct Client {
 }
 
 impl Clients {
+    /// Whether that is the client's socket, and not a former one.
+    fn has(&self, client: SocketAddr, socket: &Arc<UdpSocket>) -> bool {
+        self.sockets.get(&client).is_some_and(|client| Arc::ptr_eq(&client.socket, socket))
+    }
+
     fn socket(&mut self, client: SocketAddr, to: SocketAddr) -> io::Result<Arc<UdpSocket>> {
         self.sent += 1;
         if let Some(known) = self.sockets.get_mut(&client) {
@@ -146,8 +151,11 @@ impl Port for Ports {
                 let (len, from) = source.socket.recv_from(room)?;
                 (len, from, Direction::Up)
             }
-            // Errors tell that an earlier packet was refused.
-            Some(client) => (source.socket.recv(room).map_err(|_| ErrorKind::WouldBlock)?, client, Direction::Down),
+            Some(client) if self.clients.lock().has(client, &source.socket) => {
+                // Errors tell that an earlier packet was refused.
+                (source.socket.recv(room).map_err(|_| ErrorKind::WouldBlock)?, client, Direction::Down)
+            }
+            Some(_) => return Err(ErrorKind::WouldBlock.into()),
         };
         Ok((direction, Packet { data: room[..len].to_vec(), len_bytes: len + HEADER_BYTES, client: Some(client) }))
     }

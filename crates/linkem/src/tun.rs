@@ -27,7 +27,7 @@ pub enum TunError {
     #[error("an MTU of {0} bytes is too small: choose {MTU_BYTES_MIN} or more")]
     Mtu(u16),
     /// A device could not be set up.
-    #[error("{step} {name} at {address}: {source}")]
+    #[error("{step} {name} at {address}: {cause}")]
     Device {
         /// What was to be done.
         step: &'static str,
@@ -36,15 +36,15 @@ pub enum TunError {
         /// Its own address.
         address: Ipv4Addr,
         /// Why it was not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A namespace cannot be entered.
-    #[error("enter the network namespace of {address} (as root?): {source}")]
+    #[error("enter the network namespace of {address} (as root?): {cause}")]
     Namespace {
         /// The address of that end.
         address: Ipv4Addr,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The link's thread could not be started.
     #[error("start the link's thread: {0}")]
@@ -121,7 +121,7 @@ pub fn missing() -> Option<String> {
 
 fn make(end: End, peer: Ipv4Addr, device: &Device) -> Result<OwnedFd, TunError> {
     let address = end.address;
-    let failed = |step| move |source| TunError::Device { step, name: device.name.clone(), address, source };
+    let failed = |step| move |cause| TunError::Device { step, name: device.name.clone(), address, cause };
     let inside = || {
         let interface = Interface::new(&device.name).map_err(failed("reach device"))?;
         let tun = interface.make_tun().map_err(failed("make TUN device"))?;
@@ -131,7 +131,7 @@ fn make(end: End, peer: Ipv4Addr, device: &Device) -> Result<OwnedFd, TunError> 
         interface.up(libc::IFF_POINTOPOINT).map_err(failed("turn on device"))?;
         Ok(tun)
     };
-    end.namespace.within(inside).map_err(|source| TunError::Namespace { address, source })?
+    end.namespace.within(inside).map_err(|cause| TunError::Namespace { address, cause })?
 }
 
 struct Devices {

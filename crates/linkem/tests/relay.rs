@@ -144,6 +144,7 @@ fn forgotten_clients_come_from_another_port() {
     client.send(b"one").unwrap();
     let (_, first) = receive(&server);
     relay.forget_clients();
+    server.send_to(b"stale", first).unwrap();
     client.send(b"two").unwrap();
     let (_, second) = receive(&server);
     assert_ne!(first, second);
