@@ -325,7 +325,6 @@ impl OpLog {
     }
 }
 
-
 /// As what waits; the rest follows from it.
 impl Wire for OpLog {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -1,0 +1,180 @@
+//! What becomes of operations that cannot be done at home as they were (design, section 4.4). Pure.
+//!
+//! The home's version stays where it is. What this client made of a file is kept beside it, as a file of its own under a name that says so, and goes
+//! home like any other. A trouble tells of it until somebody has seen to it.
+
+use crate::replica::{Node, Replica};
+use roam_wire::message::Outcome;
+use roam_wire::operation::{Change, Made, Operation, Place};
+use roam_wire::ranges::Ranges;
+use roam_wire::{wire_enum, wire_struct};
+use types::{FileId, Kind, Time};
+use vfs::fs::NAME_LEN_MAX;
+
+/// What was to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// A file or directory was made.
+    Make,
+    /// A file got another name.
+    Link,
+    /// A name was removed.
+    Remove,
+    /// A name was moved.
+    Rename,
+    /// Attributes were set.
+    Set,
+    /// Contents were changed.
+    Store,
+}
+wire_enum!(Deed { 1 => Make, 2 => Link, 3 => Remove, 4 => Rename, 5 => Set, 6 => Store });
+
+/// An operation that could not be done at home as it was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trouble {
+    /// What was to be done.
+    pub deed: Deed,
+    /// Where.
+    pub place: Option<Place>,
+    /// To what.
+    pub file: FileId,
+    /// Why it was not.
+    pub outcome: Outcome,
+    /// When it was done here.
+    pub when: Time,
+    /// Where this client's version is.
+    pub mine: Option<Place>,
+}
+wire_struct!(Trouble { deed, place, file, outcome, when, mine });
+
+/// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N from 2 on.
+pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
+    let mark = match number {
+        0 => b" (conflict)".to_vec(),
+        n => format!(" (conflict {})", n + 1).into_bytes(),
+    };
+    let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0 && name.len() - at <= 16);
+    let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
+    let mut len = stem.len().min(NAME_LEN_MAX - mark.len() - extension.len());
+    // No character is cut in two.
+    while len < stem.len() && len > 0 && stem[len] & 0xc0 == 0x80 {
+        len -= 1;
+    }
+    [&stem[..len], &mark, extension].concat()
+}
+
+impl Replica {
+    /// An operation was not done at home.
+    pub(crate) fn fail(&mut self, operation: Operation, outcome: Outcome) {
+        let when = self.done_at(self.log().first().unwrap_or(u64::MAX)).unwrap_or_default();
+        let file = operation.file();
+        let (deed, place) = match &operation {
+            Operation::Make { at, .. } => (Deed::Make, Some(at.clone())),
+            Operation::Link { at, .. } => (Deed::Link, Some(at.clone())),
+            Operation::Remove { at, .. } => (Deed::Remove, Some(at.clone())),
+            Operation::Rename { to, .. } | Operation::Exchange { to, .. } => (Deed::Rename, Some(to.clone())),
+            Operation::Set { .. } | Operation::SetXattr { .. } => (Deed::Set, self.place_of(file)),
+            Operation::Store { .. } => (Deed::Store, self.place_of(file)),
+        };
+        if deed == Deed::Store && self.node(file).is_ok_and(|node| node.is_dirty) {
+            // It is being changed again: when that is logged, it will meet the same fate, whole.
+            return;
+        }
+        let mine = match &operation {
+            Operation::Make { at, made, .. } => self.make_beside(at, file, made, when),
+            Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
+            _ => None,
+        };
+        if matches!(operation, Operation::Remove { last: true, .. } | Operation::Rename { replaced: Some(_), .. }) {
+            self.undo_link(&operation);
+        }
+        // What was thought of these files and directories is not what the home has.
+        for id in operation.files() {
+            if let Ok(node) = self.node_mut(id) {
+                (node.is_stale, node.names_of) = (true, None);
+            }
+        }
+        self.note(Trouble { deed, place, file, outcome, when, mine });
+    }
+
+    /// A file that was thought to have lost its last name has it still.
+    fn undo_link(&mut self, operation: &Operation) {
+        let gone = match operation {
+            Operation::Remove { file, .. } => *file,
+            Operation::Rename { replaced: Some((file, _)), .. } => *file,
+            _ => return,
+        };
+        if let Ok(node) = self.node_mut(gone) {
+            node.facts.nlink = node.facts.nlink.max(1);
+        }
+    }
+
+    /// What was made at a place that somebody else has taken is made beside it, with all that was done to it since.
+    fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, when: Time) -> Option<Place> {
+        let since: Vec<u64> = self.log().naming(file).map(|(seq, _)| seq).collect();
+        let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
+        let beside = (at.0, self.free_name(at.0, |number| name_of_mine(&at.1, number)));
+        self.log_again(Operation::Make { at: beside.clone(), file, made: made.clone() }, when);
+        for mut operation in since {
+            match &mut operation {
+                Operation::Rename { from, .. } | Operation::Exchange { from, .. } if from == at => {
+                    *from = beside.clone();
+                }
+                Operation::Remove { at: place, .. } if place == at => *place = beside.clone(),
+                Operation::Exchange { to, .. } if to == at => *to = beside.clone(),
+                _ => {}
+            }
+            self.log_again(operation, when);
+        }
+        Some(beside)
+    }
+
+    /// What this client made of a file becomes a file of its own beside the home's.
+    fn store_beside(&mut self, file: FileId, place: Option<&Place>, when: Time) -> Option<Place> {
+        // It holds what the operations that wait would have made of it, too.
+        let since: Vec<u64> = self
+            .log()
+            .naming(file)
+            .filter(|(_, operation)| {
+                matches!(operation, Operation::Store { .. } | Operation::Set { .. } | Operation::SetXattr { .. })
+            })
+            .map(|(seq, _)| seq)
+            .collect();
+        since.into_iter().for_each(|seq| drop(self.unlog(seq)));
+        let node = self.node(file).ok()?.clone();
+        let (dir, name) = match place {
+            Some((dir, name)) => (*dir, name.clone()),
+            None => (self.membership()?.root, b"lost".to_vec()),
+        };
+        let beside = (dir, self.free_name(dir, |number| name_of_mine(&name, number)));
+        let mine = self.take_id()?;
+        let facts = &node.facts;
+        let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);
+        let made = Made { kind: Kind::File, mode, uid, gid, rdev: 0, target: Vec::new() };
+        let mut copy = Node { is_stale: false, is_dirty: false, ..node.clone() };
+        (copy.facts.id, copy.facts.version, copy.facts.contents, copy.facts.nlink) = (mine, 0, 0, 1);
+        let change = Change { cut: 0, size: facts.size, ranges: Ranges::of(0..facts.size), mtime: facts.mtime };
+        self.put(mine, copy);
+        self.log_again(Operation::Make { at: beside.clone(), file: mine, made }, when);
+        self.log_again(Operation::Store { file: mine, change }, when);
+        if let Ok(node) = self.node_mut(file) {
+            // Its bytes are the other's now.
+            (node.data, node.have, node.kept, node.is_dirty) = (0, Ranges::default(), Ranges::default(), false);
+        }
+        Some(beside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_that_they_are_of_a_conflict_and_keep_their_extension() {
+        assert_eq!(name_of_mine(b"thesis.tex", 0), b"thesis (conflict).tex");
+        assert_eq!(name_of_mine(b"thesis.tex", 2), b"thesis (conflict 3).tex");
+        assert_eq!(name_of_mine(b".bashrc", 0), b".bashrc (conflict)");
+        let long = name_of_mine("ä".repeat(127).as_bytes(), 11);
+        assert!(long.len() <= NAME_LEN_MAX && String::from_utf8(long).is_ok());
+    }
+}

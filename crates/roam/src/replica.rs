@@ -1,0 +1,730 @@
+//! What a client that roams knows: its home's files as far as they are cached, what it has done since, and what became of it (design, sections 4.1, 4.4 and
+//! 4.6). Pure; every lasting change is a [`Record`], so that the same state comes back after a crash.
+//!
+//! Names are kept as the home has them, with what was done here on top ([`OpLog::at`]): answers of the home and changes by others go below,
+//! and nothing has to be undone. Attributes are those that users see. What this client has changed is not refreshed before the home has
+//! heard of it.
+//!
+//! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
+//! before the home has answered.
+
+use crate::conflict::Trouble;
+use crate::oplog::OpLog;
+use roam_wire::codec::Wire;
+use roam_wire::journal::Stamp;
+use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
+use roam_wire::operation::{Attributes, Made, Operation, Place};
+use roam_wire::ranges::Ranges;
+use roam_wire::{wire_enum, wire_struct};
+use std::collections::{BTreeMap, HashMap};
+use types::codec::{DecodeError, Reader};
+use types::{FileId, FsError, Kind, Time};
+use vfs::acl;
+use vfs::perm::{self, Subject, XattrEffect};
+
+/// Version of what is kept.
+const VERSION: u16 = 1;
+
+/// A file, as far as it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// What users see. The version numbers are those of the home's last answer.
+    pub facts: Facts,
+    /// Others have changed it since.
+    pub is_stale: bool,
+    /// What is in a directory at home; `None`: not known, or not a directory.
+    pub names: Option<BTreeMap<Vec<u8>, FileId>>,
+    /// Of which contents these names are; `None`: others have changed them since.
+    pub names_of: Option<u64>,
+    /// Of a directory: what it is in.
+    pub parent: FileId,
+    /// Number of the file of the cache that has its bytes; 0: none.
+    pub data: u64,
+    /// Bytes that are cached.
+    pub have: Ranges,
+    /// Of them, those that are durable.
+    pub kept: Ranges,
+    /// Its bytes may have been changed since they were last logged.
+    pub is_dirty: bool,
+}
+
+impl Node {
+    fn new(facts: Facts) -> Node {
+        let (have, kept) = (Ranges::default(), Ranges::default());
+        let parent = facts.id;
+        Node { facts, is_stale: false, names: None, names_of: None, parent, data: 0, have, kept, is_dirty: false }
+    }
+
+    /// What permission rules need to know.
+    pub fn subject(&self) -> Subject<'_> {
+        let acl = self.facts.xattrs.iter().find(|(name, _)| name == acl::XATTR_ACCESS);
+        let Facts { mode, uid, gid, kind, .. } = self.facts;
+        Subject { mode, uid, gid, kind, acl: acl.map(|(_, value)| &value[..]) }
+    }
+
+    /// An extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.facts.xattrs.iter().find(|(known, _)| known == name).map(|(_, value)| &value[..])
+    }
+
+    fn set_xattr(&mut self, name: &[u8], value: Option<Vec<u8>>) {
+        self.facts.xattrs.retain(|(known, _)| known != name);
+        self.facts.xattrs.extend(value.map(|value| (name.to_vec(), value)));
+    }
+
+    /// True if all of a range is cached, or lies beyond the end.
+    pub fn has(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.facts.size);
+        offset >= end || self.have.missing(offset..end).is_empty()
+    }
+
+    /// True if all its bytes are cached.
+    pub fn is_whole(&self) -> bool {
+        self.has(0, self.facts.size)
+    }
+
+    fn modified(&mut self, when: Time) {
+        (self.facts.mtime, self.facts.ctime) = (when, when);
+    }
+}
+
+/// A node, as it is kept.
+struct Kept {
+    facts: Facts,
+    is_stale: bool,
+    names: Option<BTreeMap<Vec<u8>, FileId>>,
+    names_of: Option<u64>,
+    parent: FileId,
+    data: u64,
+    kept: Ranges,
+    is_dirty: bool,
+}
+wire_struct!(Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty });
+
+/// Where a client belongs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// The volume's root directory.
+    pub root: FileId,
+    /// As whom the home does what this client asks.
+    pub user: User,
+    /// Which log the numbers of operations are of.
+    pub incarnation: u64,
+}
+wire_struct!(Membership { root, user, incarnation });
+
+/// A lasting change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// The client was attached, for the first time or as somebody else.
+    Joined(Membership),
+    /// Nothing older than this is missing.
+    Stamped(Option<Stamp>),
+    /// Others have changed these files.
+    Broken(Vec<FileId>),
+    /// Others may have changed anything.
+    AllBroken,
+    /// What the home says of a file.
+    Known(Box<Facts>),
+    /// What the home says of a directory.
+    Listed {
+        /// Of the directory itself.
+        dir: Box<Facts>,
+        /// All that is in it.
+        entries: Vec<NamedFacts>,
+    },
+    /// The home has no such file.
+    Gone(FileId),
+    /// These bytes of a file are in a file of the cache, durably.
+    Cached {
+        /// The file.
+        file: FileId,
+        /// Its bytes' place.
+        data: u64,
+        /// Which.
+        have: Ranges,
+    },
+    /// The bytes are not cached any more.
+    Dropped(FileId),
+    /// A file's bytes are about to be changed in the cache.
+    Dirty {
+        /// The file.
+        file: FileId,
+        /// Their place.
+        data: u64,
+    },
+    /// Something was done here.
+    Did {
+        /// What.
+        operation: Operation,
+        /// When.
+        when: Time,
+    },
+    /// Operations up to this one may have reached the home.
+    Pinned(u64),
+    /// The home has answered.
+    Answered(Applied),
+    /// Ids for files made here: the first, and how many.
+    Ids(FileId, u64),
+    /// A trouble was seen to.
+    Settled(u64),
+}
+wire_enum!(Record {
+    1 => Joined(membership),
+    2 => Stamped(stamp),
+    3 => Broken(files),
+    4 => AllBroken,
+    5 => Known(facts),
+    6 => Listed { dir, entries },
+    7 => Gone(file),
+    8 => Cached { file, data, have },
+    9 => Dropped(file),
+    10 => Dirty { file, data },
+    11 => Did { operation, when },
+    12 => Pinned(through),
+    13 => Answered(applied),
+    14 => Ids(first, count),
+    15 => Settled(number),
+});
+
+/// What a name means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Child {
+    /// This file.
+    Is(FileId),
+    /// Nothing.
+    Nothing,
+    /// Only the home knows.
+    Unknown,
+}
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Replica {
+    membership: Option<Membership>,
+    stamp: Option<Stamp>,
+    nodes: HashMap<FileId, Node>,
+    log: OpLog,
+    /// When operations were done that wait.
+    done: BTreeMap<u64, Time>,
+    /// Ids that were not used yet.
+    ids: (u64, u64),
+    next_data: u64,
+    troubles: BTreeMap<u64, Trouble>,
+    next_trouble: u64,
+}
+
+impl Replica {
+    /// Where the client belongs; `None` before it was first attached.
+    pub fn membership(&self) -> Option<&Membership> {
+        self.membership.as_ref()
+    }
+
+    /// What is not stale is as the home had it then.
+    pub fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+
+    /// What the home has not heard of.
+    pub fn log(&self) -> &OpLog {
+        &self.log
+    }
+
+    /// When an operation that waits was done.
+    pub fn done_at(&self, seq: u64) -> Option<Time> {
+        self.done.range(..=seq).next_back().map(|(_, when)| *when)
+    }
+
+    /// What became of operations that could not be done at home as they were.
+    pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
+        self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    }
+
+    /// All files that are known.
+    pub fn nodes(&self) -> impl Iterator<Item = (FileId, &Node)> {
+        self.nodes.iter().map(|(id, node)| (*id, node))
+    }
+
+    /// A file. ESTALE if it is not known.
+    pub fn node(&self, id: FileId) -> Result<&Node, FsError> {
+        self.nodes.get(&id).ok_or(FsError::Stale)
+    }
+
+    /// A file, to change what is not lasting of it.
+    pub fn node_mut(&mut self, id: FileId) -> Result<&mut Node, FsError> {
+        self.nodes.get_mut(&id).ok_or(FsError::Stale)
+    }
+
+    /// How many ids are left.
+    pub fn ids_left(&self) -> u64 {
+        self.ids.1
+    }
+
+    /// The next id for a file that is made here.
+    pub fn next_id(&self) -> Option<FileId> {
+        (self.ids.1 > 0).then_some(FileId::new(self.ids.0))
+    }
+
+    /// A number that no file of the cache has.
+    pub fn take_data_number(&mut self) -> u64 {
+        self.next_data += 1;
+        self.next_data
+    }
+
+    /// True if what is known of a file is this client's own, before the home has heard of it.
+    pub fn is_own(&self, id: FileId) -> bool {
+        self.log.is_about(id) || self.nodes.get(&id).is_some_and(|node| node.is_dirty)
+    }
+
+    /// True if others have changed the file, and nobody has asked the home since.
+    pub fn is_stale(&self, id: FileId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.is_stale) && !self.is_own(id)
+    }
+
+    /// True if what is known of a directory's names is as the home has them, but for what was done here.
+    pub fn has_names(&self, dir: FileId) -> bool {
+        let known = self.nodes.get(&dir);
+        known.is_some_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
+    }
+
+    /// What a name means.
+    pub fn child(&self, place: &Place) -> Child {
+        if let Some(here) = self.log.at(place) {
+            return here.map_or(Child::Nothing, Child::Is);
+        }
+        let names = self.nodes.get(&place.0).and_then(|dir| dir.names.as_ref());
+        match names.map(|names| names.get(&place.1)) {
+            Some(Some(id)) => Child::Is(*id),
+            Some(None) => Child::Nothing,
+            None => Child::Unknown,
+        }
+    }
+
+    /// What is in a directory; `None` if only the home knows.
+    pub fn list(&self, dir: FileId) -> Option<BTreeMap<Vec<u8>, FileId>> {
+        let mut names = self.nodes.get(&dir)?.names.clone()?;
+        for (name, here) in self.log.changed_in(dir) {
+            match here {
+                Some(id) => names.insert(name.to_vec(), id),
+                None => names.remove(name),
+            };
+        }
+        Some(names)
+    }
+
+    /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring about.
+    pub fn apply(&mut self, record: Record) -> Option<()> {
+        match record {
+            Record::Joined(membership) => self.membership = Some(membership),
+            Record::Stamped(stamp) => self.stamp = stamp,
+            Record::Broken(files) => {
+                for file in files {
+                    if let Some(node) = self.nodes.get_mut(&file) {
+                        (node.is_stale, node.names_of) = (true, None);
+                    }
+                }
+            }
+            Record::AllBroken => self.nodes.values_mut().for_each(|node| node.is_stale = true),
+            Record::Known(facts) => self.know(*facts),
+            Record::Listed { dir, entries } => self.listed(*dir, entries),
+            Record::Gone(file) => self.gone(file),
+            Record::Cached { file, data, have } => {
+                self.next_data = self.next_data.max(data);
+                let node = self.nodes.get_mut(&file)?;
+                if node.data != data {
+                    (node.data, node.have) = (data, Ranges::default());
+                }
+                node.have.add_all(&have);
+                node.kept = have;
+            }
+            Record::Dropped(file) => {
+                let node = self.nodes.get_mut(&file)?;
+                (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
+            }
+            Record::Dirty { file, data } => {
+                self.next_data = self.next_data.max(data);
+                let node = self.nodes.get_mut(&file)?;
+                (node.is_dirty, node.data) = (true, data);
+            }
+            Record::Did { operation, when } => self.did(operation, when)?,
+            Record::Pinned(through) => self.log.pin(through),
+            Record::Answered(applied) => self.answered(applied),
+            Record::Ids(first, count) => self.ids = (first.raw(), count),
+            Record::Settled(number) => {
+                self.troubles.remove(&number)?;
+            }
+        }
+        Some(())
+    }
+
+    fn know(&mut self, facts: Facts) {
+        let id = facts.id;
+        if self.is_own(id) {
+            return;
+        }
+        let changes_names = self.log.changed_in(id).next().is_some();
+        let node = self.nodes.entry(id).or_insert_with(|| Node::new(facts.clone()));
+        if node.facts.contents != facts.contents {
+            // Other bytes; what there is of the old ones is of no use.
+            (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
+        }
+        node.is_stale = false;
+        if changes_names {
+            (node.facts.version, node.facts.contents) = (facts.version, facts.contents);
+        } else {
+            node.facts = facts;
+        }
+    }
+
+    fn listed(&mut self, dir: Facts, entries: Vec<NamedFacts>) {
+        let id = dir.id;
+        let mut names = BTreeMap::new();
+        for NamedFacts { name, facts } in entries {
+            names.insert(name, facts.id);
+            let (child, kind) = (facts.id, facts.kind);
+            self.know(facts);
+            if kind == Kind::Directory
+                && let Some(node) = self.nodes.get_mut(&child)
+            {
+                node.parent = id;
+            }
+        }
+        let own = self.log.is_about(id);
+        let changes_names = self.log.changed_in(id).next().is_some();
+        let node = self.nodes.entry(id).or_insert_with(|| Node::new(dir.clone()));
+        (node.names, node.names_of, node.is_stale) = (Some(names), Some(dir.contents), false);
+        if own || changes_names {
+            (node.facts.version, node.facts.contents) = (dir.version, dir.contents);
+        } else {
+            node.facts = dir;
+        }
+    }
+
+    fn gone(&mut self, file: FileId) {
+        if !self.is_own(file) && !self.log.names(file) {
+            self.nodes.remove(&file);
+        }
+    }
+
+    /// Something was done here.
+    fn did(&mut self, operation: Operation, when: Time) -> Option<()> {
+        self.act(&operation, when)?;
+        let seq = self.log.append(operation);
+        self.done.insert(seq, when);
+        self.forget_done();
+        Some(())
+    }
+
+    fn forget_done(&mut self) {
+        let first = self.log.first().unwrap_or(u64::MAX);
+        self.done = match self.done.first_key_value() {
+            Some((seq, _)) if *seq < first => self.done.split_off(&first),
+            _ => std::mem::take(&mut self.done),
+        };
+    }
+
+    /// What an operation does to what users see.
+    fn act(&mut self, operation: &Operation, when: Time) -> Option<()> {
+        match operation {
+            Operation::Make { at, file, made } => self.make(at, *file, made, when)?,
+            Operation::Link { file, at } => {
+                self.nodes.get_mut(&at.0)?.modified(when);
+                let node = self.nodes.get_mut(file)?;
+                node.facts.nlink += 1;
+                node.facts.ctime = when;
+            }
+            Operation::Remove { at, file, .. } => {
+                self.nodes.get_mut(&at.0)?.modified(when);
+                self.lose_link(*file, at.0, when)?;
+            }
+            Operation::Rename { file, from, to, replaced } => {
+                self.nodes.get_mut(&from.0)?.modified(when);
+                self.nodes.get_mut(&to.0)?.modified(when);
+                self.moved(*file, from.0, to.0, when)?;
+                if let Some((gone, _)) = replaced {
+                    self.lose_link(*gone, to.0, when)?;
+                }
+            }
+            Operation::Exchange { file, from, other, to } => {
+                self.nodes.get_mut(&from.0)?.modified(when);
+                self.nodes.get_mut(&to.0)?.modified(when);
+                self.moved(*file, from.0, to.0, when)?;
+                self.moved(*other, to.0, from.0, when)?;
+            }
+            Operation::Set { file, attributes } => self.set(*file, attributes, when)?,
+            Operation::SetXattr { file, name, value } => {
+                let node = self.nodes.get_mut(file)?;
+                let set = value.as_ref().map(|v| perm::set_xattr(&vfs::Cred::ROOT, &node.subject(), name, v));
+                match set {
+                    Some(Ok((effect, mode))) => {
+                        node.facts.mode = mode;
+                        let value = match effect {
+                            XattrEffect::Store(value) => Some(value),
+                            XattrEffect::Remove => None,
+                        };
+                        node.set_xattr(name, value);
+                    }
+                    Some(Err(_)) => return None,
+                    None => node.set_xattr(name, None),
+                }
+                node.facts.ctime = when;
+            }
+            Operation::Store { file, change } => {
+                let node = self.nodes.get_mut(file)?;
+                node.have.cut(change.cut);
+                // Beyond where it was cut, it is zeroes, but for what was written.
+                node.have.add(change.cut..change.size);
+                node.have.add_all(&change.ranges);
+                node.kept = node.have.clone();
+                node.is_dirty = false;
+                node.facts.size = change.size;
+                node.facts.blocks = change.size.div_ceil(512);
+                (node.facts.mtime, node.facts.ctime) = (change.mtime, when);
+            }
+        }
+        Some(())
+    }
+
+    fn make(&mut self, at: &Place, file: FileId, made: &Made, when: Time) -> Option<()> {
+        let dir = self.nodes.get_mut(&at.0)?;
+        dir.modified(when);
+        let is_dir = made.kind == Kind::Directory;
+        dir.facts.nlink += u32::from(is_dir);
+        let mut xattrs = Vec::new();
+        if let Some(acl) = dir.xattr(acl::XATTR_DEFAULT)
+            && made.kind != Kind::Symlink
+            && let Ok((_, access, default)) = acl::inherit(acl, made.mode)
+        {
+            xattrs.extend(access.map(|acl| (acl::XATTR_ACCESS.to_vec(), acl)));
+            xattrs.extend(default.filter(|_| is_dir).map(|acl| (acl::XATTR_DEFAULT.to_vec(), acl)));
+        }
+        let facts = Facts {
+            id: file,
+            version: 0,
+            contents: 0,
+            kind: made.kind,
+            mode: made.mode,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: made.uid,
+            gid: made.gid,
+            rdev: made.rdev,
+            size: made.target.len() as u64,
+            blocks: 0,
+            atime: when,
+            mtime: when,
+            ctime: when,
+            crtime: when,
+            target: made.target.clone(),
+            xattrs,
+        };
+        let mut node = Node::new(facts);
+        node.parent = at.0;
+        (node.names, node.names_of) = (is_dir.then(BTreeMap::new), is_dir.then_some(0));
+        node.is_dirty = made.kind == Kind::File;
+        self.nodes.insert(file, node);
+        if (self.ids.0..self.ids.0.saturating_add(self.ids.1)).contains(&file.raw()) {
+            let used = file.raw() - self.ids.0 + 1;
+            self.ids = (self.ids.0 + used, self.ids.1 - used);
+        }
+        Some(())
+    }
+
+    fn lose_link(&mut self, file: FileId, from: FileId, when: Time) -> Option<()> {
+        let node = self.nodes.get_mut(&file)?;
+        node.facts.ctime = when;
+        if node.facts.kind == Kind::Directory {
+            node.facts.nlink = 0;
+            let dir = self.nodes.get_mut(&from)?;
+            dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
+        } else {
+            node.facts.nlink = node.facts.nlink.saturating_sub(1);
+        }
+        Some(())
+    }
+
+    fn moved(&mut self, file: FileId, from: FileId, to: FileId, when: Time) -> Option<()> {
+        let node = self.nodes.get_mut(&file)?;
+        node.facts.ctime = when;
+        if node.facts.kind == Kind::Directory {
+            node.parent = to;
+            let dir = self.nodes.get_mut(&from)?;
+            dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
+            self.nodes.get_mut(&to)?.facts.nlink += 1;
+        }
+        Some(())
+    }
+
+    fn set(&mut self, file: FileId, attributes: &Attributes, when: Time) -> Option<()> {
+        let node = self.nodes.get_mut(&file)?;
+        if let Some(mode) = attributes.mode
+            && let Some(acl) = node.xattr(acl::XATTR_ACCESS)
+            && let Ok(acl) = acl::chmod(acl, mode)
+        {
+            node.set_xattr(acl::XATTR_ACCESS, Some(acl));
+        }
+        let facts = &mut node.facts;
+        facts.mode = attributes.mode.unwrap_or(facts.mode);
+        facts.uid = attributes.uid.unwrap_or(facts.uid);
+        facts.gid = attributes.gid.unwrap_or(facts.gid);
+        facts.atime = attributes.atime.unwrap_or(facts.atime);
+        facts.mtime = attributes.mtime.unwrap_or(facts.mtime);
+        facts.ctime = when;
+        Some(())
+    }
+
+    /// The home has answered an operation.
+    fn answered(&mut self, applied: Applied) {
+        let Some(operation) = self.log.remove(applied.seq) else { return };
+        match applied.outcome {
+            Outcome::Done => self.reached_home(&operation),
+            failed => self.fail(operation, failed),
+        }
+        for facts in applied.facts {
+            self.heard(facts);
+        }
+        self.forget_done();
+    }
+
+    /// An operation is done at home: what it did to names is below what was done here since.
+    fn reached_home(&mut self, operation: &Operation) {
+        let mut put = |(dir, name): &Place, file: Option<FileId>| {
+            if let Some(names) = self.nodes.get_mut(dir).and_then(|dir| dir.names.as_mut()) {
+                match file {
+                    Some(file) => names.insert(name.clone(), file),
+                    None => names.remove(name),
+                };
+            }
+        };
+        match operation {
+            Operation::Make { at, file, .. } | Operation::Link { file, at } => put(at, Some(*file)),
+            Operation::Remove { at, .. } => put(at, None),
+            Operation::Rename { file, from, to, .. } => {
+                put(from, None);
+                put(to, Some(*file));
+            }
+            Operation::Exchange { file, from, other, to } => {
+                put(from, Some(*other));
+                put(to, Some(*file));
+            }
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => {}
+        }
+    }
+
+    /// What the home says of a file after it did something to it for this client, and nobody else has changed its bytes.
+    fn heard(&mut self, facts: Facts) {
+        let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
+        let Some(node) = self.nodes.get_mut(&facts.id) else { return };
+        if node.names_of == Some(node.facts.contents) && !node.is_stale {
+            node.names_of = Some(facts.contents);
+        }
+        if own {
+            (node.facts.version, node.facts.contents) = (facts.version, facts.contents);
+        } else {
+            node.facts = facts;
+        }
+    }
+
+    /// Records a trouble.
+    pub(crate) fn note(&mut self, trouble: Trouble) {
+        self.next_trouble += 1;
+        self.troubles.insert(self.next_trouble, trouble);
+    }
+
+    /// Logs an operation again, as if it was done now.
+    pub(crate) fn log_again(&mut self, operation: Operation, when: Time) {
+        let seq = self.log.append(operation);
+        self.done.insert(seq, when);
+    }
+
+    /// Takes an operation out of the log.
+    pub(crate) fn unlog(&mut self, seq: u64) -> Option<Operation> {
+        self.log.remove(seq)
+    }
+
+    /// Names that the client may use for a file of its own in a directory.
+    pub(crate) fn free_name(&self, dir: FileId, wanted: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+        let mut number = 0;
+        loop {
+            let name = wanted(number);
+            if !matches!(self.child(&(dir, name.clone())), Child::Is(_)) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+
+    /// Puts a node in place of what was known.
+    pub(crate) fn put(&mut self, id: FileId, node: Node) {
+        self.nodes.insert(id, node);
+    }
+
+    /// Uses up an id.
+    pub(crate) fn take_id(&mut self) -> Option<FileId> {
+        let id = self.next_id()?;
+        self.ids = (id.raw() + 1, self.ids.1 - 1);
+        Some(id)
+    }
+
+    /// A place that leads to a file, if one is known.
+    pub fn place_of(&self, file: FileId) -> Option<Place> {
+        let at_home = self.nodes.iter().filter_map(|(dir, node)| Some((*dir, node.names.as_ref()?)));
+        let here = |place: &Place| self.child(place) == Child::Is(file);
+        for (dir, names) in at_home {
+            for (name, id) in names {
+                let place = (dir, name.clone());
+                if *id == file && here(&place) {
+                    return Some(place);
+                }
+            }
+        }
+        let changed = self.log.naming(file).flat_map(|(_, operation)| operation.places());
+        changed.into_iter().find(|place| here(place)).cloned()
+    }
+}
+
+impl Wire for Replica {
+    fn encode(&self, out: &mut Vec<u8>) {
+        VERSION.encode(out);
+        self.membership.encode(out);
+        self.stamp.encode(out);
+        let mut nodes: Vec<(FileId, &Node)> = self.nodes().collect();
+        nodes.sort_unstable_by_key(|(id, _)| *id);
+        (nodes.len() as u64).encode(out);
+        for (_, node) in nodes {
+            let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, .. } = node.clone();
+            Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty }.encode(out);
+        }
+        self.log.encode(out);
+        self.done.encode(out);
+        self.ids.encode(out);
+        self.next_data.encode(out);
+        self.troubles.encode(out);
+        self.next_trouble.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u16::decode(r)? {
+            VERSION => {}
+            found => return Err(DecodeError::Version { what: "the cache", found, known: VERSION }),
+        }
+        let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
+        let mut nodes = HashMap::new();
+        for _ in 0..u64::decode(r)? {
+            let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty } = Wire::decode(r)?;
+            let have = kept.clone();
+            let id = facts.id;
+            nodes.insert(id, Node { facts, is_stale, names, names_of, parent, data, have, kept, is_dirty });
+        }
+        Ok(Replica {
+            membership,
+            stamp,
+            nodes,
+            log: Wire::decode(r)?,
+            done: Wire::decode(r)?,
+            ids: Wire::decode(r)?,
+            next_data: Wire::decode(r)?,
+            troubles: Wire::decode(r)?,
+            next_trouble: Wire::decode(r)?,
+        })
+    }
+}
