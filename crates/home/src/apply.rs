@@ -104,7 +104,7 @@ impl Inner {
         }
         self.log.settled().await.map_err(|_| FsError::Io)?;
         for (sent, applied) in operations.iter().zip(&mut applied) {
-            applied.facts = self.facts_after(volume, whose, &sent.operation).await;
+            applied.facts = self.facts_after(volume, whose, sent).await;
             volume.drop_upload(whose.author, sent.seq).await;
         }
         let mut live = self.live.lock();
@@ -112,9 +112,18 @@ impl Inner {
         Ok(applied)
     }
 
-    /// What is known now of the files that an operation names.
-    async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, operation: &Operation) -> Vec<Facts> {
-        let mut files = operation.files();
+    /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
+    /// of these is not what is here.
+    async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
+        let mut files = sent.operation.files();
+        files.retain(|file| {
+            let base = if *file == sent.operation.file() { sent.bases.0 } else { sent.bases.1 };
+            let known = volume.with(|volume| {
+                let file = volume.file(*file)?;
+                Some(file.print.kind == Kind::Directory || file.contents.is_as_known(base, whose.author))
+            });
+            known.ok().flatten().unwrap_or(false)
+        });
         files.sort_unstable();
         files.dedup();
         let mut facts = Vec::new();
@@ -214,7 +223,7 @@ impl Doing<'_> {
                 let known = self.volume.with(|volume| volume.known(&identity))?;
                 let same = entry.attr.kind == made.kind
                     && entry.attr.mode == made.mode
-                    && entry.attr.uid == self.cred.uid
+                    && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid }
                     && match made.kind {
                         Kind::Symlink => fs.readlink(entry.attr.id).await? == made.target,
                         Kind::File => entry.attr.size == 0,
@@ -243,6 +252,19 @@ impl Doing<'_> {
             Err(FsError::Exists) => return conflict(Conflict::Taken),
             entry => entry?,
         };
+        let id = entry.attr.id;
+        if self.cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
+            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
+            fs.setattr(&self.cred, id, None, owner).await?;
+            if made.kind != Kind::Symlink {
+                // Giving it away took its set-id bits.
+                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
+                fs.setattr(&self.cred, id, None, mode).await?;
+            }
+        }
+        let when = Some(SetTime::At(made.when));
+        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
+        let entry = fs.setattr(&self.cred, id, None, times).await?;
         let identity = fs.identity(entry.attr.id).await?;
         if made.kind == Kind::Directory
             && let Err(error) = fs.watch(entry.attr.id).await

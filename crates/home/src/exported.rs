@@ -295,13 +295,15 @@ impl Exported {
             _ => Bytes::new(),
         };
         let attr = &entry.attr;
+        // The home's own directory is not seen.
+        let hidden = u32::from(id == self.root()?);
         Ok(Facts {
             id,
             version,
             contents,
             kind: attr.kind,
             mode: attr.mode,
-            nlink: attr.nlink,
+            nlink: attr.nlink.saturating_sub(hidden),
             uid: attr.uid,
             gid: attr.gid,
             rdev: attr.rdev,

@@ -1,7 +1,7 @@
 //! Homes (design, section 4.7): they export file systems to clients that roam, and do what these have done while they were away.
 //!
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
-//! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine.
+//! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
 //! - [`invitation`]: whom it will serve.
 //! - `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
 //!   requests.
@@ -15,6 +15,7 @@ pub mod export;
 mod exported;
 pub mod invitation;
 pub mod local;
+pub mod memory;
 mod session;
 pub mod state;
 mod store;

@@ -13,7 +13,7 @@ use roam_wire::operation::{Change, Place};
 use std::collections::HashMap;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
-use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
+use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
 
 /// Most uploads that a client has under way.
 const UPLOAD_COUNT_MAX: usize = 256;
@@ -118,13 +118,23 @@ impl Exported {
         }
     }
 
+    /// Copies bytes to where there are only zeroes.
     async fn copy(&self, from: At, to: At, len: u64) -> Result<(), FsError> {
         let mut done = 0;
         while done < len {
-            let (from, to) = (At { offset: from.offset + done, ..from }, At { offset: to.offset + done, ..to });
-            match self.fs.copy_file_range(&self.fs.superuser(), from, to, len - done).await? {
-                0 => break,
-                copied => done += copied,
+            let at = from.offset + done;
+            done = match self.fs.lseek(from.id, from.handle, at, Seek::Data).await {
+                Ok(data) => data - from.offset,
+                Err(FsError::NoSuchAddress) => break,
+                Err(error) => return Err(error),
+            };
+            let hole = self.fs.lseek(from.id, from.handle, from.offset + done, Seek::Hole).await? - from.offset;
+            while done < hole.min(len) {
+                let (from, to) = (At { offset: from.offset + done, ..from }, At { offset: to.offset + done, ..to });
+                match self.fs.copy_file_range(&self.fs.superuser(), from, to, hole.min(len) - done).await? {
+                    0 => return Ok(()),
+                    copied => done += copied,
+                }
             }
         }
         Ok(())

@@ -25,8 +25,10 @@ pub struct Made {
     pub rdev: u64,
     /// Where it points, for symlinks.
     pub target: Vec<u8>,
+    /// When it was made.
+    pub when: Time,
 }
-wire_struct!(Made { kind, mode, uid, gid, rdev, target });
+wire_struct!(Made { kind, mode, uid, gid, rdev, target, when });
 
 /// Attributes that were set; `None` where nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

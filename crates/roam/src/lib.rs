@@ -3,6 +3,20 @@
 //! - [`replica`]: what a client knows and has done; [`oplog`]: what of that its home has not heard of; [`conflict`]: what becomes of what
 //!   cannot be done at home. All pure.
 
+//! - [`client`]: the client as a file system: `filesystem` answers from what is known, `content` reads and writes, `fetch` asks the home, `link` keeps the
+//!   connection, `replay` sends home what was done.
+
+pub mod client;
 pub mod conflict;
+mod content;
+mod fetch;
+mod filesystem;
+mod link;
+mod live;
+mod names;
 pub mod oplog;
+mod replay;
 pub mod replica;
+
+pub use client::{CacheError, Client, Settings};
+pub use live::LinkState;

@@ -168,6 +168,8 @@ pub enum Record {
     Ids(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
+    /// A file's bytes were not changed since they were last logged.
+    Clean(FileId),
 }
 wire_enum!(Record {
     1 => Joined(membership),
@@ -185,6 +187,7 @@ wire_enum!(Record {
     13 => Answered(applied),
     14 => Ids(first, count),
     15 => Settled(number),
+    16 => Clean(file),
 });
 
 /// What a name means.
@@ -207,6 +210,8 @@ pub struct Replica {
     log: OpLog,
     /// When operations were done that wait.
     done: BTreeMap<u64, Time>,
+    /// The last operation that the home has answered.
+    answered: u64,
     /// Ids that were not used yet.
     ids: (u64, u64),
     next_data: u64,
@@ -228,6 +233,11 @@ impl Replica {
     /// What the home has not heard of.
     pub fn log(&self) -> &OpLog {
         &self.log
+    }
+
+    /// The client knows how its operations ended, up to this one.
+    pub fn acknowledged(&self) -> u64 {
+        self.answered
     }
 
     /// When an operation that waits was done.
@@ -315,7 +325,10 @@ impl Replica {
     /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring about.
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
-            Record::Joined(membership) => self.membership = Some(membership),
+            Record::Joined(membership) => {
+                self.membership = Some(membership);
+                self.answered = 0;
+            }
             Record::Stamped(stamp) => self.stamp = stamp,
             Record::Broken(files) => {
                 for file in files {
@@ -346,6 +359,7 @@ impl Replica {
                 let node = self.nodes.get_mut(&file)?;
                 (node.is_dirty, node.data) = (true, data);
             }
+            Record::Clean(file) => self.nodes.get_mut(&file)?.is_dirty = false,
             Record::Did { operation, when } => self.did(operation, when)?,
             Record::Pinned(through) => self.log.pin(through),
             Record::Answered(applied) => self.answered(applied),
@@ -479,7 +493,8 @@ impl Replica {
                 node.is_dirty = false;
                 node.facts.size = change.size;
                 node.facts.blocks = change.size.div_ceil(512);
-                (node.facts.mtime, node.facts.ctime) = (change.mtime, when);
+                node.facts.mtime = change.mtime;
+                node.facts.ctime = node.facts.ctime.max(change.mtime);
             }
         }
         Some(())
@@ -574,6 +589,7 @@ impl Replica {
 
     /// The home has answered an operation.
     fn answered(&mut self, applied: Applied) {
+        self.answered = self.answered.max(applied.seq);
         let Some(operation) = self.log.remove(applied.seq) else { return };
         match applied.outcome {
             Outcome::Done => self.reached_home(&operation),
@@ -620,8 +636,16 @@ impl Replica {
         if own {
             (node.facts.version, node.facts.contents) = (facts.version, facts.contents);
         } else {
-            node.facts = facts;
+            // To users, it happened when it was done here.
+            let Facts { atime, mtime, ctime, crtime, .. } = node.facts;
+            node.facts = Facts { atime, mtime, ctime, crtime, ..facts };
         }
+    }
+
+    /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.
+    pub fn forget_nameless(&mut self, file: FileId) -> bool {
+        let nameless = self.nodes.get(&file).is_some_and(|node| node.facts.nlink == 0) && !self.log.names(file);
+        nameless && self.nodes.remove(&file).is_some()
     }
 
     /// Records a trouble.
@@ -696,6 +720,7 @@ impl Wire for Replica {
         }
         self.log.encode(out);
         self.done.encode(out);
+        self.answered.encode(out);
         self.ids.encode(out);
         self.next_data.encode(out);
         self.troubles.encode(out);
@@ -721,6 +746,7 @@ impl Wire for Replica {
             nodes,
             log: Wire::decode(r)?,
             done: Wire::decode(r)?,
+            answered: Wire::decode(r)?,
             ids: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
             troubles: Wire::decode(r)?,

@@ -191,7 +191,7 @@ impl Rig {
         let file = FileId::new(self.next);
         self.next += 1;
         self.cache.insert(file, Vec::new());
-        let made = Made { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new() };
+        let made = Made { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new(), when: Time::default() };
         self.act(Operation::Make { at, file, made }).then_some(file)
     }
 

@@ -1,0 +1,310 @@
+//! A client that roams: opening its cache, and what runs in the background.
+
+use crate::live::{LinkState, Live, Need};
+use crate::replica::{Record, Replica};
+use bytes::Bytes;
+use host::{Disk, File, Host};
+use parking_lot::Mutex;
+use record_log::{AppendError, OpenError, RecordLog};
+use roam_wire::channel::Dialer;
+use roam_wire::codec::Wire;
+use roam_wire::operation::{Change, Operation};
+use roam_wire::ranges::Ranges;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::{OwnedMutexGuard, watch};
+use types::codec::DecodeError;
+use types::{FileId, FsError};
+use vfs::locks::Locks;
+
+/// What the files of a cache begin with.
+const OWNER: [u8; 4] = *b"ROAM";
+
+/// Why a cache cannot be opened.
+#[derive(Debug, Error)]
+pub enum CacheError {
+    /// Its log.
+    #[error("the cache: {0}")]
+    Open(#[from] OpenError),
+    /// What it says.
+    #[error("the cache is damaged: {0}")]
+    Damaged(#[from] DecodeError),
+    /// Writing it.
+    #[error("the cache: {0}")]
+    Append(#[from] AppendError),
+    /// Its disk.
+    #[error("the cache: {0}")]
+    Disk(#[from] std::io::Error),
+}
+
+/// How a client behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The volume's name.
+    pub volume: String,
+    /// As whom files of the home's user are shown here, user and group; `None`: as the home has them.
+    pub owner: Option<(u32, u32)>,
+    /// The state that the user has chosen; `None`: what the link is like decides.
+    pub pinned: Option<LinkState>,
+}
+
+/// See the module's header. Clones are the same.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) host: Host,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) log: RecordLog,
+    pub(crate) live: Arc<Mutex<Live>>,
+    pub(crate) locks: Locks,
+    pub(crate) dialer: Arc<dyn Dialer>,
+    pub(crate) settings: Mutex<Settings>,
+    /// Rises whenever there may be something to do for who waits.
+    pub(crate) tick: watch::Sender<u64>,
+    /// Files with bytes in the cache that are not durable there yet.
+    pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
+    fetches: Mutex<HashMap<Need, Arc<tokio::sync::Mutex<()>>>>,
+    /// One writer of a file at a time.
+    writers: Mutex<HashMap<FileId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+fn data_name(number: u64) -> String {
+    format!("d{number:x}")
+}
+
+/// Contents on their way home.
+pub(crate) fn outgoing_name(seq: u64) -> String {
+    format!("o{seq:x}")
+}
+
+impl Client {
+    /// Opens a cache and begins to look for the home.
+    pub async fn open(
+        host: &Host,
+        disk: Arc<dyn Disk>,
+        dialer: Arc<dyn Dialer>,
+        settings: Settings,
+    ) -> Result<Client, CacheError> {
+        let found = record_log::open(&*disk, "cache", OWNER).await?;
+        let mut replica = match &found.snapshot {
+            Some(bytes) => Replica::from_bytes(bytes)?,
+            None => Replica::default(),
+        };
+        for record in &found.records {
+            replica.apply(Record::from_bytes(record)?).ok_or(DecodeError::Invalid("record of a cache"))?;
+        }
+        let live = Arc::new(Mutex::new(Live::new(replica)));
+        let source = live.clone();
+        let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
+            let live = source.lock();
+            cut();
+            live.replica.to_bytes()
+        });
+        let log = found.start(host, &disk.tasks(host), snapshot).await?;
+        live.lock().log = Some(log.clone());
+        let inner = Inner {
+            host: host.clone(),
+            disk,
+            log,
+            live,
+            locks: Locks::default(),
+            dialer,
+            settings: Mutex::new(settings),
+            tick: watch::Sender::new(0),
+            unsettled: Mutex::default(),
+            fetches: Mutex::default(),
+            writers: Mutex::default(),
+        };
+        let client = Client(Arc::new(inner));
+        client.recover().await?;
+        client.start();
+        Ok(client)
+    }
+
+    /// Logs what was being changed when the client ended, and removes what belongs to nobody.
+    async fn recover(&self) -> Result<(), CacheError> {
+        let inner = &self.0;
+        let (dirty, used) = {
+            let live = inner.live.lock();
+            let dirty: Vec<_> = live.replica.nodes().filter(|(_, n)| n.is_dirty).map(|(id, n)| (id, n.data)).collect();
+            let used: BTreeSet<String> = live.replica.nodes().map(|(_, node)| data_name(node.data)).collect();
+            (dirty, used)
+        };
+        for (id, data) in dirty {
+            let size = match data {
+                0 => 0,
+                data => inner.disk.open(&data_name(data), true).await?.len().await?,
+            };
+            let when = inner.host.clock.wall();
+            let mut live = inner.live.lock();
+            let nameless = live.replica.node(id).map_or(true, |node| node.facts.nlink == 0);
+            if !nameless {
+                let change = Change { cut: 0, size, ranges: Ranges::of(0..size), mtime: when };
+                live.record(Record::Did { operation: Operation::Store { file: id, change }, when });
+            }
+        }
+        for name in inner.disk.list().await? {
+            if name.starts_with(['d', 'o']) && !used.contains(&name) {
+                inner.disk.remove(&name).await?;
+            }
+        }
+        let mut live = inner.live.lock();
+        let all: Vec<FileId> = live.replica.nodes().map(|(id, _)| id).collect();
+        for id in all {
+            live.replica.forget_nameless(id);
+        }
+        Ok(())
+    }
+
+    /// What the client knows, to look at.
+    pub fn look<T>(&self, f: impl FnOnce(&Replica, LinkState) -> T) -> T {
+        let live = self.0.live.lock();
+        f(&live.replica, live.state)
+    }
+
+    /// Chooses a state, or leaves it to the link.
+    pub fn pin(&self, state: Option<LinkState>) {
+        self.0.settings.lock().pinned = state;
+        if state == Some(LinkState::Disconnected) {
+            let channel = self.0.live.lock().channel.clone();
+            if let Some(channel) = channel {
+                channel.close();
+                self.0.lost(&channel);
+            }
+        }
+        self.0.wake();
+    }
+
+    /// Ends, when everything that was acknowledged is durable.
+    pub async fn close(&self) -> Result<(), CacheError> {
+        let files: Vec<FileId> = self.0.live.lock().writing.keys().copied().collect();
+        for file in files {
+            // What cannot be logged now is found again when the cache is opened.
+            let _ = self.store(file).await;
+        }
+        self.settle_bytes().await;
+        let channel = self.0.live.lock().channel.take();
+        if let Some(channel) = channel {
+            channel.close();
+        }
+        Ok(self.0.log.close().await?)
+    }
+
+    /// Makes bytes that were fetched durable, so that they are there after a crash, too.
+    pub(crate) async fn settle_bytes(&self) {
+        let files = std::mem::take(&mut *self.0.unsettled.lock());
+        for id in files {
+            let found = {
+                let live = self.0.live.lock();
+                live.replica.node(id).ok().filter(|node| !node.is_dirty).map(|node| (node.data, node.have.clone()))
+            };
+            let Some((data, have)) = found.filter(|(data, _)| *data > 0) else { continue };
+            let Ok(file) = self.0.open_data(data).await else { continue };
+            if file.sync_data().await.is_err() {
+                continue;
+            }
+            let mut live = self.0.live.lock();
+            let same = live.replica.node(id).is_ok_and(|node| node.data == data && !node.is_dirty);
+            if same {
+                live.record(Record::Cached { file: id, data, have });
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn wake(&self) {
+        self.tick.send_modify(|tick| *tick += 1);
+    }
+
+    /// Only one at a time learns the same.
+    pub(crate) async fn fetching(&self, need: Need) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut fetches = self.fetches.lock();
+            fetches.retain(|_, lock| Arc::strong_count(lock) > 1);
+            fetches.entry(need).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+
+    /// Only one at a time changes a file's bytes.
+    pub(crate) async fn writer(&self, id: FileId) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut writers = self.writers.lock();
+            writers.retain(|_, lock| Arc::strong_count(lock) > 1);
+            writers.entry(id).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+
+    /// The file of the cache with this number.
+    pub(crate) async fn open_data(&self, number: u64) -> Result<Arc<dyn File>, FsError> {
+        let known = self.live.lock().files.get(&number).cloned();
+        if let Some(file) = known {
+            return Ok(file);
+        }
+        let file = self.disk.open(&data_name(number), true).await.map_err(|error| disk_error(&error))?;
+        Ok(self.live.lock().files.entry(number).or_insert(file).clone())
+    }
+
+    /// The file of the cache that has a file's bytes, and its number; a new one if there is none.
+    pub(crate) async fn data_file(&self, id: FileId) -> Result<(u64, Arc<dyn File>), FsError> {
+        let number = {
+            let mut live = self.live.lock();
+            match live.replica.node(id)?.data {
+                0 => {
+                    let number = live.replica.take_data_number();
+                    live.replica.node_mut(id)?.data = number;
+                    number
+                }
+                number => number,
+            }
+        };
+        Ok((number, self.open_data(number).await?))
+    }
+
+    pub(crate) async fn put_bytes(&self, file: &Arc<dyn File>, offset: u64, bytes: Bytes) -> Result<(), FsError> {
+        file.write_at(offset, vec![bytes]).await.map_err(|error| disk_error(&error))
+    }
+
+    /// Forgets a file that has neither name nor handle.
+    pub(crate) fn reap(&self, id: FileId) {
+        let mut live = self.live.lock();
+        if live.open_counts.contains_key(&id) {
+            return;
+        }
+        let data = live.replica.node(id).map_or(0, |node| node.data);
+        if live.replica.forget_nameless(id) {
+            live.writing.remove(&id);
+            live.files.remove(&data);
+            drop(live);
+            self.remove_data(data);
+        }
+    }
+
+    pub(crate) fn remove_data(&self, number: u64) {
+        if number == 0 {
+            return;
+        }
+        self.remove_file(data_name(number));
+    }
+
+    /// Removes a file of the cache. What stays is removed when the cache is opened.
+    pub(crate) fn remove_file(&self, name: String) {
+        let disk = self.disk.clone();
+        self.host.tasks.spawn(Box::pin(async move { drop(disk.remove(&name).await) }));
+    }
+}
+
+/// What users are told of the cache's disk.
+pub(crate) fn disk_error(error: &std::io::Error) -> FsError {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => FsError::NoSpace,
+        _ => {
+            tracing::error!(%error, "the disk of the cache");
+            FsError::Io
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Reading and writing files of the cache.
+//!
+//! What is written goes to the file of the cache at once, and is logged as one store when the file is closed or synced. Before the first byte of
+//! a file is changed, it is durable that it may be, so that a crash cannot pass off half of a change as the home's.
+
+use crate::client::{Client, disk_error};
+use crate::live::{LinkState, Need, Stop, Writing};
+use crate::replica::Record;
+use bytes::Bytes;
+use roam_wire::channel::Class;
+use roam_wire::operation::{Attributes, Change, Operation};
+use roam_wire::ranges::Ranges;
+use types::{FileId, FsError, Kind};
+use vfs::fs::{At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
+use vfs::perm;
+
+/// Most bytes that one copy copies, and that are zeroed at a time.
+const PIECE_LEN: u64 = 1 << 20;
+
+/// Why bytes cannot be read from the cache.
+enum Missing {
+    Never(FsError),
+    Facts(Need),
+    Bytes,
+}
+
+/// EFBIG unless `offset + len` is a possible file size; otherwise that sum.
+fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
+    offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)
+}
+
+impl Client {
+    pub(crate) async fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
+        self.0.live.lock().readable(id, handle)?;
+        self.read_bytes(id, offset, len).await
+    }
+
+    pub(crate) async fn read_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Bytes, FsError> {
+        loop {
+            match self.find_bytes(id, offset, len) {
+                Ok(None) => return Ok(Bytes::new()),
+                Ok(Some((number, len))) => {
+                    let file = self.0.open_data(number).await?;
+                    return file.read_at(offset, len).await.map_err(|error| disk_error(&error));
+                }
+                Err(Missing::Never(error)) => return Err(error),
+                Err(Missing::Facts(need)) => self.meet(need).await?,
+                Err(Missing::Bytes) => self.fetch_bytes(id, offset, len.into(), Class::Demand).await?,
+            }
+        }
+    }
+
+    /// Where bytes of a file are in the cache, and how many of those that are wanted there are; `None`: the file ends before.
+    fn find_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Option<(u64, usize)>, Missing> {
+        let live = self.0.live.lock();
+        let node = live.node(id).map_err(|stop| match stop {
+            Stop::Fs(error) => Missing::Never(error),
+            Stop::Need(need) => Missing::Facts(need),
+        })?;
+        match node.facts.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(Missing::Never(FsError::IsADirectory)),
+            _ => return Err(Missing::Never(FsError::InvalidArgument)),
+        }
+        let len = u64::from(len).min(node.facts.size.saturating_sub(offset));
+        match len {
+            0 => Ok(None),
+            len if node.has(offset, len) => Ok(Some((node.data, len as usize))),
+            _ => Err(Missing::Bytes),
+        }
+    }
+
+    /// All bytes of a file are in the cache.
+    async fn complete(&self, id: FileId) -> Result<(), FsError> {
+        let whole = |client: &Client| client.0.live.lock().replica.node(id).map(|node| node.is_whole());
+        if !whole(self)? {
+            self.fetch_bytes(id, 0, u64::MAX, Class::Demand).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file ready to be changed. The caller is its only writer.
+    async fn prepare(&self, id: FileId, truncates: bool) -> Result<(), FsError> {
+        if self.0.live.lock().writing.contains_key(&id) {
+            return Ok(());
+        }
+        if !truncates {
+            self.complete(id).await?;
+        }
+        let (number, file) = self.0.data_file(id).await?;
+        let (size, dirty) = {
+            let mut live = self.0.live.lock();
+            let node = live.replica.node(id)?;
+            let (size, dirty) = (node.facts.size, node.is_dirty);
+            if !dirty {
+                live.record(Record::Dirty { file: id, data: number });
+            }
+            (size, dirty)
+        };
+        if !dirty {
+            self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        }
+        // Zeroes at the end need not have been written.
+        if !truncates {
+            file.set_len(size).await.map_err(|error| disk_error(&error))?;
+        }
+        let mtime = self.0.host.clock.wall();
+        let change = Change { cut: size, size, ranges: Ranges::default(), mtime };
+        self.0.live.lock().writing.insert(id, Writing { change, file });
+        Ok(())
+    }
+
+    /// Bytes were changed by `cred`.
+    fn changed(&self, cred: &Cred, id: FileId, change: impl FnOnce(&mut Change)) -> Result<(), FsError> {
+        let now = self.0.host.clock.wall();
+        let mut live = self.0.live.lock();
+        let mode = perm::mode_after_write(cred, &live.replica.node(id)?.subject());
+        let writing = live.writing.get_mut(&id).ok_or(FsError::Io)?;
+        writing.change.mtime = now;
+        change(&mut writing.change);
+        let change = writing.change.clone();
+        let node = live.replica.node_mut(id)?;
+        node.have.cut(change.cut.min(change.size));
+        node.have.add(change.cut..change.size);
+        node.have.add_all(&change.ranges);
+        (node.facts.size, node.facts.blocks) = (change.size, change.size.div_ceil(512));
+        (node.facts.mtime, node.facts.ctime) = (now, now);
+        if mode.is_some() {
+            let attributes = Attributes { mode, ..Attributes::default() };
+            live.record(Record::Did { operation: Operation::Set { file: id, attributes }, when: now });
+        }
+        Ok(())
+    }
+
+    fn check_file(&self, id: FileId) -> Result<(), FsError> {
+        let kind = self.0.live.lock().replica.node(id)?.facts.kind;
+        match kind {
+            Kind::File => Ok(()),
+            Kind::Directory => Err(FsError::IsADirectory),
+            _ => Err(FsError::InvalidArgument),
+        }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        cred: Cred,
+        id: FileId,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<u32, FsError> {
+        let open = self.0.live.lock().writable(id, handle)?.clone();
+        self.check_file(id)?;
+        let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
+        let _only_writer = self.0.writer(id).await;
+        self.prepare_if(len > 0, id).await?;
+        let size = self.0.live.lock().replica.node(id)?.facts.size;
+        let offset = if open.flags.append { size } else { offset };
+        let end = end_of(offset, len.into())?;
+        if len == 0 {
+            return Ok(0);
+        }
+        self.put(id, offset, data).await?;
+        self.changed(&cred, id, |change| {
+            change.ranges.add(offset..end);
+            change.size = change.size.max(end);
+        })?;
+        Ok(len)
+    }
+
+    async fn prepare_if(&self, wanted: bool, id: FileId) -> Result<(), FsError> {
+        if wanted { self.prepare(id, false).await } else { Ok(()) }
+    }
+
+    /// Writes into the file of the cache; what lies between its end and `offset` reads as zeroes.
+    async fn put(&self, id: FileId, offset: u64, data: Bytes) -> Result<(), FsError> {
+        let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+        self.0.put_bytes(&file, offset, data).await
+    }
+
+    /// Cuts or extends a file.
+    pub(crate) async fn resize(&self, cred: &Cred, id: FileId, size: u64) -> Result<(), FsError> {
+        self.check_file(id)?;
+        let _only_writer = self.0.writer(id).await;
+        self.prepare(id, size == 0).await?;
+        let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+        file.set_len(size).await.map_err(|error| disk_error(&error))?;
+        self.changed(cred, id, |change| {
+            if size < change.size {
+                change.cut = change.cut.min(size);
+                change.ranges.cut(size);
+            }
+            change.size = size;
+        })
+    }
+
+    /// Logs what was written to a file, and waits until that is durable. Gives the number of the last operation there is.
+    pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
+        let _only_writer = self.0.writer(id).await;
+        let writing = {
+            let live = self.0.live.lock();
+            live.writing.get(&id).map(|writing| (writing.change.clone(), writing.file.clone()))
+        };
+        if let Some((_, file)) = writing {
+            file.sync_data().await.map_err(|error| disk_error(&error))?;
+        }
+        let now = self.0.host.clock.wall();
+        {
+            let mut live = self.0.live.lock();
+            let node = live.replica.node(id)?;
+            if node.is_dirty && node.facts.nlink > 0 {
+                match live.writing.remove(&id).map(|writing| writing.change) {
+                    Some(change) => {
+                        live.record(Record::Did { operation: Operation::Store { file: id, change }, when: now });
+                    }
+                    // It was made here and never written.
+                    None => live.record(Record::Clean(id)),
+                }
+            }
+        }
+        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        self.0.wake();
+        Ok(self.0.live.lock().replica.log().last())
+    }
+
+    /// Where the home is near, waits until it has what was done here up to an operation.
+    pub(crate) async fn reach_home(&self, seq: u64) {
+        let mut tick = self.0.tick.subscribe();
+        loop {
+            {
+                let live = self.0.live.lock();
+                let waits = live.replica.log().first().is_some_and(|first| first <= seq);
+                if !waits || live.state != LinkState::Connected {
+                    return;
+                }
+            }
+            if tick.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) async fn fallocate(
+        &self,
+        cred: &Cred,
+        At { id, handle, offset }: At,
+        len: u64,
+        mode: Fallocate,
+    ) -> Result<(), FsError> {
+        self.0.live.lock().writable(id, handle)?;
+        self.check_file(id)?;
+        if len == 0 {
+            return Err(FsError::InvalidArgument);
+        }
+        let end = end_of(offset, len)?;
+        let size = self.0.live.lock().replica.node(id)?.facts.size;
+        if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
+            let _only_writer = self.0.writer(id).await;
+            self.prepare(id, false).await?;
+            let zeroed = offset.min(size)..end.min(size);
+            let mut at = zeroed.start;
+            while at < zeroed.end {
+                let len = (zeroed.end - at).min(PIECE_LEN);
+                self.put(id, at, vec![0; len as usize].into()).await?;
+                at += len;
+            }
+            self.changed(cred, id, |change| change.ranges.add(zeroed))?;
+        }
+        if matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size {
+            return self.resize(cred, id, end).await;
+        }
+        if mode == Fallocate::Allocate || mode == Fallocate::AllocateKeepSize {
+            let strips = {
+                let live = self.0.live.lock();
+                perm::mode_after_write(cred, &live.replica.node(id)?.subject()).is_some()
+            };
+            if strips {
+                return self.resize(cred, id, size).await;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn seek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Result<u64, FsError> {
+        let live = self.0.live.lock();
+        live.handle(id, handle, false)?;
+        let facts = &live.replica.node(id)?.facts;
+        if facts.kind != Kind::File {
+            return Err(FsError::InvalidArgument);
+        }
+        match whence {
+            _ if offset >= facts.size => Err(FsError::NoSuchAddress),
+            // All of it counts as data.
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(facts.size),
+        }
+    }
+
+    pub(crate) async fn copy(&self, cred: Cred, from: At, to: At, len: u64) -> Result<u64, FsError> {
+        let size = {
+            let live = self.0.live.lock();
+            live.readable(from.id, from.handle)?;
+            if live.writable(to.id, to.handle)?.flags.append {
+                return Err(FsError::BadHandle);
+            }
+            live.replica.node(from.id)?.facts.size
+        };
+        self.check_file(to.id)?;
+        self.check_file(from.id)?;
+        let len = len.min(size.saturating_sub(from.offset));
+        if from.id == to.id && from.offset.abs_diff(to.offset) < len {
+            return Err(FsError::InvalidArgument);
+        }
+        end_of(to.offset, len)?;
+        let mut copied = 0;
+        while copied < len {
+            let piece = (len - copied).min(PIECE_LEN) as u32;
+            let data = self.read_bytes(from.id, from.offset + copied, piece).await?;
+            if data.is_empty() {
+                break;
+            }
+            let written = self.write(cred.clone(), to.id, to.handle, to.offset + copied, data).await?;
+            copied += u64::from(written);
+        }
+        Ok(copied)
+    }
+
+    /// Needs that cannot be met now are errors.
+    pub(crate) async fn meet(&self, need: Need) -> Result<(), FsError> {
+        match self.fetch(need).await {
+            // Perhaps what is cached will do.
+            Err(FsError::TimedOut) if self.0.live.lock().is_offline() => Ok(()),
+            met => met,
+        }
+    }
+}

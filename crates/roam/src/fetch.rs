@@ -1,0 +1,243 @@
+//! Asking the home: what is not cached, and what others have changed.
+
+use crate::client::{Client, Inner};
+use crate::live::{LinkState, Live, Need};
+use crate::replica::Record;
+use bytes::Bytes;
+use host::timeout;
+use roam_wire::channel::{Channel, Class};
+use roam_wire::message::{DATA_LEN_MAX, Reply, Request, pack, unpack};
+use roam_wire::ranges::Ranges;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, FsError};
+
+/// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
+pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// Files are fetched in pieces of so many bytes, or what is read at once if that is more.
+const PIECE_LEN: u64 = 256 << 10;
+
+/// Counts whoever asks the home, so that what others change meanwhile is not missed.
+struct Asking<'a> {
+    inner: &'a Inner,
+    /// Changes up to here were known when it was asked.
+    since: u64,
+}
+
+impl<'a> Asking<'a> {
+    fn new(inner: &'a Inner) -> Asking<'a> {
+        let mut live = inner.live.lock();
+        live.asking += 1;
+        Asking { inner, since: live.breaks }
+    }
+
+    /// True if nobody has changed the file since the home was asked, as far as it has said so.
+    fn is_current(&self, live: &Live, file: FileId) -> bool {
+        live.broken.get(&file).is_none_or(|number| *number <= self.since)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut live = self.inner.live.lock();
+        live.asking -= 1;
+        if live.asking == 0 {
+            live.broken.clear();
+        }
+    }
+}
+
+impl Inner {
+    /// Asks over a connection, for as long as anything comes from the home. ETIMEDOUT: the home may or may not have heard it.
+    pub(crate) async fn ask_over(
+        &self,
+        channel: &Arc<dyn Channel>,
+        class: Class,
+        request: &Request,
+    ) -> Result<Reply, FsError> {
+        let mut answer = channel.ask(class, pack(request));
+        loop {
+            let before = channel.path().received;
+            match timeout(&*self.host.clock, SILENCE_MAX, &mut answer).await {
+                Ok(Ok(bytes)) => return unpack(&bytes).map_err(|error| self.garbled(channel, &error)),
+                Ok(Err(_)) => {
+                    self.lost(channel);
+                    return Err(FsError::TimedOut);
+                }
+                Err(_) if channel.path().received != before => {}
+                Err(_) => {
+                    self.lost(channel);
+                    return Err(FsError::TimedOut);
+                }
+            }
+        }
+    }
+
+    fn garbled(&self, channel: &Arc<dyn Channel>, error: &types::codec::DecodeError) -> FsError {
+        tracing::error!(%error, "the home's answer makes no sense");
+        channel.close();
+        self.lost(channel);
+        FsError::Io
+    }
+
+    /// Asks the home. ETIMEDOUT if it cannot be reached.
+    pub(crate) async fn ask(&self, class: Class, request: &Request) -> Result<Reply, FsError> {
+        let channel = self.live.lock().channel.clone().ok_or(FsError::TimedOut)?;
+        match self.ask_over(&channel, class, request).await? {
+            Reply::Failed(error) => Err(error),
+            Reply::Refused(refusal) => {
+                tracing::warn!(?refusal, "the home refuses");
+                Err(FsError::TimedOut)
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// The connection is of no use any more, for now.
+    pub(crate) fn lost(&self, channel: &Arc<dyn Channel>) {
+        let mut live = self.live.lock();
+        if live.channel.as_ref().is_some_and(|current| Arc::ptr_eq(current, channel)) {
+            live.channel = None;
+            live.state = LinkState::Disconnected;
+            drop(live);
+            self.wake();
+        }
+    }
+}
+
+impl Client {
+    /// Learns what only the home knows.
+    pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
+        let _one_at_a_time = self.0.fetching(need).await;
+        match need {
+            Need::Names(dir) => self.fetch_names(dir).await,
+            Need::Facts(file) => self.fetch_facts(&[file]).await,
+            Need::Ids => self.fetch_ids().await,
+        }
+    }
+
+    pub(crate) async fn fetch_ids(&self) -> Result<(), FsError> {
+        match self.0.ask(Class::Interactive, &Request::Ids).await? {
+            Reply::Ids(first, count) => {
+                self.0.live.lock().record(Record::Ids(first, count));
+                Ok(())
+            }
+            _ => Err(FsError::Io),
+        }
+    }
+
+    /// Learns facts of files.
+    pub(crate) async fn fetch_facts(&self, files: &[FileId]) -> Result<(), FsError> {
+        let inner = &self.0;
+        if let [file] = files
+            && !inner.live.lock().replica.is_stale(*file)
+        {
+            return Ok(());
+        }
+        let asking = Asking::new(inner);
+        let Reply::Facts(known) = inner.ask(Class::Interactive, &Request::Facts { files: files.to_vec() }).await?
+        else {
+            return Err(FsError::Io);
+        };
+        let mut live = inner.live.lock();
+        for file in files {
+            if !known.iter().any(|facts| facts.id == *file) && asking.is_current(&live, *file) {
+                live.record(Record::Gone(*file));
+            }
+        }
+        for facts in known {
+            if asking.is_current(&live, facts.id) {
+                live.record(Record::Known(Box::new(facts)));
+            }
+        }
+        drop(live);
+        Ok(())
+    }
+
+    async fn fetch_names(&self, dir: FileId) -> Result<(), FsError> {
+        let inner = &self.0;
+        if inner.live.lock().replica.has_names(dir) {
+            return Ok(());
+        }
+        let asking = Asking::new(inner);
+        let (mut all, mut after) = (Vec::new(), Vec::new());
+        let dir_facts = loop {
+            let request = Request::List { dir, after: std::mem::take(&mut after) };
+            let reply = match inner.ask(Class::Interactive, &request).await {
+                Err(FsError::Stale) => {
+                    inner.live.lock().record(Record::Gone(dir));
+                    return Err(FsError::Stale);
+                }
+                reply => reply?,
+            };
+            let Reply::Listing { dir: facts, entries, more } = reply else { return Err(FsError::Io) };
+            all.extend(entries);
+            match all.last() {
+                Some(last) if more => after = last.name.clone(),
+                _ => break facts,
+            }
+        };
+        let mut live = inner.live.lock();
+        let broken: Vec<FileId> = std::iter::once(dir)
+            .chain(all.iter().map(|entry| entry.facts.id))
+            .filter(|file| !asking.is_current(&live, *file))
+            .collect();
+        live.record(Record::Listed { dir: dir_facts, entries: all });
+        if !broken.is_empty() {
+            live.record(Record::Broken(broken));
+        }
+        drop(live);
+        Ok(())
+    }
+
+    /// Brings bytes of a file into the cache. ETIMEDOUT if the home cannot be reached.
+    pub(crate) async fn fetch_bytes(&self, id: FileId, offset: u64, len: u64, class: Class) -> Result<(), FsError> {
+        let inner = &self.0;
+        let _one_at_a_time = inner.fetching(Need::Facts(id)).await;
+        loop {
+            let (missing, contents, size) = {
+                let live = inner.live.lock();
+                let node = live.replica.node(id)?;
+                let end = offset.saturating_add(len).min(node.facts.size);
+                let missing = node.have.missing(offset.min(end)..end);
+                let Some(first) = missing.iter().next() else { return Ok(()) };
+                (first, node.facts.contents, node.facts.size)
+            };
+            let end = missing.end.max(missing.start + PIECE_LEN).min(size);
+            let len = (end - missing.start).min(DATA_LEN_MAX as u64) as u32;
+            let request = Request::Read { file: id, contents, offset: missing.start, len };
+            match inner.ask(class, &request).await {
+                Ok(Reply::Data(bytes)) => self.cache_bytes(id, contents, missing.start, bytes).await?,
+                Ok(Reply::Changed) => {
+                    inner.live.lock().break_callbacks(vec![id]);
+                    self.fetch_facts(&[id]).await?;
+                }
+                Ok(_) => return Err(FsError::Io),
+                Err(FsError::Stale) => {
+                    inner.live.lock().record(Record::Gone(id));
+                    return Err(FsError::Stale);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn cache_bytes(&self, id: FileId, contents: u64, offset: u64, bytes: Bytes) -> Result<(), FsError> {
+        let inner = &self.0;
+        let file = inner.data_file(id).await?;
+        let len = bytes.len() as u64;
+        if len == 0 {
+            return Err(FsError::Io);
+        }
+        inner.put_bytes(&file.1, offset, bytes).await?;
+        let mut live = inner.live.lock();
+        let node = live.replica.node_mut(id)?;
+        // What was fetched is of use only if it is still wanted there.
+        if node.facts.contents == contents && node.data == file.0 {
+            node.have.add_all(&Ranges::of(offset..offset + len));
+        }
+        drop(live);
+        inner.unsettled.lock().insert(id);
+        Ok(())
+    }
+}

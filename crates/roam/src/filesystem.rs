@@ -1,0 +1,599 @@
+//! The [`FileSystem`] trait.
+//!
+//! Whatever is cached is answered at once. What is not is asked for, and the operation is tried again.
+
+use crate::client::Client;
+use crate::live::{LinkState, Live, Need, Open, Stop};
+use crate::replica::{Node, Record};
+use bytes::Bytes;
+use roam_wire::channel::Class;
+use roam_wire::message::{Reply, Request};
+use roam_wire::operation::Operation;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Answer, Attr, FileId, FsError, Kind, Time};
+use vfs::fs::{
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
+};
+use vfs::perm::{self, XattrUse};
+
+/// Others may change everything at any time.
+const VALID: Duration = Duration::ZERO;
+/// Cookies of `.` and `..`; entries come after.
+const DOT_COUNT: u64 = 2;
+/// How often an operation is tried again when others keep changing what it needs.
+const TRY_COUNT_MAX: u32 = 32;
+/// The extended attribute that tells what is cached of a file.
+const STATE_XATTR: &[u8] = b"user.starling.state";
+/// What df shows before the home has said.
+const UNKNOWN_SPACE: FsStat =
+    FsStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files: 0, files_free: 1 << 32, block_size: 4096 };
+
+impl Client {
+    /// Answers from what is known, and asks for what is not.
+    fn run<T: Send + 'static>(
+        &self,
+        f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
+    ) -> Answer<T> {
+        let first = self.try_once(&f);
+        match first {
+            Ok(value) => Answer::ok(value),
+            Err(Stop::Fs(error)) => Answer::err(error),
+            Err(Stop::Need(need)) => {
+                let me = self.clone();
+                Answer::later(async move { me.run_later(need, f).await })
+            }
+        }
+    }
+
+    fn try_once<T>(&self, f: &impl Fn(&mut Live, Time) -> Result<T, Stop>) -> Result<T, Stop> {
+        let now = self.0.host.clock.wall();
+        f(&mut self.0.live.lock(), now)
+    }
+
+    async fn run_later<T>(&self, mut need: Need, f: impl Fn(&mut Live, Time) -> Result<T, Stop>) -> Result<T, FsError> {
+        for _ in 0..TRY_COUNT_MAX {
+            self.meet(need).await?;
+            match self.try_once(&f) {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fs(error)) => return Err(error),
+                // What only the home knows, and the home cannot be asked.
+                Err(Stop::Need(_)) if self.0.live.lock().is_offline() => return Err(FsError::TimedOut),
+                Err(Stop::Need(other)) => need = other,
+            }
+        }
+        Err(FsError::TimedOut)
+    }
+
+    /// Does something that is logged: it is durable when this answers, and, where the home is near, done there.
+    fn change<T: Send + 'static>(
+        &self,
+        f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
+    ) -> Answer<T> {
+        let me = self.clone();
+        let first = self.try_once(&f);
+        Answer::later(async move {
+            let value = match first {
+                Ok(value) => value,
+                Err(Stop::Fs(error)) => return Err(error),
+                Err(Stop::Need(need)) => me.run_later(need, f).await?,
+            };
+            me.0.log.settled().await.map_err(|_| FsError::Io)?;
+            me.0.wake();
+            let seq = me.0.live.lock().replica.log().last();
+            me.reach_home(seq).await;
+            Ok(value)
+        })
+    }
+
+    /// As whom somebody acts: the home knows one user only, unless that is the superuser, who may be anybody.
+    fn act_as(&self, cred: &Cred) -> Cred {
+        let live = self.0.live.lock();
+        match live.replica.membership() {
+            Some(membership) if membership.user.uid != 0 => {
+                let user = &membership.user;
+                Cred { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
+            }
+            _ => cred.clone(),
+        }
+    }
+
+    /// Attributes as they are shown here: what belongs to the home's user belongs to whoever mounted it.
+    fn shown(&self, attr: Attr) -> Entry {
+        let owner = self.0.settings.lock().owner;
+        let live = self.0.live.lock();
+        Entry { attr: shown(&live, owner, attr), valid: VALID }
+    }
+
+    fn entry(&self, answer: Answer<Attr>) -> Answer<Entry> {
+        match answer {
+            Answer::Now(Ok(attr)) => Answer::ok(self.shown(attr)),
+            Answer::Now(Err(error)) => Answer::err(error),
+            Answer::Later(later) => {
+                let me = self.clone();
+                Answer::later(async move { Ok(me.shown(later.await?)) })
+            }
+        }
+    }
+
+    fn make(&self, cred: &Cred, parent: FileId, name: &[u8], new: NewNode) -> Answer<Entry> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.entry(self.change(move |live, now| {
+            let operation = live.make(&cred, parent, &name, new, b"", now)?;
+            Ok(live.did_make(operation, now)?)
+        }))
+    }
+
+    /// Does one operation.
+    fn operate(&self, f: impl Fn(&Live) -> Result<Option<Operation>, Stop> + Send + Sync + 'static) -> Answer<()> {
+        let me = self.clone();
+        let done = self.change(move |live, now| {
+            let operation = f(live)?;
+            let files = operation.as_ref().map_or_else(Vec::new, Operation::files);
+            if let Some(operation) = operation {
+                live.record(Record::Did { operation, when: now });
+            }
+            Ok(files)
+        });
+        Answer::later(async move {
+            done.await?.into_iter().for_each(|file| me.0.reap(file));
+            Ok(())
+        })
+    }
+}
+
+fn shown(live: &Live, owner: Option<(u32, u32)>, mut attr: Attr) -> Attr {
+    if let (Some((uid, gid)), Some(membership)) = (owner, live.replica.membership())
+        && membership.user.uid != 0
+    {
+        if attr.uid == membership.user.uid {
+            attr.uid = uid;
+        }
+        if attr.gid == membership.user.gid {
+            attr.gid = gid;
+        }
+    }
+    attr
+}
+
+impl Live {
+    /// Does what makes a file. Gives its attributes.
+    fn did_make(&mut self, operation: Operation, now: Time) -> Result<Attr, FsError> {
+        let id = operation.file();
+        self.record(Record::Did { operation, when: now });
+        Ok(self.replica.node(id)?.facts.attr())
+    }
+
+    fn listed(&self, open: &Open, name: &[u8], id: FileId, plus: bool) -> Option<(Kind, Option<Attr>)> {
+        // It has gone since the listing began.
+        let node = self.replica.node(id).ok()?;
+        let still = self.replica.child(&(open.id, name.to_vec())) == crate::replica::Child::Is(id);
+        let fresh = !self.replica.is_stale(id) || self.is_offline();
+        still.then(|| (node.facts.kind, (plus && fresh).then(|| node.facts.attr())))
+    }
+}
+
+/// What is cached of a file, in a word.
+fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
+    let mine = |place: &roam_wire::operation::Place| live.replica.child(place) == crate::replica::Child::Is(id);
+    if live.replica.troubles().any(|(_, trouble)| trouble.file == id || trouble.mine.as_ref().is_some_and(mine)) {
+        return "in conflict";
+    }
+    if live.replica.is_own(id) {
+        return "dirty";
+    }
+    let whole = match node.facts.kind {
+        Kind::File => node.is_whole(),
+        Kind::Directory => node.names.is_some(),
+        _ => true,
+    };
+    match whole {
+        true => "cached",
+        false if node.have.is_empty() => "not cached",
+        false => "partly cached",
+    }
+}
+
+impl FileSystem for Client {
+    fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.entry(self.run(move |live, _| {
+            let id = live.find(&cred, parent, &name)?;
+            Ok(live.node(id)?.facts.attr())
+        }))
+    }
+
+    fn getattr(&self, id: FileId) -> Answer<Entry> {
+        self.entry(self.run(move |live, _| Ok(live.node(id)?.facts.attr())))
+    }
+
+    fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, mut set: SetAttr) -> Answer<Entry> {
+        let (me, cred) = (self.clone(), self.act_as(cred));
+        // Whoever mounted it is the home's user there.
+        if let (Some((uid, gid)), Some(user)) =
+            (self.0.settings.lock().owner, self.look(|replica, _| replica.membership().map(|m| m.user.clone())))
+            && user.uid != 0
+        {
+            set.uid = set.uid.map(|set| if set == uid { user.uid } else { set });
+            set.gid = set.gid.map(|set| if set == gid { user.gid } else { set });
+        }
+        Answer::later(async move {
+            let checked = {
+                let cred = cred.clone();
+                me.run(move |live, now| {
+                    let writable = match handle {
+                        Some(handle) => live.handle(id, handle, false)?.flags.write,
+                        None => false,
+                    };
+                    live.setattr(&cred, id, writable, set, now)
+                })
+            };
+            let (attributes, size) = checked.await?;
+            if let Some(size) = size {
+                me.resize(&cred, id, size).await?;
+                let open = handle.is_some() && me.0.live.lock().open_counts.contains_key(&id);
+                if !open {
+                    me.store(id).await?;
+                }
+            }
+            let changed = me.change(move |live, now| {
+                if attributes != Default::default() {
+                    let operation = Operation::Set { file: id, attributes };
+                    live.record(Record::Did { operation, when: now });
+                }
+                Ok(live.node(id)?.facts.attr())
+            });
+            let attr = changed.await?;
+            Ok(me.shown(attr))
+        })
+    }
+
+    fn readlink(&self, id: FileId) -> Answer<Bytes> {
+        self.run(move |live, _| {
+            let facts = &live.node(id)?.facts;
+            match facts.kind {
+                Kind::Symlink => Ok(facts.target.clone().into()),
+                _ => Err(Stop::Fs(FsError::InvalidArgument)),
+            }
+        })
+    }
+
+    fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
+        match node.kind {
+            Kind::Directory | Kind::Symlink => Answer::err(FsError::InvalidArgument),
+            _ => self.make(cred, parent, name, node),
+        }
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+    ) -> Answer<(Entry, Handle)> {
+        let (me, cred, name) = (self.clone(), self.act_as(cred), name.to_vec());
+        let new = NewNode { kind: Kind::File, mode, umask, rdev: 0 };
+        let made = self.change(move |live, now| {
+            let operation = live.make(&cred, parent, &name, new, b"", now)?;
+            let attr = live.did_make(operation, now)?;
+            Ok((attr, live.open_handle(attr.id, flags, false)))
+        });
+        Answer::later(async move {
+            let (attr, handle) = made.await?;
+            Ok((me.shown(attr), handle))
+        })
+    }
+
+    fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
+        self.make(cred, parent, name, NewNode { kind: Kind::Directory, mode, umask, rdev: 0 })
+    }
+
+    fn symlink(&self, cred: &Cred, parent: FileId, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        let (cred, name, target) = (self.act_as(cred), name.to_vec(), target.to_vec());
+        self.entry(self.change(move |live, now| {
+            let operation = live.symlink(&cred, parent, &name, &target, now)?;
+            Ok(live.did_make(operation, now)?)
+        }))
+    }
+
+    fn link(&self, cred: &Cred, id: FileId, new_parent: FileId, new_name: &[u8]) -> Answer<Entry> {
+        let (cred, name) = (self.act_as(cred), new_name.to_vec());
+        self.entry(self.change(move |live, now| {
+            let operation = live.link(&cred, id, new_parent, &name)?;
+            Ok(live.did_make(operation, now)?)
+        }))
+    }
+
+    fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.operate(move |live| Ok(Some(live.unlink(&cred, parent, &name)?)))
+    }
+
+    fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.operate(move |live| Ok(Some(live.rmdir(&cred, parent, &name)?)))
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new_parent: FileId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let (cred, from, to) = (self.act_as(cred), (parent, name.to_vec()), (new_parent, new_name.to_vec()));
+        self.operate(move |live| live.rename(&cred, from.clone(), to.clone(), flags))
+    }
+
+    fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
+        let cred = self.act_as(cred);
+        if mask & !7 != 0 {
+            return Answer::err(FsError::InvalidArgument);
+        }
+        self.run(move |live, _| Ok(perm::check(&cred, &live.node(id)?.subject(), mask)?))
+    }
+
+    fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
+        let (me, cred) = (self.clone(), self.act_as(cred));
+        let user = cred.clone();
+        let opened = self.run(move |live, _| {
+            let node = live.node(id)?;
+            match node.facts.kind {
+                Kind::Directory => return Err(Stop::Fs(FsError::IsADirectory)),
+                Kind::Symlink => return Err(Stop::Fs(FsError::Loop)),
+                _ => {}
+            }
+            let cuts = flags.truncate && node.facts.kind == Kind::File;
+            perm::check(&user, &node.subject(), perm::open_mask(flags))?;
+            Ok((live.open_handle(id, flags, false), cuts))
+        });
+        match opened {
+            Answer::Now(Ok((handle, false))) => Answer::ok(handle),
+            Answer::Now(Err(error)) => Answer::err(error),
+            opened => Answer::later(async move {
+                let (handle, cuts) = opened.await?;
+                if cuts && let Err(error) = me.resize(&cred, id, 0).await {
+                    me.0.live.lock().close(id, handle, false)?;
+                    return Err(error);
+                }
+                Ok(handle)
+            }),
+        }
+    }
+
+    fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        let me = self.clone();
+        Answer::later(async move { me.read(id, handle, offset, len).await })
+    }
+
+    fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
+        Answer::later(async move { me.write(cred, id, handle, offset, data).await })
+    }
+
+    fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
+        let me = self.clone();
+        Answer::later(async move {
+            me.0.live.lock().handle(id, handle, false)?;
+            me.store(id).await?;
+            Ok(())
+        })
+    }
+
+    fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        let me = self.clone();
+        Answer::later(async move {
+            me.0.live.lock().handle(id, handle, true)?;
+            me.0.log.settled().await.map_err(|_| FsError::Io)
+        })
+    }
+
+    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+        let open = self.0.live.lock().handle(id, handle, false).map(|open| open.flags.write);
+        let writes = match open {
+            Ok(writes) => writes,
+            Err(error) => return Answer::err(error),
+        };
+        self.0.locks.release_owner(id, LockSpace::Posix, lock_owner);
+        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.is_dirty));
+        if !writes || !dirty {
+            return Answer::ok(());
+        }
+        let me = self.clone();
+        Answer::later(async move {
+            let seq = me.store(id).await?;
+            me.reach_home(seq).await;
+            Ok(())
+        })
+    }
+
+    fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+        let closed = self.0.live.lock().close(id, handle, false);
+        let last = match closed {
+            Ok(last) => last,
+            Err(error) => return Answer::err(error),
+        };
+        if let Some(owner) = flock_owner {
+            self.0.locks.release_owner(id, LockSpace::Flock, owner);
+        }
+        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty && n.facts.nlink > 0));
+        if last && dirty {
+            let me = self.clone();
+            return Answer::later(async move {
+                me.store(id).await?;
+                Ok(())
+            });
+        }
+        if last {
+            let data = self.look(|replica, _| replica.node(id).map_or(0, |node| node.data));
+            self.0.live.lock().files.remove(&data);
+            self.0.reap(id);
+        }
+        Answer::ok(())
+    }
+
+    fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
+        let cred = self.act_as(cred);
+        self.run(move |live, _| {
+            let node = live.node(id)?;
+            if node.facts.kind != Kind::Directory {
+                return Err(Stop::Fs(FsError::NotADirectory));
+            }
+            perm::check(&cred, &node.subject(), perm::READ)?;
+            live.directory(id)?;
+            let flags = OpenFlags { read: true, ..OpenFlags::default() };
+            Ok(live.open_handle(id, flags, true))
+        })
+    }
+
+    fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
+        let owner = self.0.settings.lock().owner;
+        self.run(move |live, _| {
+            let mut open = live.handle(id, handle, true)?.clone();
+            let (parent, removed) = {
+                let node = live.replica.node(id)?;
+                (node.parent, node.facts.nlink == 0)
+            };
+            if cookie == 0 || open.listing.is_none() {
+                let listing = match removed {
+                    true => Vec::new(),
+                    false => {
+                        live.directory(id)?;
+                        live.replica.list(id).ok_or(Stop::Need(Need::Names(id)))?.into_iter().collect()
+                    }
+                };
+                open.listing = Some(Arc::new(listing));
+                live.handles.insert(handle, open.clone());
+            }
+            let mut entries = Vec::new();
+            for (at, name, of) in [(1, &b"."[..], id), (2, &b".."[..], parent)] {
+                if at > cookie && !removed && entries.len() < count_max {
+                    let attr = live.replica.node(of).ok().filter(|_| plus).map(|node| node.facts.attr());
+                    let attr = attr.map(|attr| shown(live, owner, attr));
+                    entries.push(DirEntry { name: name.to_vec(), id: of, kind: Kind::Directory, cookie: at, attr });
+                }
+            }
+            let listing = open.listing.clone().unwrap_or_default();
+            let from = usize::try_from(cookie.saturating_sub(DOT_COUNT)).unwrap_or(usize::MAX);
+            for (at, (name, of)) in listing.iter().enumerate().skip(from) {
+                if entries.len() >= count_max {
+                    break;
+                }
+                if let Some((kind, attr)) = live.listed(&open, name, *of, plus) {
+                    let attr = attr.map(|attr| shown(live, owner, attr));
+                    let cookie = at as u64 + DOT_COUNT + 1;
+                    entries.push(DirEntry { name: name.clone(), id: *of, kind, cookie, attr });
+                }
+            }
+            Ok(entries)
+        })
+    }
+
+    fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
+        let closed = self.0.live.lock().close(id, handle, true);
+        self.0.reap(id);
+        Answer::Now(closed.map(drop))
+    }
+
+    fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.run(move |live, _| {
+            let node = live.node(id)?;
+            if name == STATE_XATTR {
+                return Ok(Bytes::from_static(state_of(live, id, node).as_bytes()));
+            }
+            perm::xattr_access(&cred, &node.subject(), &name, XattrUse::Read)?;
+            Ok(node.xattr(&name).map(Bytes::copy_from_slice).ok_or(FsError::NoSuchXattr)?)
+        })
+    }
+
+    fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()> {
+        let (cred, name, value) = (self.act_as(cred), name.to_vec(), value.to_vec());
+        if name == STATE_XATTR {
+            return Answer::err(FsError::NotPermitted);
+        }
+        self.operate(move |live| Ok(Some(live.set_xattr(&cred, id, &name, &value, mode)?)))
+    }
+
+    fn listxattr(&self, cred: &Cred, id: FileId) -> Answer<Vec<Vec<u8>>> {
+        let cred = self.act_as(cred);
+        self.run(move |live, _| {
+            let names = live.node(id)?.facts.xattrs.iter().map(|(name, _)| name.clone());
+            Ok(names.filter(|name| perm::xattr_listed(&cred, name)).collect())
+        })
+    }
+
+    fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
+        let (cred, name) = (self.act_as(cred), name.to_vec());
+        self.operate(move |live| Ok(Some(live.remove_xattr(&cred, id, &name)?)))
+    }
+
+    fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        let (me, cred) = (self.clone(), self.act_as(cred));
+        Answer::later(async move { me.fallocate(&cred, At { id, handle, offset }, len, mode).await })
+    }
+
+    fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        Answer::Now(self.seek(id, handle, offset, whence))
+    }
+
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        let (me, cred) = (self.clone(), self.act_as(cred));
+        Answer::later(async move { me.copy(cred, from, to, len).await })
+    }
+
+    fn statfs(&self) -> Answer<FsStat> {
+        let (known, state) = {
+            let live = self.0.live.lock();
+            (live.space, live.state)
+        };
+        if state == LinkState::Disconnected {
+            return Answer::ok(known.unwrap_or(UNKNOWN_SPACE));
+        }
+        let me = self.clone();
+        Answer::later(async move {
+            let Ok(Reply::Space { total, free, files, files_free }) =
+                me.0.ask(Class::Interactive, &Request::Space).await
+            else {
+                return Ok(known.unwrap_or(UNKNOWN_SPACE));
+            };
+            let mut live = me.0.live.lock();
+            // What is on its way will take space there.
+            let free_bytes = free.saturating_sub(live.replica.log().cost());
+            let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
+            live.space = Some(stat);
+            Ok(stat)
+        })
+    }
+
+    fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
+        let open = self.0.live.lock().handle(id, handle, false).map(drop);
+        Answer::Now(open.and_then(|()| self.0.locks.test(id, &lock)))
+    }
+
+    fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
+        let open = self.0.live.lock().handle(id, handle, false).map(|open| lock.is_open_to(&open.flags));
+        match open {
+            Ok(true) => self.0.locks.set(id, lock, wait),
+            Ok(false) => Answer::err(FsError::BadHandle),
+            Err(error) => Answer::err(error),
+        }
+    }
+
+    fn sync(&self) -> Answer<()> {
+        let me = self.clone();
+        Answer::later(async move {
+            let files: Vec<FileId> = me.0.live.lock().writing.keys().copied().collect();
+            for file in files {
+                me.store(file).await?;
+            }
+            me.0.log.settled().await.map_err(|_| FsError::Io)
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! The connection to the home: made, kept, lost and made again (design, sections 4.1 to 4.3).
+
+use crate::client::{Client, Inner};
+use crate::live::LinkState;
+use crate::replica::{Membership, Record};
+use host::{Either, first, timeout};
+use roam_wire::channel::{Channel, Class};
+use roam_wire::journal::Since;
+use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::FsError;
+
+/// Longest wait for a connection.
+const DIAL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Pause after a failed attempt; doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// A home that answers within this is near.
+const NEAR: Duration = Duration::from_millis(15);
+/// A home that was near counts as far from this on, so that it does not change its mind all the time.
+const FAR: Duration = Duration::from_millis(30);
+/// How often bytes that were fetched are made durable, and the link is looked at.
+const SETTLE_PERIOD: Duration = Duration::from_secs(2);
+
+/// Why a client cannot be attached, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Later perhaps.
+    #[error("the home cannot be reached")]
+    Unreachable,
+    /// The home does not know this client.
+    #[error(
+        "the home does not know this client: it was made anew, or the invitation was for another; ask for a new invitation"
+    )]
+    Stranger,
+    /// No such volume.
+    #[error("the home does not export this volume to this client")]
+    Volume,
+    /// The home's file system is in trouble.
+    #[error("the home says: {0}")]
+    Failed(FsError),
+}
+
+impl Client {
+    /// Begins what runs in the background.
+    pub(crate) fn start(&self) {
+        let tasks = self.0.host.tasks.clone();
+        tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::replay::replay(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(settle(Arc::downgrade(&self.0))));
+    }
+
+    /// Attaches over a connection, and takes in what has changed meanwhile.
+    async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
+        let inner = &self.0;
+        let volume = inner.settings.lock().volume.clone();
+        loop {
+            let (incarnation, acknowledged, stamp, pinned) = {
+                let live = inner.live.lock();
+                let known = live.replica.membership().map(|membership| membership.incarnation);
+                let pinned = live.replica.log().pinned();
+                (known, live.replica.acknowledged(), live.replica.stamp(), pinned)
+            };
+            let incarnation = incarnation.unwrap_or_else(|| inner.host.random.next_u64() | 1);
+            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, push: true };
+            let reply = inner.ask_over(channel, Class::Interactive, &request).await;
+            let (root, user, since, heard) = match reply {
+                Ok(Reply::Attached { root, user, since, heard }) => (root, user, since, heard),
+                Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
+                Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
+                // The home has heard of less, or of more, than this client remembers to have said: its numbers begin anew.
+                Ok(Reply::Refused(Refusal::Forgotten)) => {
+                    self.begin_anew();
+                    continue;
+                }
+                Ok(Reply::Failed(error)) => return Err(AttachError::Failed(error)),
+                Ok(_) | Err(_) => return Err(AttachError::Unreachable),
+            };
+            if heard > pinned {
+                self.begin_anew();
+                continue;
+            }
+            let mut live = inner.live.lock();
+            let membership = Membership { root, user, incarnation };
+            if live.replica.membership() != Some(&membership) {
+                live.record(Record::Joined(membership));
+            }
+            match since {
+                Since::Current => {}
+                Since::Changed { files, stamp } => {
+                    live.break_callbacks(files);
+                    live.record(Record::Stamped(Some(stamp)));
+                }
+                Since::Reset { stamp } => {
+                    live.record(Record::AllBroken);
+                    live.record(Record::Stamped(Some(stamp)));
+                }
+            }
+            live.channel = Some(channel.clone());
+            live.state = LinkState::Weak;
+            break;
+        }
+        let root = inner.live.lock().replica.membership().map(|membership| membership.root);
+        if let Some(root) = root {
+            let known = inner.live.lock().replica.node(root).is_ok();
+            if !known {
+                self.fetch_root(root).await.map_err(|_| AttachError::Unreachable)?;
+            }
+        }
+        if inner.live.lock().replica.ids_left() == 0 {
+            self.fetch_ids().await.map_err(|_| AttachError::Unreachable)?;
+        }
+        inner.judge();
+        inner.wake();
+        Ok(())
+    }
+
+    async fn fetch_root(&self, root: types::FileId) -> Result<(), FsError> {
+        match self.0.ask(Class::Interactive, &Request::Facts { files: vec![root] }).await? {
+            Reply::Facts(known) => {
+                let facts = known.into_iter().next().ok_or(FsError::AccessDenied)?;
+                self.0.live.lock().record(Record::Known(Box::new(facts)));
+                Ok(())
+            }
+            _ => Err(FsError::Io),
+        }
+    }
+
+    /// The numbers of operations begin anew: the home and this client do not agree on what they said to each other.
+    fn begin_anew(&self) {
+        let incarnation = self.0.host.random.next_u64() | 1;
+        let mut live = self.0.live.lock();
+        if let Some(membership) = live.replica.membership().cloned() {
+            tracing::warn!("the home remembers something else than this client: what waits is sent again, as new");
+            live.record(Record::Joined(Membership { incarnation, ..membership }));
+        }
+    }
+
+    /// Takes in what the home pushes, until the connection is lost.
+    async fn listen(&self, channel: &Arc<dyn Channel>) {
+        loop {
+            let mut tick = self.0.tick.subscribe();
+            let current = self.0.live.lock().channel.as_ref().is_some_and(|known| Arc::ptr_eq(known, channel));
+            if !current {
+                return;
+            }
+            match first(channel.pushed(), tick.changed()).await {
+                Either::Left(Ok(message)) => match unpack::<Pushed>(&message) {
+                    Ok(Pushed::Changed { files, stamp }) => {
+                        let mut live = self.0.live.lock();
+                        if !files.is_empty() {
+                            live.break_callbacks(files);
+                        }
+                        live.record(Record::Stamped(Some(stamp)));
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "what the home pushes makes no sense");
+                        channel.close();
+                        self.0.lost(channel);
+                        return;
+                    }
+                },
+                Either::Left(Err(_)) => {
+                    self.0.lost(channel);
+                    return;
+                }
+                Either::Right(_) => {}
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Judges what the link is like.
+    fn judge(&self) {
+        let pinned = self.settings.lock().pinned;
+        let mut live = self.live.lock();
+        let Some(channel) = &live.channel else { return };
+        let round_trip = channel.path().round_trip;
+        let near = match live.state {
+            LinkState::Connected => round_trip < FAR,
+            _ => round_trip < NEAR,
+        };
+        live.state = match pinned {
+            Some(state) => state,
+            None if near => LinkState::Connected,
+            None => LinkState::Weak,
+        };
+    }
+
+    fn is_off(&self) -> bool {
+        self.settings.lock().pinned == Some(LinkState::Disconnected)
+    }
+}
+
+/// Keeps a client connected for as long as it exists.
+async fn keep_connected(inner: Weak<Inner>) {
+    let mut pause = PAUSE_MIN;
+    let mut idle: Option<Arc<dyn Channel>> = None;
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        let mut tick = client.0.tick.subscribe();
+        if client.0.is_off() {
+            idle = None;
+            drop(client);
+            if tick.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        // A connection that was silent may have been through a tunnel.
+        let channel = match idle.take() {
+            Some(channel) => {
+                channel.rebind();
+                Some(channel)
+            }
+            None => match timeout(&*clock, DIAL_TIME_MAX, client.0.dialer.dial()).await {
+                Ok(Ok(channel)) => Some(channel),
+                Ok(Err(error)) => {
+                    tracing::info!(%error, "the home");
+                    None
+                }
+                Err(_) => None,
+            },
+        };
+        let attached = match &channel {
+            Some(channel) => client.attach(channel).await,
+            None => Err(AttachError::Unreachable),
+        };
+        match (attached, channel) {
+            (Ok(()), Some(channel)) => {
+                pause = PAUSE_MIN;
+                tracing::info!("attached");
+                client.listen(&channel).await;
+                tracing::info!("not attached any more");
+                idle = Some(channel);
+            }
+            (attached, channel) => {
+                if let Some(channel) = channel {
+                    client.0.lost(&channel);
+                    channel.close();
+                }
+                if let Err(error @ (AttachError::Stranger | AttachError::Volume | AttachError::Failed(_))) = attached {
+                    tracing::error!(%error, "attaching");
+                }
+                drop(client);
+                clock.sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Makes what was fetched durable, and looks at the link, now and then.
+async fn settle(inner: Weak<Inner>) {
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        client.settle_bytes().await;
+        client.0.judge();
+        drop(client);
+        clock.sleep(SETTLE_PERIOD).await;
+    }
+}

@@ -1,0 +1,227 @@
+//! A home over the model file system, and clients that roam, in the simulated world.
+#![allow(dead_code)]
+
+use bytes::Bytes;
+use home::Home;
+use home::export::Export;
+use home::invitation::{self, Invitation};
+use host::sim::{Machine, Sim, SimDisk};
+use host::{Clock, Disk};
+use parking_lot::Mutex;
+use roam::{Client, Settings};
+use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
+use roam_wire::message::{Reply, Request, User, pack, unpack};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::Notify;
+use types::{BoxFuture, Time};
+use vfs::mem::MemFs;
+
+pub const VOLUME: &str = "work";
+const SECRET: [u8; 16] = [7; 16];
+
+/// The one who runs everything.
+pub struct Rig {
+    pub sim: Sim,
+    pub fs: MemFs,
+    pub disk: SimDisk,
+    pub machine: Machine,
+    pub home: Arc<Mutex<Option<Home>>>,
+}
+
+/// A network between one client and the home.
+#[derive(Clone)]
+pub struct Network {
+    home: Arc<Mutex<Option<Home>>>,
+    clock: Arc<dyn Clock>,
+    key: PeerKey,
+    pub up: Arc<AtomicBool>,
+    /// Requests are lost on the way, or their answers.
+    pub lose_requests: Arc<AtomicBool>,
+    pub lose_answers: Arc<AtomicBool>,
+    pub delay: Duration,
+    pub requests: Arc<AtomicU64>,
+    pub bytes: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Pushes {
+    waiting: Mutex<VecDeque<Bytes>>,
+    come: Notify,
+    ended: AtomicBool,
+}
+
+impl Push for Pushes {
+    fn push(&self, message: Bytes) -> Result<(), Lost> {
+        if self.ended.load(Relaxed) {
+            return Err(Lost);
+        }
+        self.waiting.lock().push_back(message);
+        self.come.notify_one();
+        Ok(())
+    }
+}
+
+struct Connection {
+    network: Network,
+    session: Arc<dyn Session>,
+    pushes: Arc<Pushes>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.pushes.ended.store(true, Relaxed);
+        self.session.ended();
+    }
+}
+
+impl Dialer for Network {
+    fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
+        let me = self.clone();
+        Box::pin(async move {
+            me.clock.sleep(me.delay).await;
+            let home = me.home.lock().clone();
+            match home.filter(|_| me.up.load(Relaxed)) {
+                None => Err(DialError::Unreachable("nobody there".into())),
+                Some(home) => {
+                    let pushes = Arc::new(Pushes::default());
+                    let session = home.connected(me.key, pushes.clone());
+                    Ok(Arc::new(Connection { network: me, session, pushes }) as Arc<dyn Channel>)
+                }
+            }
+        })
+    }
+}
+
+impl Channel for Connection {
+    fn ask(&self, _: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
+        let (network, session, pushes) = (self.network.clone(), self.session.clone(), self.pushes.clone());
+        Box::pin(async move {
+            network.requests.fetch_add(1, Relaxed);
+            network.bytes.fetch_add(request.len() as u64, Relaxed);
+            network.clock.sleep(network.delay).await;
+            if !network.up.load(Relaxed) || network.lose_requests.load(Relaxed) {
+                return std::future::pending().await;
+            }
+            if pushes.ended.load(Relaxed) || network.home.lock().is_none() {
+                return Err(Lost);
+            }
+            let answer = session.answer(request).await.ok_or(Lost)?;
+            network.clock.sleep(network.delay).await;
+            if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
+                return std::future::pending().await;
+            }
+            network.bytes.fetch_add(answer.len() as u64, Relaxed);
+            Ok(answer)
+        })
+    }
+
+    fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
+        let (network, pushes) = (self.network.clone(), self.pushes.clone());
+        Box::pin(async move {
+            loop {
+                let next = match network.up.load(Relaxed) {
+                    true => pushes.waiting.lock().pop_front(),
+                    false => None,
+                };
+                if let Some(message) = next {
+                    return Ok(message);
+                }
+                if pushes.ended.load(Relaxed) {
+                    return Err(Lost);
+                }
+                match network.up.load(Relaxed) {
+                    true => pushes.come.notified().await,
+                    false => network.clock.sleep(Duration::from_millis(100)).await,
+                }
+            }
+        })
+    }
+
+    fn rebind(&self) {}
+
+    fn path(&self) -> Path {
+        Path { round_trip: self.network.delay * 2, window: 1 << 20, sent: 0, received: 0 }
+    }
+
+    fn close(&self) {
+        self.pushes.ended.store(true, Relaxed);
+        self.pushes.come.notify_one();
+    }
+}
+
+impl Rig {
+    pub fn new(seed: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let machine = sim.machine("home");
+        let clock = machine.host().clock;
+        let fs = MemFs::new(Arc::new(move || clock.wall()));
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let rig = Rig { sim, fs, disk, machine, home: Arc::default() };
+        rig.start_home();
+        rig
+    }
+
+    /// Starts the home, which must not be running.
+    pub fn start_home(&self) {
+        let host = self.machine.host();
+        let disk = self.disk.mount(&self.machine);
+        let fs: Arc<dyn Export> = Arc::new(self.fs.clone());
+        let home = self.sim.block_on(Home::open(&host, disk, vec![(VOLUME.into(), fs)])).expect("home");
+        *self.home.lock() = Some(home);
+    }
+
+    /// The home's process ends at once.
+    pub fn crash_home(&self) {
+        *self.home.lock() = None;
+        self.machine.crash();
+    }
+
+    /// A network for a client with this key.
+    pub fn network(&self, key: u8, delay: Duration) -> Network {
+        Network {
+            home: self.home.clone(),
+            clock: self.machine.host().clock,
+            key: PeerKey([key; 32]),
+            up: Arc::new(AtomicBool::new(true)),
+            lose_requests: Arc::default(),
+            lose_answers: Arc::default(),
+            delay,
+            requests: Arc::default(),
+            bytes: Arc::default(),
+        }
+    }
+
+    /// Invites whoever is at the end of a network.
+    pub fn enroll(&self, network: &Network, user: User) {
+        let disk = self.disk.mount(&self.machine);
+        let until = Time { sec: i64::MAX, nsec: 0 };
+        let invitation = Invitation { volume: VOLUME.into(), user, until };
+        self.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invitation");
+        let enrolled = self.sim.block_on(async {
+            let channel = network.dial().await.expect("dial");
+            channel.ask(Class::Interactive, pack(&Request::Enroll { secret: SECRET })).await.expect("asked")
+        });
+        assert_eq!(unpack(&enrolled), Ok(Reply::Enrolled { volumes: vec![VOLUME.into()] }));
+    }
+
+    /// A client with a cache on a disk.
+    pub fn client(&self, machine: &Machine, disk: &SimDisk, network: &Network) -> Client {
+        let settings = Settings { volume: VOLUME.into(), owner: None, pinned: None };
+        let (host, disk): (_, Arc<dyn Disk>) = (machine.host(), disk.mount(machine));
+        let client = self.sim.block_on(Client::open(&host, disk, Arc::new(network.clone()), settings)).expect("open");
+        self.sim.run_for(Duration::from_secs(1));
+        client
+    }
+
+    /// A new client of the superuser.
+    pub fn new_client(&self, key: u8, delay: Duration) -> (Client, Network, SimDisk, Machine) {
+        let network = self.network(key, delay);
+        self.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+        let (machine, disk) = (self.sim.machine("laptop"), SimDisk::new(&self.sim, 1 << 30));
+        let client = self.client(&machine, &disk, &network);
+        (client, network, disk, machine)
+    }
+}
