@@ -20,6 +20,9 @@ use vfs::fs::{Cred, Entry};
 /// The home's own directory at the root of what it exports, which clients do not see.
 pub(crate) const OWN: &[u8] = b".starling";
 
+/// Extended attributes that mean something on the home's machine only.
+const MACHINE_XATTRS: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs"];
+
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {
     pub(crate) state: State,
@@ -284,7 +287,7 @@ impl Exported {
         let superuser = self.fs.superuser();
         let mut xattrs = Vec::new();
         for name in self.fs.listxattr(&superuser, source).await.unwrap_or_default() {
-            if (name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_"))
+            if !MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
                 && let Ok(value) = self.fs.getxattr(&superuser, source, &name).await
             {
                 xattrs.push((name, value.to_vec()));

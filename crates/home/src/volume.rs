@@ -205,9 +205,7 @@ impl Volume {
             return None;
         }
         let mut file = before.clone();
-        if let Some(place) = place
-            && (print.nlink <= 1 || print.kind == Kind::Directory || file.place.is_none())
-        {
+        if let Some(place) = place {
             file.place = Some(place.clone());
         }
         if before.print != print {

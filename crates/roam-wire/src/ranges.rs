@@ -42,6 +42,9 @@ impl Ranges {
 
     /// Takes away a range.
     pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         let mut left = Vec::with_capacity(self.0.len() + 1);
         for r in self.0.drain(..) {
             left.extend(
