@@ -140,6 +140,18 @@ impl Inner {
 
 impl Doing<'_> {
     async fn run(&self) -> Done {
+        self.act().await?;
+        // All that has changed by this is known as this client's doing.
+        for file in self.sent.operation.files() {
+            match self.volume.glance(file, self.whose.author).await {
+                Ok(_) | Err(FsError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn act(&self) -> Done {
         match &self.sent.operation {
             Operation::Make { at, file, made } => self.make(at, *file, made).await,
             Operation::Link { file, at } => self.link(*file, at).await,
@@ -165,12 +177,6 @@ impl Doing<'_> {
     /// The directories above must let the user through.
     async fn check_name_space(&self, dir: FileId) -> Result<(), Stop> {
         Ok(self.volume.check_reach(&self.cred, dir).await?)
-    }
-
-    /// A directory was changed by this operation.
-    pub(crate) async fn left(&self, dir: FileId) -> Done {
-        self.volume.glance(dir, self.whose.author).await?;
-        Ok(())
     }
 
     /// What is at a place.
@@ -201,9 +207,6 @@ impl Doing<'_> {
     async fn settle(&self, places: &[&Place]) -> Done {
         for (dir, name) in places.iter().copied() {
             self.volume.look(*dir, name, self.whose.author).await?;
-        }
-        for (dir, _) in places.iter().copied() {
-            self.left(*dir).await?;
         }
         Ok(())
     }
@@ -279,7 +282,7 @@ impl Doing<'_> {
         let author = self.whose.author;
         self.volume.learn(author, |volume| Some(volume.made(file, identity, Print::of(&entry.attr), Some(at), author)));
         self.volume.means(file, entry.attr.id);
-        self.left(at.0).await
+        Ok(())
     }
 
     async fn link(&self, file: FileId, at: &Place) -> Done {
@@ -299,7 +302,7 @@ impl Doing<'_> {
     }
 
     pub(crate) async fn check_reach_file(&self, file: FileId) -> Done {
-        let parent = self.volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+        let parent = self.volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
         match parent {
             Some((parent, _)) => self.check_name_space(parent).await,
             None if file == self.volume.root()? => Ok(()),
@@ -402,7 +405,7 @@ impl Doing<'_> {
         let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
         let set = SetAttr { mode, uid, gid, size: None, atime, mtime };
         self.volume.fs.setattr(&self.cred, source, None, set).await?;
-        self.left(file).await
+        Ok(())
     }
 
     async fn set_xattr(&self, file: FileId, name: &[u8], value: Option<&[u8]>) -> Done {
@@ -425,7 +428,6 @@ impl Doing<'_> {
             None => fs.removexattr(&self.cred, source, name).await?,
         }
         let author = self.whose.author;
-        self.left(file).await?;
         self.volume.learn(author, |volume| volume.touched(file, author));
         Ok(())
     }
@@ -463,7 +465,7 @@ impl Exported {
             if at == root {
                 return Ok(());
             }
-            let parent = self.with(|volume| volume.file(at).and_then(|file| file.place.clone()))?;
+            let parent = self.with(|volume| volume.file(at).and_then(|file| file.place().cloned()))?;
             at = parent.ok_or(FsError::Stale)?.0;
         }
         Err(FsError::Stale)

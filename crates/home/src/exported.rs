@@ -219,7 +219,7 @@ impl Exported {
         if let Some(source) = self.sources.lock().of.get(&id) {
             return Box::pin(std::future::ready(Ok(*source)));
         }
-        let file = self.with(|volume| volume.file(id).map(|file| (file.place.clone(), file.identity.clone())));
+        let file = self.with(|volume| volume.file(id).map(|file| (file.place().cloned(), file.identity.clone())));
         let (fs, live, name) = (self.fs.clone(), self.live.clone(), self.name.clone());
         let parent = match file {
             Ok(Some((Some((parent, _)), _))) => Some(self.source(parent)),
@@ -248,7 +248,7 @@ impl Exported {
         match self.fs.identified(source, name).await {
             Ok((entry, identity)) => Ok(self.saw(&entry, &identity, Some(&place), author).map(|id| (id, entry))),
             Err(FsError::NotFound) => {
-                self.learn(author, |volume| volume.lost(volume.at(&place)?));
+                self.learn(author, |volume| volume.left(&place));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -267,7 +267,7 @@ impl Exported {
             }
             Err(FsError::Stale | FsError::NotFound) => {
                 self.sources.lock().forget(id);
-                self.learn(OTHERS, |volume| volume.lost(id));
+                self.learn(author, |volume| volume.lost(id));
                 Err(FsError::Stale)
             }
             Err(error) => Err(error),
@@ -424,12 +424,12 @@ impl Exported {
         let source = self.source(place.0).await?;
         match self.fs.identified(source, &place.1).await {
             Ok((_, identity)) if self.with(|volume| volume.known(&identity).is_none())? => {
-                self.learn(OTHERS, |volume| volume.lost(volume.at(place)?));
+                self.learn(OTHERS, |volume| volume.left(place));
                 Ok(Some(FileId::new(0)))
             }
             Ok((entry, identity)) => Ok(self.saw(&entry, &identity, Some(place), OTHERS)),
             Err(FsError::NotFound) => {
-                self.learn(OTHERS, |volume| volume.lost(volume.at(place)?));
+                self.learn(OTHERS, |volume| volume.left(place));
                 Ok(None)
             }
             Err(error) => Err(error),

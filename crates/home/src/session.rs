@@ -217,7 +217,7 @@ impl Client {
         let (user, mut known) = (cred(&whose.user), Vec::new());
         for file in files {
             let facts = async {
-                let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+                let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
                 if let Some((parent, _)) = parent {
                     volume.check_reach(&user, parent).await?;
                 }
@@ -268,7 +268,7 @@ impl Client {
         len: u32,
     ) -> Answered {
         let user = cred(&whose.user);
-        let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place.clone()))?;
+        let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
         volume.check_reach(&user, parent.ok_or(FsError::Stale)?.0).await?;
         let (source, _) = volume.glance(file, OTHERS).await?;
         let is_current = || volume.with(|volume| volume.file(file).is_some_and(|f| f.contents.seq == contents));

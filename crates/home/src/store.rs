@@ -69,7 +69,7 @@ impl Exported {
         };
         for (author, intent) in intents {
             let known = self.with(|volume| volume.file(intent.file).cloned())?;
-            let Some((parent, name)) = known.and_then(|file| file.place) else { continue };
+            let Some((parent, name)) = known.and_then(|file| file.place().cloned()) else { continue };
             let Ok(source) = self.source(parent).await else { continue };
             if let Ok((entry, identity)) = self.fs.identified(source, &name).await
                 && identity == intent.identity
@@ -147,7 +147,7 @@ impl Doing<'_> {
         let volume = self.volume;
         self.check_reach_file(file).await?;
         let known = volume.with(|volume| volume.file(file).cloned())?;
-        let Some(place) = known.and_then(|file| file.place) else {
+        let Some(place) = known.and_then(|file| file.place().cloned()) else {
             return Err(Stop::Conflict(Conflict::Gone));
         };
         let dir = self.enter(place.0).await?;
@@ -175,7 +175,9 @@ impl Doing<'_> {
             true => self.replace(file, &place, dir, (source, &entry, &identity), change, &data).await?,
             false => self.overwrite(file, (source, &identity), change, &data).await?,
         }
-        self.left(place.0).await
+        // The exchange has changed the directory, too.
+        volume.glance(place.0, self.whose.author).await?;
+        Ok(())
     }
 
     /// The bytes that are to be stored, if all have come.

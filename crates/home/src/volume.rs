@@ -101,8 +101,8 @@ impl Aspect {
 pub struct File {
     /// What it is to the file system.
     pub identity: Vec<u8>,
-    /// Where it was seen last; `None`: nowhere, as far as is known.
-    pub place: Option<Place>,
+    /// Where it was seen; none: nowhere, as far as is known. Others may have moved it since.
+    pub places: Vec<Place>,
     /// What it looked like.
     pub print: Print,
     /// When anything of it changed.
@@ -112,7 +112,14 @@ pub struct File {
     /// When its rights or extended attributes changed.
     pub rights: Aspect,
 }
-wire_struct!(File { identity, place, print, version, contents, rights });
+wire_struct!(File { identity, places, print, version, contents, rights });
+
+impl File {
+    /// One of the places where it was seen.
+    pub fn place(&self) -> Option<&Place> {
+        self.places.last()
+    }
+}
 
 /// Something that was learned of a file: it is so now.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -179,7 +186,7 @@ impl Volume {
 
     /// All files that were seen somewhere.
     pub fn placed(&self) -> impl Iterator<Item = FileId> {
-        self.files.iter().filter(|(_, file)| file.place.is_some()).map(|(id, _)| *id)
+        self.files.iter().filter(|(_, file)| !file.places.is_empty()).map(|(id, _)| *id)
     }
 
     /// The first of the ids that were never given out.
@@ -201,16 +208,21 @@ impl Volume {
             return Some(self.made(id, identity, print, place, author));
         };
         let before = self.files.get(&id)?;
-        if before.print == print && (place.is_none() || before.place.as_ref() == place) {
+        if before.print == print && place.is_none_or(|place| before.places.contains(place)) {
             return None;
         }
         let mut file = before.clone();
-        if let Some(place) = place {
-            file.place = Some(place.clone());
+        let mut moved = false;
+        if let Some(place) = place.filter(|place| !before.places.contains(place)) {
+            // A directory has one place.
+            if print.kind == Kind::Directory || print.nlink <= 1 {
+                file.places.clear();
+            }
+            file.places.push(place.clone());
+            moved = true;
         }
         if before.print != print {
             file.version = self.journal.stamp().seq + 1;
-            let moved = file.place != before.place;
             if !before.print.same_contents(&print, moved) {
                 file.contents = file.contents.changed(file.version, author);
             }
@@ -226,8 +238,8 @@ impl Volume {
     pub fn made(&self, id: FileId, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Learned {
         let seq = self.journal.stamp().seq;
         let aspect = if author == OTHERS { Aspect::at(seq) } else { Aspect { seq, author, before: 0 } };
-        let place = place.cloned();
-        let file = File { identity: identity.to_vec(), place, print, version: seq, contents: aspect, rights: aspect };
+        let places = place.cloned().into_iter().collect();
+        let file = File { identity: identity.to_vec(), places, print, version: seq, contents: aspect, rights: aspect };
         Learned { id, file }
     }
 
@@ -251,10 +263,24 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// A file is not where it was seen.
+    /// A file is not at a place where it was seen. If it was seen nowhere else, that is a change of it.
+    pub fn left(&self, place: &Place) -> Option<Learned> {
+        let id = self.at(place)?;
+        let mut file = self.files.get(&id)?.clone();
+        file.places.retain(|other| other != place);
+        if file.places.is_empty() {
+            file.version = self.journal.stamp().seq + 1;
+        }
+        Some(Learned { id, file })
+    }
+
+    /// A file is nowhere where it was seen.
     pub fn lost(&self, id: FileId) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
-        file.place.take()?;
+        if file.places.is_empty() {
+            return None;
+        }
+        file.places.clear();
         file.version = self.journal.stamp().seq + 1;
         Some(Learned { id, file })
     }
@@ -268,11 +294,11 @@ impl Volume {
         }
         self.next = self.next.max(id.index() + 1);
         self.forget(id);
-        if let Some(place) = &file.place
-            && let Some(other) = self.by_place.insert(place.clone(), id).filter(|other| *other != id)
-            && let Some(other) = self.files.get_mut(&other).filter(|other| other.place.as_ref() == Some(place))
-        {
-            other.place = None;
+        for place in &file.places {
+            let before = self.by_place.insert(place.clone(), id).filter(|other| *other != id);
+            if let Some(other) = before.and_then(|other| self.files.get_mut(&other)) {
+                other.places.retain(|theirs| theirs != place);
+            }
         }
         self.by_identity.insert(file.identity.clone(), id);
         self.files.insert(id, file);
@@ -284,10 +310,10 @@ impl Volume {
         if self.by_identity.get(&file.identity) == Some(&id) {
             self.by_identity.remove(&file.identity);
         }
-        if let Some(place) = file.place
-            && self.by_place.get(&place) == Some(&id)
-        {
-            self.by_place.remove(&place);
+        for place in file.places {
+            if self.by_place.get(&place) == Some(&id) {
+                self.by_place.remove(&place);
+            }
         }
     }
 
@@ -296,7 +322,7 @@ impl Volume {
     pub fn is_hidden(&self, user: &User, id: FileId) -> bool {
         let mut at = id;
         for _ in 0..self.files.len() {
-            let Some((parent, _)) = self.files.get(&at).and_then(|file| file.place.as_ref()) else { return false };
+            let Some((parent, _)) = self.files.get(&at).and_then(File::place) else { return false };
             let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return false };
             if user.uid != 0 && user.uid != print.uid && print.mode & 0o011 == 0 {
                 return true;
