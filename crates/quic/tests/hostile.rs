@@ -126,12 +126,12 @@ async fn strangers_have_few_requests_and_bytes_under_way() {
     for (mut to, _from) in open {
         to.reset(VarInt::from_u32(9)).unwrap();
     }
-    ninth.await.unwrap();
+    let _ninth = ninth.await.unwrap();
     let own = connection.open_uni();
     tokio::pin!(own);
     tokio::select! {
         biased;
-        _ = &mut own => panic!("homes take no streams of that kind"),
+        own = &mut own => panic!("homes take no streams of that kind: {own:?}"),
         () = still_serves(&desk, &channel) => {}
     }
 }
@@ -198,7 +198,7 @@ async fn rubbish_that_is_not_even_quic_is_ignored() {
     let mut bytes = [0u8; 1400];
     for i in 0..2000usize {
         for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = ((i * 31 + at) * 2_654_435_761 >> 7) as u8;
+            *byte = (((i * 31 + at) * 2_654_435_761) >> 7) as u8;
         }
         // Now and then what looks like a first packet.
         if i % 3 == 0 {
