@@ -1,7 +1,7 @@
 //! The client's end of a connection.
 
 use crate::dialer::any_socket;
-use crate::stream::{Background, Close, Outgoing, Unread, byte_of, priority_of, read_pushed};
+use crate::stream::{Background, Close, Outgoing, Unread, byte_of, read_pushed};
 use crate::transport::UP_WINDOW_BYTES;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -9,6 +9,7 @@ use quinn::{Connection, Endpoint, ReadToEndError};
 use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
 use std::future::poll_fn;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use types::BoxFuture;
 
@@ -21,6 +22,8 @@ pub(crate) struct QuicChannel {
     connection: Connection,
     background: Arc<Background>,
     pushed: Arc<Mutex<mpsc::Receiver<Bytes>>>,
+    /// Where new sockets belong, whoever asks for them.
+    runtime: Handle,
 }
 
 impl QuicChannel {
@@ -28,7 +31,8 @@ impl QuicChannel {
         let (to, pushed) = mpsc::channel(PUSHED_COUNT_MAX);
         tokio::spawn(receive(connection.clone(), to));
         let background = Arc::new(Background::of_window(UP_WINDOW_BYTES));
-        QuicChannel { endpoint, connection, background, pushed: Arc::new(Mutex::new(pushed)) }
+        let pushed = Arc::new(Mutex::new(pushed));
+        QuicChannel { endpoint, connection, background, pushed, runtime: Handle::current() }
     }
 }
 
@@ -49,6 +53,7 @@ impl Channel for QuicChannel {
     }
 
     fn rebind(&self) {
+        let _inside = self.runtime.enter();
         if let Err(error) = any_socket().and_then(|socket| self.endpoint.rebind(socket)) {
             tracing::warn!(%error, "no new socket: the connection stays on its old one");
         }
@@ -78,7 +83,7 @@ async fn ask(connection: Connection, background: Arc<Background>, class: Class, 
     }
     let _room = background.enter(class, request.len()).await;
     let (to, mut from) = connection.open_bi().await.map_err(|_| Lost)?;
-    let mut to = Outgoing::new(to, priority_of(class));
+    let mut to = Outgoing::new(to, class);
     let head = Bytes::copy_from_slice(&[byte_of(class)]);
     let asked = async {
         to.send([head, request]).await.map_err(|_| Close::Refused)?;

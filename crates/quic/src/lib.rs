@@ -2,7 +2,7 @@
 //!
 //! - [`identity`]: the key that a machine is known by.
 //! - [`token`]: an invitation to a home, as a line of text.
-//! - `tls`: who proves what to whom. `transport`: limits and times for links from a modem's to a LAN's.
+//! - `tls`: who proves what to whom. `transport`: limits and times for links from a modem's to a LAN's. `congestion`: how fast to send.
 //! - `listener`: the home's end. `dialer` and `channel`: the client's.
 //! - `stream`: messages on streams.
 //!
@@ -13,6 +13,7 @@
 //! Everything runs on the tokio runtime in which it was made.
 
 mod channel;
+mod congestion;
 mod dialer;
 pub mod identity;
 mod listener;

@@ -5,7 +5,7 @@
 //! answers strangers with `None`.
 
 use crate::identity::Identity;
-use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, priority_of, read_request};
+use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
 use crate::tls::key_of_certificate;
 use crate::transport::{self, ConfigError, DOWN_WINDOW_BYTES};
 use bytes::Bytes;
@@ -263,14 +263,11 @@ impl Drop for Unanswered<'_> {
 async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
     let (class, request) = match read_request(&mut from, &serving.long).await {
         Ok(read) => read,
-        Err(Unread::Gone) => {
-            drop(Outgoing::new(to, PUSH_PRIORITY));
-            return;
-        }
+        Err(Unread::Gone) => return give_up(to),
         Err(Unread::Wrong(close)) => return close.close(&serving.connection),
     };
     serving.asked.store(true, Ordering::Relaxed);
-    let mut to = Outgoing::new(to, priority_of(class));
+    let mut to = Outgoing::new(to, class);
     let mut unanswered = Unanswered(Some(&serving.connection));
     let answer = serving.session.answer(request).await;
     unanswered.0 = None;

@@ -1,7 +1,7 @@
 //! Messages on streams, and what connections are closed with.
 
 use bytes::Bytes;
-use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, StreamId, VarInt, WriteError};
 use roam_wire::channel::{Class, MESSAGE_LEN_MAX};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -60,17 +60,31 @@ impl Close {
     }
 }
 
-/// What priority streams have: pushed messages, which tell others that what they hold is no longer true, go before all.
-pub(crate) const PUSH_PRIORITY: i32 = 4;
+/// The priority of what is pushed: it tells that what the other end holds is no longer true, so it goes before all.
+pub(crate) const PUSH_PRIORITY: i32 = 4 << INDEX_BITS;
+/// Bits of a priority that order the streams of one class.
+const INDEX_BITS: u32 = 28;
 
-/// The priority of a class's requests and answers.
-pub(crate) fn priority_of(class: Class) -> i32 {
+/// The first byte of a request: the higher, the sooner.
+pub(crate) fn byte_of(class: Class) -> u8 {
     match class {
         Class::Interactive => 3,
         Class::Demand => 2,
         Class::Prefetch => 1,
         Class::Replay => 0,
     }
+}
+
+fn class_of(byte: u8) -> Option<Class> {
+    [Class::Interactive, Class::Demand, Class::Prefetch, Class::Replay]
+        .into_iter()
+        .find(|class| byte_of(*class) == byte)
+}
+
+/// The priority of a request and its answer. Of one class the first goes first: taking turns, all would be late.
+fn priority_of(class: Class, stream: StreamId) -> i32 {
+    let index = stream.index() & ((1 << INDEX_BITS) - 1);
+    (i32::from(byte_of(class)) << INDEX_BITS) - index as i32
 }
 
 /// Room in a window for messages that nobody waits for. Without this bound they would fill all of it, and an urgent one would wait until they are
@@ -99,17 +113,6 @@ impl Background {
     }
 }
 
-/// The first byte of a request.
-pub(crate) fn byte_of(class: Class) -> u8 {
-    priority_of(class) as u8
-}
-
-fn class_of(byte: u8) -> Option<Class> {
-    [Class::Interactive, Class::Demand, Class::Prefetch, Class::Replay]
-        .into_iter()
-        .find(|class| byte_of(*class) == byte)
-}
-
 /// A stream that is reset when it is dropped before it was released: a message that breaks off must not look like a whole one.
 pub(crate) struct Outgoing {
     stream: SendStream,
@@ -117,9 +120,9 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(stream: SendStream, priority: i32) -> Outgoing {
+    pub(crate) fn new(stream: SendStream, class: Class) -> Outgoing {
         // A stream that is gone already says so when it is written to.
-        let _ = stream.set_priority(priority);
+        let _ = stream.set_priority(priority_of(class, stream.id()));
         Outgoing { stream, released: false }
     }
 
@@ -182,6 +185,12 @@ pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> R
     Ok((class, Bytes::from(request).slice(1..)))
 }
 
+/// Resets the stream of a request that is none, at once rather than with an empty answer.
+pub(crate) fn give_up(mut stream: SendStream) {
+    // Ended otherwise already.
+    let _ = stream.reset(GIVEN_UP);
+}
+
 /// Reads the next pushed message.
 pub(crate) async fn read_pushed(stream: &mut RecvStream) -> Result<Bytes, Unread> {
     let mut len = [0; 4];
@@ -193,4 +202,27 @@ pub(crate) async fn read_pushed(stream: &mut RecvStream) -> Result<Bytes, Unread
     let mut message = vec![0; len];
     stream.read_exact(&mut message).await.map_err(|_| Unread::Gone)?;
     Ok(message.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quinn::{Dir, Side};
+
+    #[test]
+    fn classes_go_before_each_other_and_within_one_the_first_goes_first() {
+        let stream = |index| StreamId::new(Side::Client, Dir::Bi, index);
+        let classes = [Class::Interactive, Class::Demand, Class::Prefetch, Class::Replay];
+        let mut last = PUSH_PRIORITY + 1;
+        for class in classes {
+            for index in [0, 1, 2, 1000, (1 << INDEX_BITS) - 1] {
+                let priority = priority_of(class, stream(index));
+                assert!(priority < last, "{class:?} {index}");
+                last = priority;
+            }
+            assert_eq!(priority_of(class, stream(1 << INDEX_BITS)), priority_of(class, stream(0)));
+            assert_eq!(class_of(byte_of(class)), Some(class));
+        }
+        assert_eq!((class_of(4), class_of(255)), (None, None));
+    }
 }

@@ -1,8 +1,8 @@
 //! Sockets, and QUIC's limits and times, for links from 9.6 kb/s to a LAN; why, is in docs/decisions/2026-11-22-quic.md.
 
+use crate::congestion::Windows;
 use crate::identity::Identity;
 use crate::tls;
-use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
@@ -19,8 +19,6 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 /// The round trip as long as none was measured: a handshake's first packets take two seconds to cross a link of 9.6 kb/s and back, and would be
 /// sent again meanwhile.
 const FIRST_ROUND_TRIP: Duration = Duration::from_secs(1);
-/// Bytes sent before anything is known of a link.
-const FIRST_WINDOW_BYTES: u64 = 4 * 1200;
 /// Bytes of one stream that the other end may send unread: a message, so that none stands still halfway.
 const STREAM_WINDOW_BYTES: u32 = MESSAGE_LEN_MAX as u32 + 64;
 /// Bytes that a home lets one connection send unread.
@@ -64,18 +62,14 @@ pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
 
 /// What both ends have in common.
 fn transport() -> TransportConfig {
-    let mut cubic = CubicConfig::default();
-    cubic.initial_window(FIRST_WINDOW_BYTES);
     let mut config = TransportConfig::default();
     config
         .max_idle_timeout(IdleTimeout::try_from(IDLE_TIME_MAX).ok())
         .initial_rtt(FIRST_ROUND_TRIP)
-        .congestion_controller_factory(Arc::new(cubic))
+        .congestion_controller_factory(Arc::new(Windows))
         .mtu_discovery_config(None)
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .send_window(DOWN_WINDOW_BYTES.into())
-        // Of two streams of one priority, the first is done first.
-        .send_fairness(false)
         .datagram_receive_buffer_size(None);
     config
 }

@@ -163,7 +163,8 @@ async fn the_home_is_heard_of_at_a_new_address_without_being_asked() {
     let (desk, _listener, channel) = pair().await;
     desk.until(|seen| seen.peers.len() == 1).await;
     let push = desk.pushes.lock()[0].clone();
-    channel.rebind();
+    // By a thread that knows of no runtime.
+    std::thread::scope(|scope| scope.spawn(|| channel.rebind()).join()).unwrap();
     push.push("news".into()).unwrap();
     assert_eq!(channel.pushed().await, Ok("news".into()));
 }
