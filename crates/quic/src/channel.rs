@@ -1,0 +1,122 @@
+//! The client's end of a connection.
+
+use crate::dialer::any_socket;
+use crate::stream::{Background, Close, Outgoing, Unread, byte_of, read_pushed};
+use crate::transport::UP_WINDOW_BYTES;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quinn::{Connection, Endpoint, ReadToEndError};
+use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
+use std::future::poll_fn;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use types::BoxFuture;
+
+/// Pushed messages that wait here to be taken; further ones wait at the home.
+const PUSHED_COUNT_MAX: usize = 4;
+
+/// A connection to a home.
+pub(crate) struct QuicChannel {
+    endpoint: Endpoint,
+    connection: Connection,
+    background: Arc<Background>,
+    pushed: Arc<Mutex<mpsc::Receiver<Bytes>>>,
+    /// Where new sockets belong, whoever asks for them.
+    runtime: Handle,
+}
+
+impl QuicChannel {
+    pub(crate) fn new(endpoint: Endpoint, connection: Connection) -> QuicChannel {
+        let (to, pushed) = mpsc::channel(PUSHED_COUNT_MAX);
+        tokio::spawn(receive(connection.clone(), to));
+        let background = Arc::new(Background::of_window(UP_WINDOW_BYTES));
+        let pushed = Arc::new(Mutex::new(pushed));
+        QuicChannel { endpoint, connection, background, pushed, runtime: Handle::current() }
+    }
+}
+
+impl Drop for QuicChannel {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Channel for QuicChannel {
+    fn ask(&self, class: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
+        Box::pin(ask(self.connection.clone(), self.background.clone(), class, request))
+    }
+
+    fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
+        let pushed = self.pushed.clone();
+        Box::pin(async move { poll_fn(|context| pushed.lock().poll_recv(context)).await.ok_or(Lost) })
+    }
+
+    fn rebind(&self) {
+        let _inside = self.runtime.enter();
+        if let Err(error) = any_socket().and_then(|socket| self.endpoint.rebind(socket)) {
+            tracing::warn!(%error, "no new socket: the connection stays on its old one");
+        }
+    }
+
+    fn path(&self) -> Path {
+        let stats = self.connection.stats();
+        Path {
+            round_trip: stats.path.rtt,
+            window: stats.path.cwnd,
+            sent: stats.udp_tx.bytes,
+            received: stats.udp_rx.bytes,
+        }
+    }
+
+    fn close(&self) {
+        Close::Done.close(&self.connection);
+    }
+}
+
+/// Sends a request and reads its answer. Dropped in between, it resets the stream both ways.
+async fn ask(connection: Connection, background: Arc<Background>, class: Class, request: Bytes) -> Result<Bytes, Lost> {
+    if request.len() > MESSAGE_LEN_MAX {
+        tracing::error!(len = request.len(), "a request is too long to be sent");
+        Close::TooLong.close(&connection);
+        return Err(Lost);
+    }
+    let _room = background.enter(class, request.len()).await;
+    let (to, mut from) = connection.open_bi().await.map_err(|_| Lost)?;
+    let mut to = Outgoing::new(to, class);
+    let head = Bytes::copy_from_slice(&[byte_of(class)]);
+    let asked = async {
+        to.send([head, request]).await.map_err(|_| Close::Refused)?;
+        from.read_to_end(MESSAGE_LEN_MAX).await.map_err(|error| match error {
+            ReadToEndError::TooLong => Close::TooLong,
+            ReadToEndError::Read(_) => Close::Refused,
+        })
+    };
+    match asked.await {
+        Ok(answer) => {
+            to.release();
+            Ok(answer.into())
+        }
+        // A home that ends a single stream breaks the rules; an ended connection stays ended as it was.
+        Err(close) => {
+            close.close(&connection);
+            Err(Lost)
+        }
+    }
+}
+
+/// Receives what the home pushes, until the connection ends.
+async fn receive(connection: Connection, to: mpsc::Sender<Bytes>) {
+    let Ok(mut stream) = connection.accept_uni().await else { return };
+    loop {
+        match read_pushed(&mut stream).await {
+            Ok(message) => match to.send(message).await {
+                Ok(()) => {}
+                Err(_) => return,
+            },
+            Err(Unread::Wrong(close)) => return close.close(&connection),
+            // Without an end of the connection, the home has broken the rules.
+            Err(Unread::Gone) => return Close::Refused.close(&connection),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The home's end: takes connections from whoever proves a key, and hands their requests to a [`Service`].
+//!
+//! Anybody can reach it, so everything is bounded: connections, handshakes under way, connections of one peer, requests and bytes of one
+//! connection, and the time in which something must be asked. Until a connection has had an answer, it has less of all that; so a service
+//! answers strangers with `None`.
+
+use crate::identity::Identity;
+use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
+use crate::tls::key_of_certificate;
+use crate::transport::{self, ConfigError, DOWN_WINDOW_BYTES};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, TokioRuntime, WriteError};
+use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
+use rustls::pki_types::CertificateDer;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::time::{sleep, timeout};
+
+/// Connections at a time, with those that still answer requests after their end; further ones are refused.
+const CONNECTION_COUNT_MAX: usize = 256;
+/// Connections of one peer; a further one replaces the oldest, which has probably lost its other end.
+const PEER_CONNECTION_COUNT_MAX: usize = 4;
+/// Handshakes under way; further ones have to be tried again.
+const HANDSHAKE_COUNT_MAX: usize = 64;
+/// With so many under way, further ones first have to prove their address, which costs them a round trip.
+const UNPROVEN_HANDSHAKE_COUNT_MAX: usize = 16;
+/// How long a handshake may take.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(60);
+/// In what time after it a first request must have come.
+const SILENCE_TIME_MAX: Duration = Duration::from_secs(120);
+/// Requests of one connection that are long and of which parts have come.
+const LONG_REQUEST_COUNT_MAX: usize = 4;
+/// Bytes that wait to be pushed on one connection.
+const PUSH_QUEUE_BYTES_MAX: usize = 4 << 20;
+/// What a message costs of these beyond its own bytes.
+const PUSH_OVERHEAD_BYTES: usize = 128;
+/// How long [`Listener::close`] waits for clients to be told and for requests to be answered.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Why nobody listens.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// The address cannot be used.
+    #[error("cannot listen on UDP {address}: {error}: choose another address or port")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The key cannot be used.
+    #[error("the key cannot be used: {0}")]
+    Key(String),
+}
+
+impl From<ConfigError> for ListenError {
+    fn from(error: ConfigError) -> ListenError {
+        ListenError::Key(error.to_string())
+    }
+}
+
+/// A home that can be reached, until this is closed or dropped.
+pub struct Listener {
+    endpoint: Endpoint,
+    local_address: SocketAddr,
+    /// One for each connection that can still be made.
+    places: Arc<Semaphore>,
+}
+
+impl Listener {
+    /// Listens on a UDP address, with port 0 on any port that is free. To be called in a tokio runtime.
+    pub fn listen(
+        address: SocketAddr,
+        identity: &Identity,
+        service: Arc<dyn Service>,
+    ) -> Result<Listener, ListenError> {
+        let config = transport::of_home(identity)?;
+        let open = || {
+            let socket = transport::socket(address)?;
+            let local_address = socket.local_addr()?;
+            let runtime = Arc::new(TokioRuntime);
+            let endpoint = Endpoint::new(transport::home_endpoint(identity), Some(config), socket, runtime)?;
+            Ok((endpoint, local_address))
+        };
+        let (endpoint, local_address) = open().map_err(|error| ListenError::Address { address, error })?;
+        let places = Arc::new(Semaphore::new(CONNECTION_COUNT_MAX));
+        tokio::spawn(accept(endpoint.clone(), places.clone(), service));
+        Ok(Listener { endpoint, local_address, places })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Ends all connections. When it returns, all sessions were told and, if that took less than a few seconds, all requests answered and all
+    /// clients told.
+    pub async fn close(self) {
+        Close::Stopping.close_all(&self.endpoint);
+        let closing = async {
+            let _ = self.places.acquire_many(CONNECTION_COUNT_MAX as u32).await;
+            self.endpoint.wait_idle().await;
+        };
+        if timeout(CLOSE_TIME_MAX, closing).await.is_err() {
+            tracing::debug!("not all connections came to their end");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        Close::Stopping.close_all(&self.endpoint);
+    }
+}
+
+/// Takes connections until the endpoint is closed.
+async fn accept(endpoint: Endpoint, places: Arc<Semaphore>, service: Arc<dyn Service>) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKE_COUNT_MAX));
+    let peers = Arc::new(Peers::default());
+    while let Some(incoming) = endpoint.accept().await {
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            incoming.refuse();
+            continue;
+        };
+        let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
+            // Its first packet will come again.
+            incoming.ignore();
+            continue;
+        };
+        let under_way = HANDSHAKE_COUNT_MAX - handshakes.available_permits();
+        if under_way > UNPROVEN_HANDSHAKE_COUNT_MAX && !incoming.remote_address_validated() {
+            // Who has not proved its address may always be asked to.
+            let _ = incoming.retry();
+            continue;
+        }
+        tokio::spawn(connection(incoming, handshake, place, peers.clone(), service.clone()));
+    }
+}
+
+/// The open connections of each peer, the oldest first.
+#[derive(Default)]
+struct Peers(Mutex<BTreeMap<PeerKey, VecDeque<Connection>>>);
+
+impl Peers {
+    fn add(&self, peer: PeerKey, connection: &Connection) {
+        let replaced = {
+            let mut peers = self.0.lock();
+            let connections = peers.entry(peer).or_default();
+            connections.push_back(connection.clone());
+            (connections.len() > PEER_CONNECTION_COUNT_MAX).then(|| connections.pop_front()).flatten()
+        };
+        if let Some(replaced) = replaced {
+            Close::Replaced.close(&replaced);
+        }
+    }
+
+    fn remove(&self, peer: PeerKey, connection: &Connection) {
+        let mut peers = self.0.lock();
+        if let Some(connections) = peers.get_mut(&peer) {
+            connections.retain(|other| other.stable_id() != connection.stable_id());
+            if connections.is_empty() {
+                peers.remove(&peer);
+            }
+        }
+    }
+}
+
+/// One connection, from its first packet to its end.
+async fn connection(
+    incoming: Incoming,
+    handshake: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
+    peers: Arc<Peers>,
+    service: Arc<dyn Service>,
+) {
+    let address = incoming.remote_address();
+    let connection = match timeout(HANDSHAKE_TIME_MAX, incoming.into_future()).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection was made"),
+        Err(_) => return tracing::debug!(%address, "a handshake took too long"),
+    };
+    drop(handshake);
+    // TLS has verified it.
+    let Some(peer) = peer_of(&connection) else { return Close::Refused.close(&connection) };
+    peers.add(peer, &connection);
+    let (pushing, queue, failed) = Pushing::new();
+    let session = service.connected(peer, Arc::new(pushing));
+    tokio::spawn(push(connection.clone(), queue));
+    let serving = Arc::new(Serving {
+        connection,
+        session,
+        asked: AtomicBool::new(false),
+        welcome: AtomicBool::new(false),
+        long: Semaphore::new(LONG_REQUEST_COUNT_MAX),
+        background: Background::of_window(DOWN_WINDOW_BYTES),
+        _place: place,
+    });
+    requests(&serving, failed).await;
+    peers.remove(peer, &serving.connection);
+    serving.session.ended();
+}
+
+fn peer_of(connection: &Connection) -> Option<PeerKey> {
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    key_of_certificate(chain.first()?).ok()
+}
+
+/// What a connection's requests share.
+struct Serving {
+    connection: Connection,
+    session: Arc<dyn Session>,
+    /// Whether a request has come.
+    asked: AtomicBool,
+    /// Whether a request was answered.
+    welcome: AtomicBool,
+    /// Places for long requests.
+    long: Semaphore,
+    /// Room for answers that nobody waits for.
+    background: Background,
+    /// Kept by each request, so that one who comes and goes cannot have more of them under way.
+    _place: OwnedSemaphorePermit,
+}
+
+/// Takes requests until the connection ends.
+async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Close>) {
+    let mut silence = pin!(sleep(SILENCE_TIME_MAX));
+    let mut silent = true;
+    loop {
+        tokio::select! {
+            accepted = serving.connection.accept_bi() => match accepted {
+                Ok((to, from)) => drop(tokio::spawn(request(serving.clone(), to, from))),
+                Err(_) => return,
+            },
+            Some(close) = failed.recv() => return close.close(&serving.connection),
+            () = silence.as_mut(), if silent => match serving.asked.load(Ordering::Relaxed) {
+                true => silent = false,
+                false => return Close::Silent.close(&serving.connection),
+            },
+        }
+    }
+}
+
+/// Closes the connection when it is dropped, unless it was disarmed: whoever asked must not wait for what will not come.
+struct Unanswered<'a>(Option<&'a Connection>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            Close::Failed.close(connection);
+        }
+    }
+}
+
+/// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection: it may be half done.
+async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
+    let (class, request) = match read_request(&mut from, &serving.long).await {
+        Ok(read) => read,
+        Err(Unread::Gone) => return give_up(to),
+        Err(Unread::Wrong(close)) => return close.close(&serving.connection),
+    };
+    serving.asked.store(true, Ordering::Relaxed);
+    let mut to = Outgoing::new(to, class);
+    let mut unanswered = Unanswered(Some(&serving.connection));
+    let answer = serving.session.answer(request).await;
+    unanswered.0 = None;
+    let Some(answer) = answer else { return Close::Refused.close(&serving.connection) };
+    if answer.len() > MESSAGE_LEN_MAX {
+        tracing::error!(len = answer.len(), "an answer is too long to be sent");
+        return Close::Failed.close(&serving.connection);
+    }
+    if !serving.welcome.swap(true, Ordering::Relaxed) {
+        transport::welcome(&serving.connection);
+    }
+    let room = serving.background.enter(class, answer.len()).await;
+    match to.send([answer, Bytes::new()]).await {
+        Ok(()) => {
+            if room.is_some() {
+                to.arrived().await;
+            }
+            to.release();
+        }
+        // Given up, or lost with the connection: then the client knows.
+        Err(WriteError::Stopped(_) | WriteError::ConnectionLost(_)) => {}
+        Err(_) => Close::Failed.close(&serving.connection),
+    }
+}
+
+/// A message with the room that it takes.
+type Queued = (Bytes, OwnedSemaphorePermit);
+
+/// The end of the queue that a service pushes to. It may keep this for longer than there is a connection.
+struct Pushing {
+    queue: mpsc::UnboundedSender<Queued>,
+    /// Bytes that there is room for.
+    room: Arc<Semaphore>,
+    failed: mpsc::UnboundedSender<Close>,
+}
+
+impl Pushing {
+    /// With what comes out of the queue, and why the connection is to be closed.
+    fn new() -> (Pushing, mpsc::UnboundedReceiver<Queued>, mpsc::UnboundedReceiver<Close>) {
+        let ((queue, queued), (failed, failing)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        (Pushing { queue, room: Arc::new(Semaphore::new(PUSH_QUEUE_BYTES_MAX)), failed }, queued, failing)
+    }
+
+    /// Ends the connection, for the first of these reasons.
+    fn fail(&self, close: Close) -> Lost {
+        self.room.close();
+        // Ended already otherwise.
+        let _ = self.failed.send(close);
+        Lost
+    }
+}
+
+impl Push for Pushing {
+    fn push(&self, message: Bytes) -> Result<(), Lost> {
+        if message.len() > MESSAGE_LEN_MAX {
+            tracing::error!(len = message.len(), "a message is too long to be pushed");
+            return Err(self.fail(Close::Failed));
+        }
+        match self.room.clone().try_acquire_many_owned((message.len() + PUSH_OVERHEAD_BYTES) as u32) {
+            Ok(room) => self.queue.send((message, room)).map_err(|_| Lost),
+            Err(TryAcquireError::NoPermits) => Err(self.fail(Close::Behind)),
+            Err(TryAcquireError::Closed) => Err(Lost),
+        }
+    }
+}
+
+/// Sends what is pushed, in order, until the connection ends.
+async fn push(connection: Connection, mut queue: mpsc::UnboundedReceiver<Queued>) {
+    let Ok(mut stream) = connection.open_uni().await else { return };
+    // A stream that is gone already says so when it is written to.
+    let _ = stream.set_priority(PUSH_PRIORITY);
+    loop {
+        let queued = tokio::select! {
+            queued = queue.recv() => queued,
+            _ = connection.closed() => return,
+        };
+        let Some((message, room)) = queued else { break };
+        let len = (message.len() as u32).to_le_bytes();
+        let mut pieces = [Bytes::copy_from_slice(&len), message];
+        if stream.write_all_chunks(&mut pieces).await.is_err() {
+            return Close::Refused.close(&connection);
+        }
+        drop(room);
+    }
+    // A service that pushes no more still answers; a stream that ends would mean that it does not.
+    connection.closed().await;
+}

@@ -1,0 +1,260 @@
+//! An invitation: all that a client needs to find a home, to know it, and to be let in, as one line of text.
+//!
+//! `starling1-` and, in base32 (RFC 4648's letters, small, without padding), little-endian:
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 4 | length of all that follows |
+//! | 32 | key of the home |
+//! | 16 | secret |
+//! | 4 + n | volume: length, UTF-8 |
+//! | 4 | how many addresses |
+//! | 4 + n each | address: length, UTF-8 |
+//! | 4 | CRC-32C of all before |
+
+use roam_wire::channel::PeerKey;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+use types::codec::{DecodeError, Put, Reader};
+
+const NAME: &str = "starling";
+const VERSION: &str = "1";
+const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const CHECKSUM_LEN: usize = 4;
+
+/// An invitation to a home. Whoever has it is let in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Where the home may be reached, as host:port, in the order in which to try.
+    pub addresses: Vec<String>,
+    /// What it is known by.
+    pub home: PeerKey,
+    /// What of it this is for.
+    pub volume: String,
+    /// What lets its holder in.
+    pub secret: [u8; 16],
+}
+
+/// Why a text is no invitation.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum TokenError {
+    /// It is something else.
+    #[error("this is not an invitation: one begins with {NAME}{VERSION}-")]
+    Other,
+    /// Its end is missing.
+    #[error("the end of the invitation is missing: copy the whole line")]
+    CutOff,
+    /// It is not what was written.
+    #[error("the invitation was changed on its way: copy it again, as it was written")]
+    Mistyped,
+    /// A newer program wrote it.
+    #[error("the invitation is of version {0}, this program knows {VERSION}: use the home's version of starling here")]
+    Newer(u32),
+}
+
+impl fmt::Debug for Token {
+    /// All but the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Token");
+        shown.field("addresses", &self.addresses).field("home", &self.home).field("volume", &self.volume);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = Vec::new();
+        fields.extend_from_slice(&self.home.0);
+        fields.extend_from_slice(&self.secret);
+        fields.put_blob(self.volume.as_bytes());
+        fields.put_u32(self.addresses.len() as u32);
+        for address in &self.addresses {
+            fields.put_blob(address.as_bytes());
+        }
+        let mut bytes = Vec::new();
+        bytes.put_u32((fields.len() + CHECKSUM_LEN) as u32);
+        bytes.extend_from_slice(&fields);
+        bytes.put_u32(checksum(&bytes));
+        write!(f, "{NAME}{VERSION}-{}", to_letters(&bytes))
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    /// Reads it; white space around it does not matter.
+    fn from_str(text: &str) -> Result<Token, TokenError> {
+        let text = text.trim();
+        let Some((head, letters)) = text.split_once('-') else {
+            let cut_off = !text.is_empty() && format!("{NAME}{VERSION}").starts_with(text);
+            return Err(if cut_off { TokenError::CutOff } else { TokenError::Other });
+        };
+        match head.strip_prefix(NAME).map(|version| (version, version.parse())) {
+            Some((VERSION, _)) => {}
+            Some((_, Ok(version))) if version > 1 => return Err(TokenError::Newer(version)),
+            _ => return Err(TokenError::Other),
+        }
+        let bytes = from_letters(letters).ok_or(TokenError::Mistyped)?;
+        let mut reader = Reader::new(&bytes);
+        let len = reader.u32("length").map_err(|_| TokenError::CutOff)? as usize;
+        match reader.remaining() {
+            remaining if remaining < len => return Err(TokenError::CutOff),
+            remaining if remaining > len || len < CHECKSUM_LEN => return Err(TokenError::Mistyped),
+            _ => {}
+        }
+        let (covered, sum) = bytes.split_at(bytes.len() - CHECKSUM_LEN);
+        // Bits that are left over are no part of the bytes.
+        if checksum(covered).to_le_bytes() != sum || to_letters(&bytes) != letters {
+            return Err(TokenError::Mistyped);
+        }
+        decode(&mut reader).map_err(|_| TokenError::Mistyped)
+    }
+}
+
+fn decode(reader: &mut Reader<'_>) -> Result<Token, DecodeError> {
+    fn string(reader: &mut Reader<'_>, what: &'static str) -> Result<String, DecodeError> {
+        String::from_utf8(reader.blob(what)?.to_vec()).map_err(|_| DecodeError::Invalid(what))
+    }
+    let (mut home, mut secret) = ([0; 32], [0; 16]);
+    home.copy_from_slice(reader.take(32, "home")?);
+    secret.copy_from_slice(reader.take(16, "secret")?);
+    let volume = string(reader, "volume")?;
+    let count = reader.count(4, "addresses")?;
+    let addresses = (0..count).map(|_| string(reader, "address")).collect::<Result<_, _>>()?;
+    match reader.remaining() {
+        CHECKSUM_LEN => Ok(Token { addresses, home: PeerKey(home), volume, secret }),
+        _ => Err(DecodeError::Invalid("length")),
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Five bits a letter, the first bits first, zeroes at the end.
+fn to_letters(bytes: &[u8]) -> String {
+    let bit = |i: usize| bytes.get(i / 8).is_some_and(|byte| byte >> (7 - i % 8) & 1 == 1);
+    let letter = |at: usize| LETTERS[(at..at + 5).fold(0, |value, i| value << 1 | usize::from(bit(i)))];
+    (0..bytes.len() * 8).step_by(5).map(|at| char::from(letter(at))).collect()
+}
+
+/// The bytes in letters, without bits that are left over. `None` for other letters.
+fn from_letters(letters: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(letters.len() * 5 / 8), 0u32, 0);
+    for letter in letters.bytes() {
+        bits = bits << 5 | LETTERS.iter().position(|known| *known == letter)? as u32;
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> Token {
+        Token {
+            addresses: vec!["home.example:4870".into(), "[2001:db8::1]:4870".into()],
+            home: PeerKey(std::array::from_fn(|i| i as u8)),
+            volume: "photos".into(),
+            secret: [0xa5; 16],
+        }
+    }
+
+    fn any_token() -> impl Strategy<Value = Token> {
+        let text = || prop::collection::vec(any::<char>(), 0..20).prop_map(String::from_iter);
+        (prop::collection::vec(text(), 0..4), any::<[u8; 32]>(), text(), any::<[u8; 16]>())
+            .prop_map(|(addresses, home, volume, secret)| Token { addresses, home: PeerKey(home), volume, secret })
+    }
+
+    #[test]
+    fn what_was_written_once_is_read_ever_after() {
+        let text = "starling1-nuaaaaaaaebagbafaydqqcikbmga2dqpcaireeyuculbogazdinryhi6d6s2ljnfuws2ljnfuws2ljnfuwsqmaaaabygq33un5zqeaaaaaiqaaaanbxw2zjomv4gc3lqnrstunbyg4ybeaaaabntembqge5giyryhi5dcxj2gq4domhvxrrxu";
+        assert_eq!(text.parse(), Ok(example()));
+        assert_eq!(example().to_string(), text);
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let text = example().to_string();
+        assert_eq!(format!("  {text}\n").parse(), Ok(example()));
+        for (wrong, error) in [
+            ("", TokenError::Other),
+            ("hello", TokenError::Other),
+            ("hello-world", TokenError::Other),
+            ("starling0-aaaa", TokenError::Other),
+            ("starling01-aaaa", TokenError::Other),
+            ("starling-aaaa", TokenError::Other),
+            ("starl", TokenError::CutOff),
+            ("starling1-", TokenError::CutOff),
+            ("starling2-anything at all", TokenError::Newer(2)),
+            ("starling12-", TokenError::Newer(12)),
+            (&text.to_uppercase(), TokenError::Other),
+            (&text.replace('q', "Q"), TokenError::Mistyped),
+            (&format!("{text}a"), TokenError::Mistyped),
+            (&format!("{text}aa"), TokenError::Mistyped),
+            (&text.replace("1-", "1--"), TokenError::Mistyped),
+        ] {
+            assert_eq!(wrong.parse::<Token>(), Err(error), "{wrong}");
+        }
+        assert!(!format!("{:?}", example()).contains("165"));
+    }
+
+    #[test]
+    fn an_invitation_that_is_cut_off_is_known_as_such() {
+        let text = example().to_string();
+        for len in 1..text.len() {
+            assert_eq!(text[..len].parse::<Token>(), Err(TokenError::CutOff), "{len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn prop_tokens_come_back(token in any_token()) {
+            let text = token.to_string();
+            prop_assert!(text.is_ascii() && !text.contains(char::is_whitespace));
+            prop_assert_eq!(text.parse(), Ok(token));
+        }
+
+        #[test]
+        fn prop_any_change_of_one_character_is_refused(token in any_token(), at in any::<prop::sample::Index>(), to in any::<char>()) {
+            let mut text: Vec<char> = token.to_string().chars().collect();
+            let at = at.index(text.len());
+            prop_assume!(text[at] != to);
+            text[at] = to;
+            prop_assert!(String::from_iter(text).parse::<Token>().is_err());
+        }
+
+        #[test]
+        fn prop_any_other_letter_is_refused(token in any_token(), at in any::<prop::sample::Index>(), to in 0..32usize) {
+            let mut text = token.to_string().into_bytes();
+            let at = 10 + at.index(text.len() - 10);
+            prop_assume!(text[at] != LETTERS[to]);
+            text[at] = LETTERS[to];
+            prop_assert!(String::from_utf8(text).unwrap().parse::<Token>().is_err());
+        }
+
+        #[test]
+        fn prop_any_missing_or_doubled_character_is_refused(token in any_token(), at in any::<prop::sample::Index>()) {
+            let text = token.to_string();
+            let at = at.index(text.len());
+            let (before, after) = text.split_at(at);
+            let (missing, doubled) = (format!("{before}{}", &after[1..]), format!("{before}{}{after}", &after[..1]));
+            prop_assert!(missing.parse::<Token>().is_err());
+            prop_assert!(doubled.parse::<Token>().is_err());
+        }
+
+        #[test]
+        fn prop_no_text_makes_it_panic(text in ".{0,64}", letters in "starling1-[a-z2-7]{0,200}") {
+            let _ = text.parse::<Token>();
+            prop_assert!(letters.parse::<Token>().is_err());
+        }
+    }
+}
