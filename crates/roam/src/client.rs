@@ -177,6 +177,33 @@ impl Client {
         self.0.wake();
     }
 
+    /// Done when the client is attached to its home.
+    pub async fn attached(&self) {
+        let mut tick = self.0.tick.subscribe();
+        loop {
+            let ready = self.look(|replica, state| {
+                let known = replica.membership().is_some_and(|membership| replica.node(membership.root).is_ok());
+                known && replica.ids_left() > 0 && state != LinkState::Disconnected
+            });
+            if ready || tick.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Says that a conflict has been seen to. False if there is none of this number.
+    pub async fn settle(&self, number: u64) -> Result<bool, CacheError> {
+        {
+            let mut live = self.0.live.lock();
+            if !live.replica.troubles().any(|(known, _)| known == number) {
+                return Ok(false);
+            }
+            live.record(Record::Settled(number));
+        }
+        self.0.log.settled().await?;
+        Ok(true)
+    }
+
     /// Ends, when everything that was acknowledged is durable.
     pub async fn close(&self) -> Result<(), CacheError> {
         let files: Vec<FileId> = self.0.live.lock().writing.keys().copied().collect();

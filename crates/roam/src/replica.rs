@@ -36,7 +36,7 @@ pub struct Node {
     pub names: Option<BTreeMap<Vec<u8>, FileId>>,
     /// Of which contents these names are; `None`: others have changed them since.
     pub names_of: Option<u64>,
-    /// Of a directory: what it is in.
+    /// What it is in; of a file with several names, one of them.
     pub parent: FileId,
     /// Number of the file of the cache that has its bytes; 0: none.
     pub data: u64,
@@ -395,11 +395,9 @@ impl Replica {
         let mut names = BTreeMap::new();
         for NamedFacts { name, facts } in entries {
             names.insert(name, facts.id);
-            let (child, kind) = (facts.id, facts.kind);
+            let child = facts.id;
             self.know(facts);
-            if kind == Kind::Directory
-                && let Some(node) = self.nodes.get_mut(&child)
-            {
+            if let Some(node) = self.nodes.get_mut(&child) {
                 node.parent = id;
             }
         }
@@ -560,8 +558,8 @@ impl Replica {
     fn moved(&mut self, file: FileId, from: FileId, to: FileId, when: Time) -> Option<()> {
         let node = self.nodes.get_mut(&file)?;
         node.facts.ctime = when;
+        node.parent = to;
         if node.facts.kind == Kind::Directory {
-            node.parent = to;
             let dir = self.nodes.get_mut(&from)?;
             dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
             self.nodes.get_mut(&to)?.facts.nlink += 1;
@@ -691,18 +689,37 @@ impl Replica {
 
     /// A place that leads to a file, if one is known.
     pub fn place_of(&self, file: FileId) -> Option<Place> {
-        let at_home = self.nodes.iter().filter_map(|(dir, node)| Some((*dir, node.names.as_ref()?)));
-        let here = |place: &Place| self.child(place) == Child::Is(file);
-        for (dir, names) in at_home {
-            for (name, id) in names {
-                let place = (dir, name.clone());
-                if *id == file && here(&place) {
-                    return Some(place);
-                }
+        let in_dir = |dir: FileId| {
+            let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
+            let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
+            let here = self.log.changed_in(dir).filter(|(_, id)| *id == Some(file)).map(|(name, _)| name.to_vec());
+            let mut places = here.chain(at_home).map(|name| (dir, name));
+            places.find(|place| self.child(place) == Child::Is(file))
+        };
+        let likely = self.nodes.get(&file).and_then(|node| in_dir(node.parent));
+        likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
+    }
+
+    /// A path that leads to a file from the root, without a slash at its beginning.
+    pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        let root = self.membership.as_ref()?.root;
+        let (mut names, mut at) = (Vec::new(), file);
+        while at != root {
+            let (parent, name) = self.place_of(at)?;
+            names.push(name);
+            at = parent;
+            if names.len() > self.nodes.len() {
+                return None;
             }
         }
-        let changed = self.log.naming(file).flat_map(|(_, operation)| operation.places());
-        changed.into_iter().find(|place| here(place)).cloned()
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    /// The path of a name, whether there is anything or not.
+    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        let dir = self.path_of(*dir)?;
+        Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
     }
 }
 
