@@ -76,6 +76,7 @@ impl Inner {
                 None => {
                     let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent };
                     fresh = true;
+                    let _nobody_else = volume.changing.write().await;
                     match doing.run().await {
                         Ok(()) => Outcome::Done,
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),

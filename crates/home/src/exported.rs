@@ -126,6 +126,8 @@ pub(crate) struct Exported {
     pub(crate) own: FileId,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
+    /// Held by whoever changes the file system, and shared by those who look: what is seen while a file is replaced is neither the old nor the new.
+    pub(crate) changing: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<crate::store::Uploads>,
 }
 
@@ -161,6 +163,7 @@ impl Exported {
             sources: Mutex::default(),
             own: own.attr.id,
             applying: tokio::sync::Mutex::default(),
+            changing: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
         });
         let root = volume.fs.getattr(FileId::ROOT).await?;
@@ -445,6 +448,7 @@ async fn notice(volume: Weak<Exported>) {
         let Some(volume) = volume.upgrade() else { return };
         // What clients do is not mistaken for what others do.
         let _one_at_a_time = volume.applying.lock().await;
+        let _nobody_else = volume.changing.write().await;
         volume.check(noticed).await;
     }
 }

@@ -95,7 +95,13 @@ impl Client {
             _ => {}
         }
         let (whose, volume) = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
-        let reply = self.serve(&whose, &volume, request).await;
+        let reply = match request {
+            Request::Apply { .. } | Request::Upload { .. } => self.serve(&whose, &volume, request).await,
+            request => {
+                let _with_others = volume.changing.read().await;
+                self.serve(&whose, &volume, request).await
+            }
+        };
         // What was told is remembered: ids above all.
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         reply

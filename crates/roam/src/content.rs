@@ -7,15 +7,20 @@ use crate::client::{Client, disk_error};
 use crate::live::{LinkState, Need, Stop, Writing};
 use crate::replica::Record;
 use bytes::Bytes;
+use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
+use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
 
 /// Most bytes that one copy copies, and that are zeroed at a time.
 const PIECE_LEN: u64 = 1 << 20;
+
+/// Longest wait for a home that is near to have heard of something.
+const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why bytes cannot be read from the cache.
 enum Missing {
@@ -92,7 +97,8 @@ impl Client {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
             let (size, dirty) = (node.facts.size, node.is_dirty);
-            if !dirty {
+            // What was made here is dirty from the beginning, but where its bytes are has to be remembered, too.
+            if !dirty || node.kept.is_empty() {
                 live.record(Record::Dirty { file: id, data: number });
             }
             (size, dirty)
@@ -223,8 +229,12 @@ impl Client {
         Ok(self.0.live.lock().replica.log().last())
     }
 
-    /// Where the home is near, waits until it has what was done here up to an operation.
+    /// Where the home is near, waits until it has what was done here up to an operation, but not for long: what was done is durable here.
     pub(crate) async fn reach_home(&self, seq: u64) {
+        let _ = timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await;
+    }
+
+    async fn wait_for_home(&self, seq: u64) {
         let mut tick = self.0.tick.subscribe();
         loop {
             {
