@@ -2,6 +2,8 @@
 
 use crate::live::{LinkState, Live, Need};
 use crate::replica::{Record, Replica};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
 use bytes::Bytes;
 use host::{Disk, File, Host};
 use parking_lot::Mutex;
@@ -38,17 +40,6 @@ pub enum CacheError {
     Disk(#[from] std::io::Error),
 }
 
-/// How a client behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The volume's name.
-    pub volume: String,
-    /// As whom files of the home's user are shown here, user and group; `None`: as the home has them.
-    pub owner: Option<(u32, u32)>,
-    /// The state that the user has chosen; `None`: what the link is like decides.
-    pub pinned: Option<LinkState>,
-}
-
 /// See the module's header. Clones are the same.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Inner>);
@@ -61,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) locks: Locks,
     pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) settings: Mutex<Settings>,
+    pub(crate) schedule: Arc<Schedule>,
     /// Rises whenever there may be something to do for who waits.
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
@@ -112,6 +104,7 @@ impl Client {
             locks: Locks::default(),
             dialer,
             settings: Mutex::new(settings),
+            schedule: Schedule::new(host),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
             fetches: Mutex::default(),
@@ -162,6 +155,33 @@ impl Client {
     pub fn look<T>(&self, f: impl FnOnce(&Replica, LinkState) -> T) -> T {
         let live = self.0.live.lock();
         f(&live.replica, live.state)
+    }
+
+    /// How it behaves.
+    pub fn settings(&self) -> Settings {
+        self.0.settings.lock().clone()
+    }
+
+    /// Changes how it behaves; the volume stays.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        let anew = {
+            let mut settings = self.0.settings.lock();
+            let before = settings.clone();
+            change(&mut settings);
+            settings.volume = before.volume;
+            settings.consistency != before.consistency
+        };
+        if anew {
+            // What the home pushes, and what was missed, is settled by attaching again.
+            let channel = self.0.live.lock().channel.clone();
+            channel.into_iter().for_each(|channel| self.0.lost(&channel));
+        }
+        self.0.wake();
+    }
+
+    /// How the link is used.
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.0.schedule
     }
 
     /// Chooses a state, or leaves it to the link.

@@ -6,6 +6,7 @@
 use crate::client::{Client, disk_error};
 use crate::live::{LinkState, Need, Stop, Writing};
 use crate::replica::Record;
+use crate::settings::Writes;
 use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::Class;
@@ -50,9 +51,34 @@ impl Client {
                 }
                 Err(Missing::Never(error)) => return Err(error),
                 Err(Missing::Facts(need)) => self.meet(need).await?,
-                Err(Missing::Bytes) => self.fetch_bytes(id, offset, len.into(), Class::Demand).await?,
+                Err(Missing::Bytes) => {
+                    self.fetch_bytes(id, offset, len.into(), Class::Demand).await?;
+                    self.fetch_rest(id);
+                }
             }
         }
+    }
+
+    /// Fetches the rest of a file in the background, if it is to be fetched whole.
+    fn fetch_rest(&self, id: FileId) {
+        let size = {
+            let mut live = self.0.live.lock();
+            let Ok(node) = live.replica.node(id) else { return };
+            let (size, whole) = (node.facts.size, node.is_whole());
+            if whole || !live.completing.insert(id) {
+                return;
+            }
+            size
+        };
+        let me = self.clone();
+        if !self.wants_whole(size) {
+            me.0.live.lock().completing.remove(&id);
+            return;
+        }
+        self.0.host.tasks.spawn(Box::pin(async move {
+            let _ = me.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
+            me.0.live.lock().completing.remove(&id);
+        }));
     }
 
     /// Where bytes of a file are in the cache, and how many of those that are wanted there are; `None`: the file ends before.
@@ -231,7 +257,12 @@ impl Client {
 
     /// Where the home is near, waits until it has what was done here up to an operation, but not for long: what was done is durable here.
     pub(crate) async fn reach_home(&self, seq: u64) {
-        let _ = timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await;
+        let writes = self.0.settings.lock().writes;
+        match writes {
+            Writes::Through => self.wait_for_home(seq).await,
+            Writes::Manual | Writes::Delayed(_) => {}
+            _ => drop(timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await),
+        }
     }
 
     async fn wait_for_home(&self, seq: u64) {
@@ -240,7 +271,8 @@ impl Client {
             {
                 let live = self.0.live.lock();
                 let waits = live.replica.log().first().is_some_and(|first| first <= seq);
-                if !waits || live.state != LinkState::Connected {
+                let through = self.0.settings.lock().writes == Writes::Through && !live.is_offline();
+                if !waits || !(through || live.state == LinkState::Connected) {
                     return;
                 }
             }

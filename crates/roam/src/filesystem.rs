@@ -188,7 +188,10 @@ fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
         Kind::Directory => node.names.is_some(),
         _ => true,
     };
+    let path = live.replica.path_of(id).unwrap_or_default();
+    let below = |of: &[u8]| path == of || of.is_empty() || (path.starts_with(of) && path.get(of.len()) == Some(&b'/'));
     match whole {
+        true if live.replica.hoard().keys().any(|of| below(of)) => "hoarded",
         true => "cached",
         false if node.have.is_empty() => "not cached",
         false => "partly cached",

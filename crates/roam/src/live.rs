@@ -7,7 +7,7 @@ use record_log::RecordLog;
 use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
 use roam_wire::operation::Change;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use types::{FileId, FsError};
 use vfs::fs::{FsStat, Handle, OpenFlags};
@@ -46,6 +46,8 @@ pub(crate) enum Need {
     Facts(FileId),
     /// Ids for new files.
     Ids,
+    /// All bytes of a file.
+    Bytes(FileId),
 }
 
 /// What is in a directory, by name.
@@ -77,6 +79,15 @@ pub(crate) struct Live {
     pub(crate) writing: HashMap<FileId, Writing>,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
+    /// Operations up to this one go home whatever was said of when.
+    pub(crate) promised: u64,
+    /// What is cached is believed, whatever others have done.
+    pub(crate) is_frozen: bool,
+    /// When files were used last, in uses.
+    pub(crate) used: HashMap<FileId, u64>,
+    pub(crate) uses: u64,
+    /// Files of which the rest is being fetched.
+    pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
     pub(crate) outgoing: HashMap<u64, Outgoing>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
@@ -99,6 +110,11 @@ impl Live {
             open_counts: HashMap::new(),
             writing: HashMap::new(),
             files: HashMap::new(),
+            promised: 0,
+            is_frozen: false,
+            used: HashMap::new(),
+            uses: 0,
+            completing: HashSet::new(),
             outgoing: HashMap::new(),
             channel: None,
             state: LinkState::Disconnected,
@@ -124,9 +140,14 @@ impl Live {
         self.state == LinkState::Disconnected
     }
 
+    /// True if what is cached has to do.
+    fn is_content(&self) -> bool {
+        self.is_offline() || self.is_frozen
+    }
+
     /// A file of which the attributes are as good as can be had.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
-        if self.replica.is_stale(id) && !self.is_offline() {
+        if self.replica.is_stale(id) && !self.is_content() {
             return Err(Stop::Need(Need::Facts(id)));
         }
         let node = self.replica.node(id)?;
@@ -144,7 +165,7 @@ impl Live {
         }
         match (self.replica.has_names(id), &node.names) {
             (true, _) => Ok(node),
-            (false, Some(_)) if self.is_offline() => Ok(node),
+            (false, Some(_)) if self.is_content() => Ok(node),
             _ => Err(Stop::Need(Need::Names(id))),
         }
     }
@@ -154,7 +175,14 @@ impl Live {
         let handle = Handle(self.last_handle);
         self.handles.insert(handle, Open { id, flags, directory, listing: None });
         *self.open_counts.entry(id).or_default() += 1;
+        self.touch(id);
         handle
+    }
+
+    /// A file was used.
+    pub(crate) fn touch(&mut self, id: FileId) {
+        self.uses += 1;
+        self.used.insert(id, self.uses);
     }
 
     /// EBADF unless `handle` is open on `id`.

@@ -170,6 +170,13 @@ pub enum Record {
     Settled(u64),
     /// A file's bytes were not changed since they were last logged.
     Clean(FileId),
+    /// A path is to be kept in the cache, with all below it; `None`: not any more.
+    Hoarded {
+        /// From the root, without a slash at its beginning.
+        path: Vec<u8>,
+        /// How dear it is, up to 100.
+        priority: Option<u8>,
+    },
 }
 wire_enum!(Record {
     1 => Joined(membership),
@@ -188,6 +195,7 @@ wire_enum!(Record {
     14 => Ids(first, count),
     15 => Settled(number),
     16 => Clean(file),
+    17 => Hoarded { path, priority },
 });
 
 /// What a name means.
@@ -215,6 +223,7 @@ pub struct Replica {
     /// Ids that were not used yet.
     ids: (u64, u64),
     next_data: u64,
+    hoard: BTreeMap<Vec<u8>, u8>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
 }
@@ -248,6 +257,24 @@ impl Replica {
     /// What became of operations that could not be done at home as they were.
     pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
         self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    }
+
+    /// Paths that are to be kept in the cache, with how dear they are.
+    pub fn hoard(&self) -> &BTreeMap<Vec<u8>, u8> {
+        &self.hoard
+    }
+
+    /// What is at a path from the root, as far as that is known.
+    pub fn at_path(&self, path: &[u8]) -> Child {
+        let Some(membership) = &self.membership else { return Child::Unknown };
+        let mut at = membership.root;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            match self.child(&(at, name.to_vec())) {
+                Child::Is(id) => at = id,
+                other => return other,
+            }
+        }
+        Child::Is(at)
     }
 
     /// All files that are known.
@@ -358,6 +385,12 @@ impl Replica {
                 self.next_data = self.next_data.max(data);
                 let node = self.nodes.get_mut(&file)?;
                 (node.is_dirty, node.data) = (true, data);
+            }
+            Record::Hoarded { path, priority: Some(priority) } => {
+                self.hoard.insert(path, priority);
+            }
+            Record::Hoarded { path, priority: None } => {
+                self.hoard.remove(&path)?;
             }
             Record::Clean(file) => self.nodes.get_mut(&file)?.is_dirty = false,
             Record::Did { operation, when } => self.did(operation, when)?,
@@ -740,6 +773,7 @@ impl Wire for Replica {
         self.answered.encode(out);
         self.ids.encode(out);
         self.next_data.encode(out);
+        self.hoard.encode(out);
         self.troubles.encode(out);
         self.next_trouble.encode(out);
     }
@@ -766,6 +800,7 @@ impl Wire for Replica {
             answered: Wire::decode(r)?,
             ids: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
+            hoard: Wire::decode(r)?,
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
         })

@@ -209,7 +209,7 @@ impl Rig {
 
     /// A client with a cache on a disk.
     pub fn client(&self, machine: &Machine, disk: &SimDisk, network: &Network) -> Client {
-        let settings = Settings { volume: VOLUME.into(), owner: None, pinned: None };
+        let settings = Settings::new(VOLUME);
         let (host, disk): (_, Arc<dyn Disk>) = (machine.host(), disk.mount(machine));
         let client = self.sim.block_on(Client::open(&host, disk, Arc::new(network.clone()), settings)).expect("open");
         self.sim.run_for(Duration::from_secs(1));
