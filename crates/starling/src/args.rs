@@ -58,6 +58,10 @@ The last line printed is the invitation. Whoever has it is let in as the user na
   starling connect weak ./work         send in the background only, however near the home is
   starling connect auto ./work         as the link is (what a mount begins with)")]
     Connect(Connect),
+    /// Change how a mount that roams behaves.
+    Set(Set),
+    /// Keep files and directories in the cache of a mount that roams.
+    Hoard(Hoard),
     /// Show what was done here and could not be done at home as it was, since others did something else there.
     Conflicts(Conflicts),
     /// Commit everything, unmount, and end the process that serves the mount.
@@ -65,9 +69,9 @@ The last line printed is the invitation. Whoever has it is let in as the user na
     Down(Mounted),
     /// Commit everything now: when this returns, all that was written is durable.
     #[command(
-        after_help = "Examples:\n  starling sync ./mnt\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
+        after_help = "Examples:\n  starling sync ./mnt\n  starling sync --home ./work      of a mount that roams: everything is home when this returns\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
     )]
-    Sync(Mounted),
+    Sync(Sync),
     /// Show stores, space, segments, caches and what is not committed yet.
     #[command(after_help = "Examples:\n  starling status ./mnt\n  starling status ./mnt --json | jq .space")]
     Status(Status),
@@ -279,12 +283,100 @@ pub struct Mount {
     /// Folder of the cache.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub behaviour: Behaviour,
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
     /// Detach from the terminal once mounted; the log is starling.log in the cache.
     #[arg(long)]
     pub background: bool,
+}
+
+/// How a mount that roams behaves.
+#[derive(ClapArgs, Debug)]
+pub struct Behaviour {
+    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s (asked at least this often), none (always).
+    #[arg(long, value_name = "HOW")]
+    pub consistency: Option<roam::Consistency>,
+    /// When changes go home over a link that is slow: idle, lottery, delayed=15m, preemptive, through (before they are answered), manual.
+    #[arg(long, value_name = "WHEN")]
+    pub writes: Option<roam::Writes>,
+    /// What is fetched of a file that is read: auto, file (all of it), block (what is read).
+    #[arg(long, value_name = "WHAT")]
+    pub unit: Option<roam::Unit>,
+    /// Bound of the cache on disk; what is not home yet is kept beyond that.
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub cache_size: Option<u64>,
+}
+
+/// Arguments of `set`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling set ./work --consistency poll=30s
+  starling set ./work --writes manual          `starling sync --home ./work` sends what waits
+  starling set ./work --cache-size 5GiB --unit block
+
+Holds until the mount ends.")]
+pub struct Set {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub behaviour: Behaviour,
+}
+
+/// Arguments of `sync`.
+#[derive(ClapArgs, Debug)]
+pub struct Sync {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    /// Of a mount that roams: send everything home now, and wait until it is there.
+    #[arg(long)]
+    pub home: bool,
+}
+
+/// Arguments of `hoard`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling hoard add ./work/thesis --priority 90
+  starling hoard add --profile ./hoard.txt --mount ./work      a line each: PRIORITY PATH, from the mount's root
+  starling hoard walk ./work                                   fetches all of it; exit code 0: the link may go
+  starling hoard list ./work
+
+What is hoarded is fetched and kept up to date every 10 minutes, and leaves the cache last.")]
+pub struct Hoard {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: HoardCommand,
+}
+
+/// What `hoard` does.
+#[derive(Subcommand, Debug)]
+pub enum HoardCommand {
+    /// Keep a file or directory, with all below it, in the cache.
+    Add {
+        /// Below a mount.
+        #[arg(required_unless_present = "profile")]
+        path: Option<PathBuf>,
+        /// How dear it is, up to 100: what is dearest is fetched first and leaves last.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
+        priority: u8,
+        /// A file with a line for each path.
+        #[arg(long, requires = "mount")]
+        profile: Option<PathBuf>,
+        /// The mount that the profile is for.
+        #[arg(long)]
+        mount: Option<PathBuf>,
+    },
+    /// Show what is kept.
+    List(Status),
+    /// Keep it no longer; what is cached stays until the room is needed.
+    Remove {
+        /// As it was added.
+        path: PathBuf,
+    },
+    /// Bring the cache up to date and fetch all that is kept; says whether you can unplug now.
+    Walk(Status),
 }
 
 /// Arguments of `connect`.

@@ -29,9 +29,9 @@ pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
 }
 
 /// `starling sync`.
-pub async fn sync(path: &Path) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Sync, |_| {}).await?;
-    println!("{}: everything is committed", path.display());
+pub async fn sync(path: &Path, home: bool) -> anyhow::Result<ExitCode> {
+    ask(path, Request::Sync { home }, |_| {}).await?;
+    println!("{}: everything is {}", path.display(), if home { "home" } else { "committed" });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -30,7 +30,10 @@ const PROGRESS_QUEUE_MAX: usize = 64;
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
     /// Commit everything.
-    Sync,
+    Sync {
+        /// And send it home.
+        home: bool,
+    },
     /// Commit, unmount, end.
     Down,
     /// See [`crate::ask::status`].
@@ -47,6 +50,28 @@ pub enum Request {
         /// The state; `auto` leaves it to the link.
         state: String,
     },
+    /// See [`crate::roaming::set`].
+    Set {
+        /// When the cache is believed.
+        consistency: Option<String>,
+        /// When changes go home.
+        writes: Option<String>,
+        /// What is fetched.
+        unit: Option<String>,
+        /// Bound of the cache in bytes.
+        cache_bytes: Option<u64>,
+    },
+    /// See [`crate::hoarding`].
+    Hoard {
+        /// From the mount's root.
+        path: String,
+        /// How dear; `None`: not at all any more.
+        priority: Option<u8>,
+    },
+    /// What is hoarded.
+    Hoarded,
+    /// Walks what is hoarded.
+    Walk,
     /// See [`crate::roaming::conflicts`].
     Conflicts,
     /// Says that a conflict has been seen to.

@@ -5,7 +5,7 @@
 //! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
-//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `private`: folders of either.
+//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `private`: folders of either.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
 //! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
@@ -17,6 +17,7 @@ mod background;
 mod control;
 mod folder;
 mod fsck;
+mod hoarding;
 mod home;
 mod keys;
 mod location;
@@ -28,7 +29,7 @@ mod store;
 mod up;
 
 use anyhow::Context;
-use args::{Args, Command, ConflictsCommand, HomeCommand};
+use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::io::Write;
@@ -117,7 +118,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         },
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
-        Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint)),
+        Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),
+        Command::Set(a) => runtime()?.block_on(roaming::set(&a.mountpoint, &a.behaviour)),
+        Command::Hoard(a) => match a.command {
+            HoardCommand::Add { path, priority, profile, mount } => {
+                runtime()?.block_on(hoarding::add(path, priority, profile, mount))
+            }
+            HoardCommand::List(a) => runtime()?.block_on(hoarding::list(&a.mountpoint, a.json)),
+            HoardCommand::Remove { path } => runtime()?.block_on(hoarding::remove(&path)),
+            HoardCommand::Walk(a) => runtime()?.block_on(hoarding::walk(&a.mountpoint, a.json)),
+        },
         Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
         Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),

@@ -3,7 +3,7 @@
 //! The cache's folder: `key` is this client's, `state/` has what is cached and what was done, `mount.json` says where it belongs, `control.sock` leads
 //! to the process that serves the mount, `starling.log` is where a background process logs.
 
-use crate::args::Mount;
+use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Server, ask, not_here};
 use crate::size::show;
 use crate::up::READY;
@@ -13,6 +13,7 @@ use host::{Clock, Either};
 use quic::{Identity, QuicDialer, Token};
 use roam::conflict::Deed;
 use roam::replica::Replica;
+use roam::schedule::Direction;
 use roam::{Client, LinkState, Settings};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Conflict, Outcome, Refusal, Reply, pack, unpack};
@@ -46,27 +47,13 @@ struct About {
     volume: String,
 }
 
-/// `90s`, `15m`, `12h`, `7d`.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time: write a number with s, m, h or d");
-    let (number, unit) = text.split_at(text.len().saturating_sub(1));
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.trim().parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
-}
-
 /// What `mount` was asked for.
 pub struct Asked {
     token: Option<Token>,
     mountpoint: PathBuf,
     /// Folder of the cache.
     pub cache: PathBuf,
+    behaviour: Behaviour,
     allow_other: bool,
     /// To be detached.
     pub background: bool,
@@ -103,7 +90,17 @@ impl Asked {
             )));
         }
         let (background, allow_other) = (args.background, args.allow_other);
-        Ok(Asked { token, mountpoint: mountpoint.into(), cache, allow_other, background })
+        let behaviour = args.behaviour;
+        Ok(Asked { token, mountpoint: mountpoint.into(), cache, behaviour, allow_other, background })
+    }
+}
+
+impl Behaviour {
+    fn apply(&self, settings: &mut Settings) {
+        settings.consistency = self.consistency.unwrap_or(settings.consistency);
+        settings.writes = self.writes.unwrap_or(settings.writes);
+        settings.unit = self.unit.unwrap_or(settings.unit);
+        settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
     }
 }
 
@@ -195,7 +192,8 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let dialer = Arc::new(QuicDialer::new(about.addresses.clone(), home, &identity));
     // SAFETY: these calls take nothing and cannot fail.
     let owner = unsafe { (libc::getuid(), libc::getgid()) };
-    let settings = Settings { volume: about.volume.clone(), owner: Some(owner), pinned: None };
+    let mut settings = Settings { owner: Some(owner), ..Settings::new(about.volume.clone()) };
+    asked.behaviour.apply(&mut settings);
     let client = Client::open(&host, disk, dialer, settings).await.map_err(|e| usage(e.to_string()))?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
@@ -268,12 +266,38 @@ struct Control {
 }
 
 impl control::Served for Control {
-    fn answer(&self, request: Request, _: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
+    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
         let client = self.client.clone();
         match request {
-            Request::Sync => Box::pin(async move {
-                client.sync().await.map(|()| json!({})).map_err(|e| format!("making it durable: {e}"))
+            Request::Sync { home } => Box::pin(async move {
+                client.sync().await.map_err(|e| format!("making it durable: {e}"))?;
+                if home {
+                    client.send_all().await.map_err(|_| "the home cannot be reached: what was done here waits")?;
+                }
+                Ok(json!({}))
             }),
+            Request::Set { consistency, writes, unit, cache_bytes } => Box::pin(async move {
+                let behaviour = Behaviour {
+                    consistency: consistency.map(|text| text.parse()).transpose()?,
+                    writes: writes.map(|text| text.parse()).transpose()?,
+                    unit: unit.map(|text| text.parse()).transpose()?,
+                    cache_size: cache_bytes,
+                };
+                client.set(|settings| behaviour.apply(settings));
+                Ok(json!({}))
+            }),
+            Request::Hoard { path, priority } => Box::pin(async move {
+                match client.hoard(path.as_bytes(), priority).await {
+                    Ok(()) => Ok(json!({})),
+                    Err(types::FsError::NotFound) => Err(format!("/{path} is not hoarded: see `starling hoard list`")),
+                    Err(e) => Err(e.to_string()),
+                }
+            }),
+            Request::Hoarded => {
+                let hoarded = client.look(|replica, _| crate::hoarding::listed(replica));
+                Box::pin(async move { Ok(hoarded) })
+            }
+            Request::Walk => Box::pin(crate::hoarding::serve_walk(client, progress)),
             Request::Status => {
                 let status = self.status();
                 Box::pin(async move { Ok(status) })
@@ -346,6 +370,8 @@ fn seconds_since(now: Time, then: Option<Time>) -> i64 {
 
 impl Control {
     fn status(&self) -> Value {
+        let settings = self.client.settings();
+        let rate = |direction| self.client.schedule().rate(direction) as u64;
         self.client.look(|replica, state| {
             let saved = replica.log().saved();
             let (mut files, mut bytes) = (0u64, 0u64);
@@ -362,18 +388,28 @@ impl Control {
                 "pending": { "operations": replica.log().len(), "bytes": replica.log().cost() },
                 "saved": { "logged": saved.logged, "operations": saved.operations, "bytes": saved.bytes },
                 "conflicts": replica.troubles().count(),
-                "cache": { "files": files, "bytes": bytes },
+                "cache": { "files": files, "bytes": bytes, "bytes_max": settings.cache_bytes },
+                "hoarded": replica.hoard().len(),
+                "consistency": settings.consistency.to_string(),
+                "writes": settings.writes.to_string(),
+                "unit": settings.unit.to_string(),
+                "rate": { "up": rate(Direction::Up), "down": rate(Direction::Down) },
             })
         })
     }
 
     fn pending(&self) -> Value {
         let now = self.clock.wall();
-        self.client.look(|replica, _| {
+        let rate = self.client.schedule().rate(Direction::Up).max(1.0);
+        self.client.look(|replica, state| {
+            let mut before = 0;
             let all = replica.log().iter().map(|(seq, operation)| {
                 let (what, path) = describe(replica, operation);
-                let age = seconds_since(now, replica.done_at(seq));
-                json!({ "number": seq, "what": what, "path": path, "bytes": operation.cost(), "age_s": age })
+                let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
+                before += bytes;
+                // As the link is now, and if nothing else is in the way.
+                let home_in = (state != LinkState::Disconnected).then_some((before as f64 / rate).ceil() as u64);
+                json!({ "number": seq, "what": what, "path": path, "bytes": bytes, "age_s": age, "home_in_s": home_in })
             });
             Value::Array(all.collect())
         })
@@ -440,7 +476,44 @@ pub fn show_status(s: &Value) {
         bytes(&saved["bytes"])
     );
     println!("conflicts     {}", s["conflicts"]);
-    println!("cache         {} files known, {} of their bytes", s["cache"]["files"], bytes(&s["cache"]["bytes"]));
+    let cache = &s["cache"];
+    println!(
+        "cache         {} files known, {} of their bytes; at most {}",
+        cache["files"],
+        bytes(&cache["bytes"]),
+        bytes(&cache["bytes_max"])
+    );
+    println!("hoarded       {} paths", s["hoarded"]);
+    let text = |field: &str| s[field].as_str().unwrap_or("?").to_string();
+    println!("behaviour     consistency {}, writes {}, unit {}", text("consistency"), text("writes"), text("unit"));
+    println!(
+        "rate          {}/s up, {}/s down, as far as was measured",
+        bytes(&s["rate"]["up"]),
+        bytes(&s["rate"]["down"])
+    );
+}
+
+/// `starling set`.
+pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode> {
+    let shown = [
+        behaviour.consistency.map(|c| format!("consistency {c}")),
+        behaviour.writes.map(|w| format!("writes {w}")),
+        behaviour.unit.map(|u| format!("unit {u}")),
+        behaviour.cache_size.map(|s| format!("cache size {}", show(s))),
+    ];
+    let shown: Vec<String> = shown.into_iter().flatten().collect();
+    if shown.is_empty() {
+        return Err(usage("say what to set: --consistency, --writes, --unit or --cache-size; see --help"));
+    }
+    let request = Request::Set {
+        consistency: behaviour.consistency.map(|c| c.to_string()),
+        writes: behaviour.writes.map(|w| w.to_string()),
+        unit: behaviour.unit.map(|u| u.to_string()),
+        cache_bytes: behaviour.cache_size,
+    };
+    ask(path, request, |_| {}).await?;
+    println!("{}: {}", path.display(), shown.join(", "));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `starling pending`.
@@ -457,7 +530,9 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     for one in all {
         let bytes = one["bytes"].as_u64().map_or("?".to_string(), show);
         let (what, path) = (one["what"].as_str().unwrap_or("?"), one["path"].as_str().unwrap_or("?"));
-        println!("{:<14} {path}   ({bytes}, {} ago)", what, age(&one["age_s"]));
+        let home_in =
+            one["home_in_s"].as_i64().map_or(String::new(), |s| format!(", home in about {}", age(&s.into())));
+        println!("{what:<14} {path}   ({bytes}, {} ago{home_in})", age(&one["age_s"]));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -505,15 +580,6 @@ pub async fn settle(path: &Path, number: u64) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
-        for wrong in ["", "7", "d", "1.5h", "-1m", "99999999999999999d", "7ü"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn keys_are_kept_as_text() {

@@ -41,7 +41,7 @@ impl control::Served for Control {
         let served = self.0.clone();
         Box::pin(async move {
             match request {
-                Request::Sync => {
+                Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }
                 Request::Status => Ok(crate::ask::collect(&served).await),

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/roaming.rs"]
 mod roaming;
 
-use common::tree;
+use common::{run, starling, tree};
 use linkem::units::Rate;
 use linkem::{Direction, Shape};
 use roaming::{Home, Laptop};
@@ -70,6 +70,90 @@ fn a_mount_needs_no_network_once_it_was_attached() {
     assert_eq!(fs::read_to_string(home.exported.join("made.txt")).expect("read"), "made without a network");
     assert_eq!(fs::read_to_string(home.exported.join("cached.txt")).expect("read"), "changed");
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("other.txt")).expect("read"), "other");
+}
+
+#[test]
+fn what_is_hoarded_is_there_without_a_network() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::create_dir_all(home.exported.join("thesis/figures")).expect("mkdir");
+    fs::write(home.exported.join("thesis/text.tex"), "text").expect("write");
+    fs::write(home.exported.join("thesis/figures/one.eps"), vec![7; 3_000_000]).expect("write");
+    fs::write(home.exported.join("other"), "other").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    let removed = starling().args(["hoard", "remove"]).arg(&laptop.mountpoint).output().expect("start");
+    assert!(!removed.status.success() && common::text(&removed).contains("is not hoarded"), "{removed:?}");
+    run(starling().args(["hoard", "add", "--priority", "90"]).arg(laptop.mountpoint.join("thesis")));
+    let walked = run(starling().args(["hoard", "walk"]).arg(&laptop.mountpoint));
+    assert!(walked.contains("you can unplug now"), "{walked}");
+    assert_eq!(laptop.ask(&["hoard", "list"]), serde_json::json!([{ "path": "thesis", "priority": 90 }]));
+    home.stop(libc::SIGKILL);
+    assert_eq!(fs::read(laptop.mountpoint.join("thesis/figures/one.eps")).expect("read"), vec![7; 3_000_000]);
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("thesis/text.tex")).expect("read"), "text");
+}
+
+#[test]
+fn what_is_written_goes_home_when_the_user_wants() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    run(starling().args(["set", "--writes", "manual", "--cache-size", "1MiB"]).arg(&laptop.mountpoint));
+    fs::write(laptop.mountpoint.join("file"), "text").expect("write");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!home.exported.join("file").exists());
+    assert_eq!(laptop.ask(&["pending"]).as_array().map(Vec::len), Some(2));
+    let synced = run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
+    assert!(synced.contains("everything is home"), "{synced}");
+    assert_eq!(fs::read_to_string(home.exported.join("file")).expect("read"), "text");
+    // More than fits the cache is still the same when it is read again.
+    run(starling().args(["set", "--writes", "through"]).arg(&laptop.mountpoint));
+    for i in 0..8u8 {
+        fs::write(laptop.mountpoint.join(format!("big{i}")), vec![i; 400_000]).expect("write");
+    }
+    laptop.wait(LONG, "room was made", |laptop| {
+        laptop.ask(&["status"])["cache"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1 << 20)
+    });
+    for i in 0..8u8 {
+        assert_eq!(fs::read(laptop.mountpoint.join(format!("big{i}"))).expect("read"), vec![i; 400_000]);
+    }
+    let wrong = common::refused(starling().args(["set", "--writes", "sometimes"]).arg(&laptop.mountpoint));
+    assert!(wrong.contains("choose idle, lottery"), "{wrong}");
+}
+
+#[test]
+fn invitations_are_for_one_use_and_caches_for_one_home() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let token = home.invite(home.address);
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    laptop.stop(libc::SIGTERM);
+    let mount = |what: &str, cache: &Path| {
+        let mut command = starling();
+        command.arg("mount").arg(what).arg(below.path().join("mnt")).arg("--cache").arg(cache);
+        common::refused(&mut command)
+    };
+    let other = below.path().join("other.cache");
+    assert!(mount(&token[..token.len() - 4], &other).contains("invitation"));
+    let mut elsewhere = token.clone();
+    elsewhere.replace_range(20..21, if &token[20..21] == "a" { "b" } else { "a" });
+    assert!(mount(&elsewhere, &other).contains("copy it again"));
+    assert!(mount("work", &other).contains("give an invitation"));
+    // Somebody uses it up.
+    let mut used = starling();
+    used.arg("mount").arg(&token).arg(below.path().join("mnt")).arg("--cache").arg(below.path().join("first.cache"));
+    let mut used = used.arg("--background").spawn().expect("start");
+    assert!(used.wait().expect("wait").success());
+    run(starling().arg("down").arg(below.path().join("mnt")));
+    assert!(mount(&token, &other).contains("used before"));
+    // Another home's invitation does not fit a cache.
+    let second = tempfile::tempdir().expect("folder");
+    let another = Home::serve(second.path());
+    assert!(mount(&another.invite(another.address), &laptop.cache).contains("another home"));
+    // What others can look into is no place for a cache.
+    let open = below.path().join("open.cache");
+    fs::create_dir(&open).expect("mkdir");
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+    assert!(mount(&home.invite(home.address), &open).contains("chmod 700"));
 }
 
 #[test]
