@@ -163,8 +163,8 @@ impl State {
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Volume { name, epoch } => {
-                let number = u16::try_from(self.volumes.len()).ok()?;
-                self.volumes.entry(name).or_insert_with(|| Volume::new(number, epoch));
+                // A client attaches to one volume at a time, and its root is what a kernel calls 1.
+                self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
             Record::Enrolled { key, volume, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;

@@ -1,6 +1,6 @@
 //! A client that roams: opening its cache, and what runs in the background.
 
-use crate::live::{LinkState, Live, Need};
+use crate::live::{Forget, LinkState, Live, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Schedule;
 use crate::settings::Settings;
@@ -15,7 +15,7 @@ use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
 use types::{FileId, FsError};
 use vfs::locks::Locks;
@@ -195,6 +195,13 @@ impl Client {
             }
         }
         self.0.wake();
+    }
+
+    /// What others change from now on is told to whoever takes it from here. From then on answers say that they may be cached.
+    pub fn cached_by(&self) -> mpsc::UnboundedReceiver<Forget> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.live.lock().cachers = Some(sender);
+        receiver
     }
 
     /// Done when the client is attached to its home.

@@ -23,5 +23,6 @@ pub mod schedule;
 pub mod settings;
 
 pub use client::{CacheError, Client};
-pub use live::LinkState;
+pub use filesystem::VALID;
+pub use live::{Forget, LinkState};
 pub use settings::{Consistency, Settings, Unit, Writes};

@@ -183,7 +183,7 @@ impl Live {
                 self.record(Record::Stamped(Some(stamp)));
             }
             Since::Reset { stamp } => {
-                self.record(Record::AllBroken);
+                self.break_all();
                 self.record(Record::Stamped(Some(stamp)));
             }
         }

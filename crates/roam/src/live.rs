@@ -9,7 +9,8 @@ use roam_wire::codec::Wire;
 use roam_wire::operation::Change;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use types::{FileId, FsError};
+use tokio::sync::mpsc;
+use types::{FileId, FsError, Kind};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
 /// What the client thinks of the link to its home (design, section 4.3).
@@ -69,6 +70,15 @@ pub(crate) struct Writing {
     pub(crate) file: Arc<dyn File>,
 }
 
+/// Something that whoever has cached what this client answered must forget.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Forget {
+    /// A file's attributes and contents.
+    File(FileId),
+    /// What a name of a directory means.
+    Name(FileId, Vec<u8>),
+}
+
 /// See the module's header.
 pub(crate) struct Live {
     pub(crate) replica: Replica,
@@ -98,6 +108,8 @@ pub(crate) struct Live {
     pub(crate) broken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
     pub(crate) space: Option<FsStat>,
+    /// Who has cached what this client answered.
+    pub(crate) cachers: Option<mpsc::UnboundedSender<Forget>>,
 }
 
 impl Live {
@@ -122,6 +134,7 @@ impl Live {
             broken: HashMap::new(),
             breaks: 0,
             space: None,
+            cachers: None,
         }
     }
 
@@ -160,7 +173,7 @@ impl Live {
     /// A directory of which the names are as good as can be had.
     pub(crate) fn directory(&self, id: FileId) -> Result<&Node, Stop> {
         let node = self.node(id)?;
-        if node.facts.kind != types::Kind::Directory {
+        if node.facts.kind != Kind::Directory {
             return Err(Stop::Fs(FsError::NotADirectory));
         }
         match (self.replica.has_names(id), &node.names) {
@@ -226,7 +239,36 @@ impl Live {
         }
         let known: Vec<FileId> = files.into_iter().filter(|file| self.replica.node(*file).is_ok()).collect();
         if !known.is_empty() {
+            known.iter().for_each(|file| self.forget(*file));
             self.record(Record::Broken(known));
+        }
+    }
+
+    /// Others may have changed anything.
+    pub(crate) fn break_all(&mut self) {
+        if self.cachers.is_some() {
+            let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
+            all.into_iter().for_each(|file| self.forget(file));
+        }
+        self.record(Record::AllBroken);
+    }
+
+    /// Tells whoever has cached it that a name means something else.
+    pub(crate) fn forget_name(&self, dir: FileId, name: &[u8]) {
+        if let Some(cachers) = &self.cachers {
+            let _ = cachers.send(Forget::Name(dir, name.to_vec()));
+        }
+    }
+
+    /// Tells whoever has cached it that a file is not what it was.
+    pub(crate) fn forget(&self, file: FileId) {
+        let Some(cachers) = &self.cachers else { return };
+        let _ = cachers.send(Forget::File(file));
+        let Ok(node) = self.replica.node(file) else { return };
+        if node.facts.kind == Kind::Directory {
+            for name in self.replica.list(file).into_iter().flatten().map(|(name, _)| name) {
+                let _ = cachers.send(Forget::Name(file, name));
+            }
         }
     }
 }

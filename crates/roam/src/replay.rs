@@ -251,6 +251,13 @@ impl Client {
                     sent.push(applied.seq);
                 }
                 let failed = applied.outcome != Outcome::Done;
+                if failed && let Some(operation) = &about {
+                    // What users see goes back to what the home has.
+                    operation.files().into_iter().for_each(|file| live.forget(file));
+                    for (dir, name) in operation.places() {
+                        live.forget_name(*dir, name);
+                    }
+                }
                 live.record(Record::Answered(applied));
                 if let Some((_, trouble)) = live.replica.troubles().last()
                     && live.replica.troubles().count() > before

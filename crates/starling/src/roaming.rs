@@ -14,7 +14,7 @@ use quic::{Identity, QuicDialer, Token};
 use roam::conflict::Deed;
 use roam::replica::Replica;
 use roam::schedule::Direction;
-use roam::{Client, LinkState, Settings};
+use roam::{Client, Forget, LinkState, Settings};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Conflict, Outcome, Refusal, Reply, pack, unpack};
 use roam_wire::operation::{Operation, Place};
@@ -34,6 +34,10 @@ const STATE: &str = "state";
 const ABOUT: &str = "mount.json";
 /// Longest wait for a home that is to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
+/// The kernel is told again after this.
+const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Most that the kernel is told before it is told again.
+const FORGET_COUNT_MAX: usize = 10_000;
 /// How long a mount without anything in its cache waits for its home.
 const FIRST_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -221,9 +225,11 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
     options.fs_name = format!("starling:{}", about.volume);
-    // Others may change everything.
-    options.keep_cache = false;
-    options.default_valid = Duration::ZERO;
+    options.default_valid = roam::VALID;
+    // Others may make what is not there.
+    options.absent_valid = Duration::ZERO;
+    // What is closed goes home.
+    options.flush = true;
     options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
     let (fs, mountpoint) = (Arc::new(client.clone()), asked.mountpoint.clone());
     let mounted = tokio::task::spawn_blocking(move || {
@@ -238,6 +244,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
             return Err(usage(e.to_string()));
         }
     };
+    forget_in_kernel(&client, mount.invalidator())?;
     let closed = mount.closed();
     let control = Control { client: client.clone(), clock: host.clock.clone(), about };
     let server = Server::start(&socket, Arc::new(control)).context("control socket")?;
@@ -256,6 +263,33 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
         n => format!("unmounted {}: {n} changes wait in {} to go home", asked.mountpoint.display(), cache.display()),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has the kernel forget what others change.
+fn forget_in_kernel(client: &Client, kernel: fuse::Invalidator) -> anyhow::Result<()> {
+    let mut changes = client.cached_by();
+    let forget = move || {
+        while let Some(first) = changes.blocking_recv() {
+            let mut some = vec![first];
+            while some.len() < FORGET_COUNT_MAX
+                && let Ok(next) = changes.try_recv()
+            {
+                some.push(next);
+            }
+            // An answer may have been on its way to the kernel when the news came.
+            for pause in [Duration::ZERO, FORGET_AGAIN_AFTER] {
+                std::thread::sleep(pause);
+                for what in &some {
+                    match what {
+                        Forget::File(id) => kernel.file(*id),
+                        Forget::Name(dir, name) => kernel.name(*dir, name),
+                    }
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("forget".into()).spawn(forget).context("start a thread")?;
+    Ok(())
 }
 
 /// What commands ask a mount by way of the control socket.
