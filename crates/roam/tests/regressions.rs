@@ -147,3 +147,100 @@ fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
         assert!(there == old || there.is_empty(), "seed {seed}: {} bytes", there.len());
     }
 }
+
+/// The home crashes at every step of what one client did while it was away. Whatever was done and not remembered is recognised when it is
+/// asked for again: nothing is done twice, and nothing is taken for somebody else's doing.
+fn home_crashes_at_every_step(done: &[Op], expected: &[(&str, Option<&str>)]) {
+    for steps in 0.. {
+        let rig = Rig::with_pace(steps, true);
+        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        let setup = Setup { rig, client, network, disk, machine };
+        setup.done(Op::List(String::new()));
+        setup.online(false);
+        done.iter().for_each(|op| setup.done(op.clone()));
+        let home = setup.rig.home.lock().clone().unwrap().machine;
+        home.crash_after(steps * 3);
+        setup.online(true);
+        let crashed = !home.is_up();
+        if crashed {
+            setup.rig.crash_home();
+            setup.rig.disk.power_loss();
+            setup.rig.start_home();
+            // Others look before this client asks again.
+            let (other, ..) = setup.rig.new_client(2, Duration::from_millis(1));
+            setup.rig.sim.block_on(vfs::tree::walk(&other)).unwrap();
+            setup.online(true);
+        }
+        let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
+        assert_eq!(troubles, [], "{steps} steps");
+        for (path, content) in expected {
+            assert_eq!(setup.at_home(path).ok().as_deref(), *content, "{path}, {steps} steps");
+        }
+        let names = setup.rig.fs.dump().len() - 2;
+        assert_eq!(names, setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).unwrap().len() - 1, "{steps} steps");
+        if !crashed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn regression_what_a_home_made_before_a_crash_is_what_the_client_made() {
+    let done = [
+        Op::MakeDir("/dir".into()),
+        Op::Write("/dir/file".into(), How::Replace, b"text".to_vec()),
+        Op::MakeSymlink("/dir/link".into(), "file".into()),
+        Op::MakeDir("/dir/more".into()),
+        Op::SetXattr("/dir/file".into(), b"mark".to_vec()),
+        Op::SetMode("/dir/file".into(), 0o600),
+        Op::Write("/dir/file".into(), How::Append, b" and more".to_vec()),
+    ];
+    home_crashes_at_every_step(&done, &[("/dir/file", Some("text and more"))]);
+}
+
+#[test]
+fn regression_operations_that_later_ones_have_overtaken_are_done() {
+    let before = [
+        Op::Write("/file".into(), How::Replace, b"text".to_vec()),
+        Op::Link("/file".into(), "/name".into()),
+        Op::Unlink("/file".into()),
+        Op::Write("/file".into(), How::Replace, b"another".to_vec()),
+        Op::Rename("/file".into(), "/moved".into(), Default::default()),
+        Op::SetMode("/name".into(), 0o600),
+        Op::Unlink("/name".into()),
+    ];
+    home_crashes_at_every_step(&before, &[("/file", None), ("/name", None), ("/moved", Some("another"))]);
+}
+
+/// What was made in a directory that was gone was made there again, for ever.
+#[test]
+fn regression_what_was_made_in_a_removed_directory_is_kept_at_the_top() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::List("/dir".into()));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    setup.online(false);
+    setup.write("/dir/file.txt", How::Replace, "text");
+    setup.rig.sim.block_on(perform(&fs, &Op::RemoveDir("/dir".into()))).unwrap();
+    setup.online(true);
+    assert!(setup.client.look(|replica, _| replica.log().is_empty()));
+    assert_eq!(setup.at_home("/file (conflict).txt").as_deref(), Ok("text"));
+    assert_eq!(setup.read("/file (conflict).txt"), "text");
+}
+
+/// What was made in a directory that could not be made as it was came home before the directory.
+#[test]
+fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::List(String::new()));
+    setup.online(false);
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::MakeDir("/dir/sub".into()));
+    setup.write("/dir/sub/file", How::Replace, "text");
+    setup.rig.sim.block_on(perform(&fs, &Op::Write("/dir".into(), How::Replace, b"taken".to_vec()))).unwrap();
+    setup.online(true);
+    assert_eq!(setup.at_home("/dir").as_deref(), Ok("taken"));
+    assert_eq!(setup.at_home("/dir (conflict)/sub/file").as_deref(), Ok("text"));
+}
