@@ -8,6 +8,7 @@ use crate::state::{Intent, Key, Record};
 use crate::{Inner, volume::Print};
 use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
@@ -37,9 +38,34 @@ impl From<FsError> for Stop {
 }
 
 pub(crate) type Done = Result<(), Stop>;
+/// Held while files are changed, until that is known.
+pub(crate) type Scene<'a> = Option<tokio::sync::RwLockWriteGuard<'a, ()>>;
 
 fn conflict(conflict: Conflict) -> Done {
     Err(Stop::Conflict(conflict))
+}
+
+/// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
+/// removes itself later.
+fn is_overtaken(sent: &Sent, conflict: Conflict, later: &[Sent], redone: bool) -> bool {
+    let (file, places) = (sent.operation.file(), sent.operation.places());
+    let removes = |later: &Sent| match &later.operation {
+        Operation::Remove { file: gone, last: true, .. } => *gone == file,
+        Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
+        _ => false,
+    };
+    let meets = |later: &Sent| {
+        later.operation.files().contains(&file) || later.operation.places().iter().any(|place| places.contains(place))
+    };
+    match &sent.operation {
+        // Never at the cost of contents.
+        Operation::Make { .. } => false,
+        Operation::Store { .. } => conflict == Conflict::Gone && later.iter().any(removes),
+        Operation::Set { .. } | Operation::SetXattr { .. } if conflict == Conflict::Gone => {
+            later.iter().any(removes) || redone && later.iter().any(meets)
+        }
+        _ => redone && later.iter().any(meets),
+    }
 }
 
 /// One operation on its way.
@@ -61,9 +87,10 @@ impl Inner {
         operations: &[Sent],
     ) -> Result<Vec<Applied>, FsError> {
         let _one_at_a_time = volume.applying.lock().await;
+        let redone = self.announce(volume, whose, operations).await?;
         let mut applied = Vec::new();
         let mut fresh = false;
-        for sent in operations {
+        for (at, sent) in operations.iter().enumerate() {
             let known = {
                 let live = self.live.lock();
                 let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
@@ -76,9 +103,13 @@ impl Inner {
                 None => {
                     let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent };
                     fresh = true;
-                    let _nobody_else = volume.changing.write().await;
                     match doing.run().await {
                         Ok(()) => Outcome::Done,
+                        Err(Stop::Conflict(conflict))
+                            if is_overtaken(sent, conflict, &operations[at + 1..], redone.contains(&sent.seq)) =>
+                        {
+                            Outcome::Done
+                        }
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
                         // The file system is in trouble, or the home is: later perhaps.
                         Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut))) if applied.is_empty() => {
@@ -113,6 +144,33 @@ impl Inner {
         Ok(applied)
     }
 
+    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives the numbers of those that may be done
+    /// already.
+    async fn announce(
+        &self,
+        volume: &Arc<Exported>,
+        whose: &Whose,
+        operations: &[Sent],
+    ) -> Result<BTreeSet<u64>, FsError> {
+        let (fresh, redone) = {
+            let mut live = self.live.lock();
+            let (key, volume) = (whose.key, volume.name.clone());
+            let (_, grant) = live.state.grant(&key, &volume).ok_or(FsError::Stale)?;
+            let (heard, redone) = (grant.heard, grant.applying.iter().map(|(seq, _)| *seq).collect());
+            let fresh = operations.iter().filter(|sent| sent.seq > heard);
+            let operations: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
+            let any = !operations.is_empty();
+            if any {
+                live.record(Record::Applying { key, volume, operations });
+            }
+            (any, redone)
+        };
+        if fresh {
+            self.log.settled().await.map_err(|_| FsError::Io)?;
+        }
+        Ok(redone)
+    }
+
     /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
     /// of these is not what is here.
     async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
@@ -141,7 +199,12 @@ impl Inner {
 
 impl Doing<'_> {
     async fn run(&self) -> Done {
-        self.act().await?;
+        // A store takes it when all is ready.
+        let mut scene = match &self.sent.operation {
+            Operation::Store { .. } => None,
+            _ => Some(self.volume.scene.write().await),
+        };
+        self.act(&mut scene).await?;
         // All that has changed by this is known as this client's doing.
         for file in self.sent.operation.files() {
             match self.volume.glance(file, self.whose.author).await {
@@ -152,7 +215,7 @@ impl Doing<'_> {
         Ok(())
     }
 
-    async fn act(&self) -> Done {
+    async fn act<'a>(&'a self, scene: &mut Scene<'a>) -> Done {
         match &self.sent.operation {
             Operation::Make { at, file, made } => self.make(at, *file, made).await,
             Operation::Link { file, at } => self.link(*file, at).await,
@@ -161,7 +224,7 @@ impl Doing<'_> {
             Operation::Exchange { file, from, other, to } => self.exchange(*file, from, *other, to).await,
             Operation::Set { file, attributes } => self.set(*file, attributes).await,
             Operation::SetXattr { file, name, value } => self.set_xattr(*file, name, value.as_deref()).await,
-            Operation::Store { file, change } => self.store(*file, change).await,
+            Operation::Store { file, change } => self.store(*file, change, scene).await,
         }
     }
 
@@ -213,6 +276,10 @@ impl Doing<'_> {
     }
 
     async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
+        if self.volume.with(|volume| volume.file(file).is_some())? {
+            // It was made before a crash, and may be elsewhere by now.
+            return Ok(());
+        }
         let dir = self.enter(at.0).await?;
         self.check_name(at)?;
         if !self.volume.with(|volume| file.index() < volume.next_id() && file.volume() == volume.root().volume())? {
@@ -256,19 +323,7 @@ impl Doing<'_> {
             Err(FsError::Exists) => return conflict(Conflict::Taken),
             entry => entry?,
         };
-        let id = entry.attr.id;
-        if self.cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
-            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
-            fs.setattr(&self.cred, id, None, owner).await?;
-            if made.kind != Kind::Symlink {
-                // Giving it away took its set-id bits.
-                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
-                fs.setattr(&self.cred, id, None, mode).await?;
-            }
-        }
-        let when = Some(SetTime::At(made.when));
-        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
-        let entry = fs.setattr(&self.cred, id, None, times).await?;
+        let entry = self.volume.dress(&self.cred, &entry, made).await?;
         let identity = fs.identity(entry.attr.id).await?;
         if made.kind == Kind::Directory
             && let Err(error) = fs.watch(entry.attr.id).await
@@ -319,7 +374,9 @@ impl Doing<'_> {
             Some(found) => found,
         };
         if there != file {
-            return conflict(Conflict::Changed);
+            // The name was removed already, and the file with it, or others have moved it.
+            let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()))?;
+            return if last && elsewhere { conflict(Conflict::Changed) } else { Ok(()) };
         }
         let is_dir = entry.attr.kind == Kind::Directory;
         if last && !is_dir && !self.is_as_known(file, self.sent.bases.0, false)? {
@@ -450,6 +507,95 @@ impl Doing<'_> {
 }
 
 impl Exported {
+    /// Gives something that was just made its owner, rights and times.
+    async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
+        let id = entry.attr.id;
+        if cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
+            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
+            self.fs.setattr(cred, id, None, owner).await?;
+            if made.kind != Kind::Symlink {
+                // Giving it away took its set-id bits.
+                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
+                self.fs.setattr(cred, id, None, mode).await?;
+            }
+        }
+        let when = Some(SetTime::At(made.when));
+        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
+        self.fs.setattr(cred, id, None, times).await
+    }
+
+    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the doing of whoever asked, before anybody
+    /// sees it. They are asked for again, and done if they were not.
+    pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
+        let pending: Vec<_> = {
+            let live = self.live.lock();
+            let clients = live.state.clients.values();
+            let grants = clients.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
+            grants.map(|(author, grant)| (author, grant.user.clone(), grant.applying.clone())).collect()
+        };
+        for (author, user, operations) in pending {
+            for (_, operation) in operations {
+                let finished = match &operation {
+                    Operation::Make { at, file, made } => self.finish_make(author, &cred(&user), at, *file, made).await,
+                    operation => self.finish_changes(author, operation).await,
+                };
+                match finished {
+                    Ok(()) | Err(FsError::Stale | FsError::NotFound | FsError::NotADirectory) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish_make(
+        &self,
+        author: u32,
+        cred: &Cred,
+        at: &Place,
+        file: FileId,
+        made: &Made,
+    ) -> Result<(), FsError> {
+        let (entry, identity) = self.fs.identified(self.source(at.0).await?, &at.1).await?;
+        let id = entry.attr.id;
+        let new = self.with(|volume| volume.known(&identity).is_none() && volume.file(file).is_none())?;
+        let alike = entry.attr.kind == made.kind
+            && match made.kind {
+                Kind::Directory => true,
+                Kind::File => entry.attr.size == 0,
+                Kind::Symlink => self.fs.readlink(id).await? == made.target,
+                _ => entry.attr.rdev == made.rdev,
+            };
+        if !new || !alike {
+            return Ok(());
+        }
+        let entry = if entry.attr.mtime == made.when { entry } else { self.dress(cred, &entry, made).await? };
+        self.learn(author, |volume| Some(volume.made(file, &identity, Print::of(&entry.attr), Some(at), author)));
+        self.means(file, id);
+        if made.kind == Kind::Directory && !self.fs.list(id).await?.is_empty() {
+            // Others have been there already.
+            self.learn(crate::volume::OTHERS, |volume| volume.touched(file, crate::volume::OTHERS));
+        }
+        Ok(())
+    }
+
+    /// Of other files, whatever has changed but their contents.
+    async fn finish_changes(&self, author: u32, operation: &Operation) -> Result<(), FsError> {
+        let source = self.source(operation.file()).await?;
+        let entry = self.fs.getattr(source).await?;
+        let known = self.with(|volume| volume.file(operation.file()).cloned())?.ok_or(FsError::Stale)?;
+        let set = match operation {
+            Operation::Set { attributes, .. } => attributes.mtime,
+            _ => None,
+        };
+        let attr = &entry.attr;
+        let same_bytes = attr.size == known.print.size && (attr.mtime == known.print.mtime || Some(attr.mtime) == set);
+        if same_bytes {
+            self.saw(&entry, &known.identity, None, author);
+        }
+        Ok(())
+    }
+
     /// EACCES unless the user may search every directory from the root down to `dir`.
     pub(crate) async fn check_reach(&self, cred: &Cred, dir: FileId) -> Result<(), FsError> {
         if cred.uid == 0 {

@@ -95,13 +95,7 @@ impl Client {
             _ => {}
         }
         let (whose, volume) = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
-        let reply = match request {
-            Request::Apply { .. } | Request::Upload { .. } => self.serve(&whose, &volume, request).await,
-            request => {
-                let _with_others = volume.changing.read().await;
-                self.serve(&whose, &volume, request).await
-            }
-        };
+        let reply = self.serve(&whose, &volume, request).await;
         // What was told is remembered: ids above all.
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         reply
@@ -161,6 +155,11 @@ impl Client {
     }
 
     async fn serve(&self, whose: &Whose, volume: &Arc<Exported>, request: Request) -> Answered {
+        let looks = matches!(
+            request,
+            Request::Facts { .. } | Request::Validate { .. } | Request::List { .. } | Request::Read { .. }
+        );
+        let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
             // Answered before.
             Request::Enroll { .. } | Request::Attach { .. } => return Err(Stop::Refused(Refusal::Detached)),

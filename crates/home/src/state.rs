@@ -4,6 +4,7 @@
 use crate::volume::{Learned, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::message::{Outcome, User};
+use roam_wire::operation::Operation;
 use roam_wire::{wire_enum, wire_struct};
 use std::collections::BTreeMap;
 use types::codec::{DecodeError, Reader};
@@ -43,8 +44,10 @@ pub struct Grant {
     pub outcomes: BTreeMap<u64, Outcome>,
     /// The store that may be half done.
     pub intent: Option<Intent>,
+    /// Operations that may be done although they were not answered, by their numbers.
+    pub applying: Vec<(u64, Operation)>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, applying });
 
 /// A client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,6 +110,15 @@ pub enum Record {
         /// What.
         intent: Intent,
     },
+    /// Operations are about to be done.
+    Applying {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Which, by their numbers.
+        operations: Vec<(u64, Operation)>,
+    },
     /// An operation ended.
     Answered {
         /// Whose.
@@ -137,6 +149,7 @@ wire_enum!(Record {
     6 => Intended { key, volume, intent },
     7 => Answered { key, volume, seq, outcome },
     8 => Acknowledged { key, volume, through },
+    9 => Applying { key, volume, operations },
 });
 
 /// See the module's header.
@@ -169,13 +182,21 @@ impl State {
             Record::Enrolled { key, volume, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
-                let grant = Grant { user, incarnation: 0, heard: 0, outcomes: BTreeMap::new(), intent: None };
+                let grant = Grant {
+                    user,
+                    incarnation: 0,
+                    heard: 0,
+                    outcomes: BTreeMap::new(),
+                    intent: None,
+                    applying: Vec::new(),
+                };
                 client.grants.entry(volume).or_insert(grant);
             }
             Record::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 (grant.incarnation, grant.heard, grant.intent) = (incarnation, 0, None);
                 grant.outcomes.clear();
+                grant.applying.clear();
             }
             Record::Learned { volume, learned } => {
                 self.volumes.get_mut(&volume)?.learn(learned);
@@ -184,8 +205,10 @@ impl State {
                 self.volumes.get_mut(&volume)?.reserve(next);
             }
             Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
+            Record::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,
             Record::Answered { key, volume, seq, outcome } => {
                 let grant = self.grant_mut(&key, &volume)?;
+                grant.applying.retain(|(other, _)| *other > seq);
                 (grant.heard, grant.intent) = (grant.heard.max(seq), None);
                 grant.outcomes.insert(seq, outcome);
                 while grant.outcomes.len() > OUTCOME_COUNT_MAX {

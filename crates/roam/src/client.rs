@@ -14,6 +14,7 @@ use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
@@ -57,6 +58,9 @@ pub(crate) struct Inner {
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
+    /// How many files of the cache were made, and how many of these have durable names.
+    made_count: AtomicU64,
+    named_count: tokio::sync::Mutex<u64>,
     fetches: Mutex<HashMap<Need, Arc<tokio::sync::Mutex<()>>>>,
     /// One writer of a file at a time.
     writers: Mutex<HashMap<FileId, Arc<tokio::sync::Mutex<()>>>>,
@@ -107,6 +111,8 @@ impl Client {
             schedule: Schedule::new(host),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
+            made_count: AtomicU64::new(0),
+            named_count: tokio::sync::Mutex::default(),
             fetches: Mutex::default(),
             writers: Mutex::default(),
         };
@@ -128,7 +134,13 @@ impl Client {
         for (id, data) in dirty {
             let size = match data {
                 0 => 0,
-                data => inner.disk.open(&data_name(data), true).await?.len().await?,
+                data => {
+                    // What is found now may still be lost.
+                    let file = inner.disk.open(&data_name(data), true).await?;
+                    file.sync_data().await?;
+                    inner.disk.sync_names().await?;
+                    file.len().await?
+                }
             };
             let when = inner.host.clock.wall();
             let mut live = inner.live.lock();
@@ -256,7 +268,7 @@ impl Client {
             };
             let Some((data, have)) = found.filter(|(data, _)| *data > 0) else { continue };
             let Ok(file) = self.0.open_data(data).await else { continue };
-            if file.sync_data().await.is_err() {
+            if self.0.sync_bytes(&file).await.is_err() {
                 continue;
             }
             let mut live = self.0.live.lock();
@@ -300,7 +312,15 @@ impl Inner {
             return Ok(file);
         }
         let file = self.disk.open(&data_name(number), true).await.map_err(|error| disk_error(&error))?;
+        // It may be new.
+        self.made_count.fetch_add(1, Relaxed);
         Ok(self.live.lock().files.entry(number).or_insert(file).clone())
+    }
+
+    /// A new file of the cache, and its number.
+    pub(crate) async fn new_data_file(&self) -> Result<(u64, Arc<dyn File>), FsError> {
+        let number = self.live.lock().replica.take_data_number();
+        Ok((number, self.open_data(number).await?))
     }
 
     /// The file of the cache that has a file's bytes, and its number; a new one if there is none.
@@ -317,6 +337,19 @@ impl Inner {
             }
         };
         Ok((number, self.open_data(number).await?))
+    }
+
+    /// Makes what was written to a file of the cache durable, and its name.
+    pub(crate) async fn sync_bytes(&self, file: &Arc<dyn File>) -> Result<(), FsError> {
+        file.sync_data().await.map_err(|error| disk_error(&error))?;
+        let made = self.made_count.load(Relaxed);
+        let mut named = self.named_count.lock().await;
+        if *named < made {
+            let made = self.made_count.load(Relaxed);
+            self.disk.sync_names().await.map_err(|error| disk_error(&error))?;
+            *named = made;
+        }
+        Ok(())
     }
 
     pub(crate) async fn put_bytes(&self, file: &Arc<dyn File>, offset: u64, bytes: Bytes) -> Result<(), FsError> {

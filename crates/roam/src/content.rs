@@ -118,19 +118,33 @@ impl Client {
         if !truncates {
             self.complete(id).await?;
         }
-        let (number, file) = self.0.data_file(id).await?;
-        let (size, dirty) = {
+        let dirty = self.0.live.lock().replica.node(id)?.is_dirty;
+        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it.
+        let anew = truncates && !dirty;
+        let (number, file) = match anew {
+            true => self.0.new_data_file().await?,
+            false => self.0.data_file(id).await?,
+        };
+        if !dirty {
+            // After a crash, all that is in it is taken for what was wanted there.
+            self.0.sync_bytes(&file).await?;
+        }
+        let (size, before) = {
             let mut live = self.0.live.lock();
-            let node = live.replica.node(id)?;
-            let (size, dirty) = (node.facts.size, node.is_dirty);
-            // What was made here is dirty from the beginning, but where its bytes are has to be remembered, too.
-            if !dirty || node.kept.is_empty() {
-                live.record(Record::Dirty { file: id, data: number });
+            let before = live.replica.node(id)?.data;
+            live.record(Record::Dirty { file: id, data: number });
+            let node = live.replica.node_mut(id)?;
+            if anew {
+                (node.facts.size, node.facts.blocks) = (0, 0);
             }
-            (size, dirty)
+            (node.facts.size, before)
         };
         if !dirty {
             self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        }
+        if anew {
+            self.0.live.lock().files.remove(&before);
+            self.0.remove_data(before);
         }
         // Zeroes at the end need not have been written.
         if !truncates {
@@ -234,7 +248,7 @@ impl Client {
             live.writing.get(&id).map(|writing| (writing.change.clone(), writing.file.clone()))
         };
         if let Some((_, file)) = writing {
-            file.sync_data().await.map_err(|error| disk_error(&error))?;
+            self.0.sync_bytes(&file).await?;
         }
         let now = self.0.host.clock.wall();
         {

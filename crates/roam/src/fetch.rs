@@ -261,6 +261,10 @@ impl Client {
 
     async fn cache_bytes(&self, id: FileId, contents: u64, offset: u64, bytes: Bytes) -> Result<(), FsError> {
         let inner = &self.0;
+        if inner.live.lock().replica.node(id)?.is_dirty {
+            // It was cut to nothing meanwhile.
+            return Ok(());
+        }
         let file = inner.data_file(id).await?;
         let len = bytes.len() as u64;
         if len == 0 {

@@ -86,7 +86,7 @@ pub(crate) struct Live {
     pub(crate) handles: BTreeMap<Handle, Open>,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
-    pub(crate) writing: HashMap<FileId, Writing>,
+    pub(crate) writing: BTreeMap<FileId, Writing>,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
     /// Operations up to this one go home whatever was said of when.
@@ -120,7 +120,7 @@ impl Live {
             handles: BTreeMap::new(),
             last_handle: 0,
             open_counts: HashMap::new(),
-            writing: HashMap::new(),
+            writing: BTreeMap::new(),
             files: HashMap::new(),
             promised: 0,
             is_frozen: false,

@@ -16,7 +16,7 @@ use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use types::codec::{DecodeError, Reader};
 use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
@@ -214,7 +214,7 @@ pub enum Child {
 pub struct Replica {
     membership: Option<Membership>,
     stamp: Option<Stamp>,
-    nodes: HashMap<FileId, Node>,
+    nodes: BTreeMap<FileId, Node>,
     log: OpLog,
     /// When operations were done that wait.
     done: BTreeMap<u64, Time>,
@@ -384,7 +384,10 @@ impl Replica {
             Record::Dirty { file, data } => {
                 self.next_data = self.next_data.max(data);
                 let node = self.nodes.get_mut(&file)?;
-                (node.is_dirty, node.data) = (true, data);
+                if node.data != data {
+                    (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
+                }
+                node.is_dirty = true;
             }
             Record::Hoarded { path, priority: Some(priority) } => {
                 self.hoard.insert(path, priority);
@@ -761,10 +764,8 @@ impl Wire for Replica {
         VERSION.encode(out);
         self.membership.encode(out);
         self.stamp.encode(out);
-        let mut nodes: Vec<(FileId, &Node)> = self.nodes().collect();
-        nodes.sort_unstable_by_key(|(id, _)| *id);
-        (nodes.len() as u64).encode(out);
-        for (_, node) in nodes {
+        (self.nodes.len() as u64).encode(out);
+        for node in self.nodes.values() {
             let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, .. } = node.clone();
             Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty }.encode(out);
         }
@@ -784,7 +785,7 @@ impl Wire for Replica {
             found => return Err(DecodeError::Version { what: "the cache", found, known: VERSION }),
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
-        let mut nodes = HashMap::new();
+        let mut nodes = BTreeMap::new();
         for _ in 0..u64::decode(r)? {
             let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty } = Wire::decode(r)?;
             let have = kept.clone();
