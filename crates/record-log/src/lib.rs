@@ -62,9 +62,6 @@ pub enum AppendError {
     /// The log has failed before, or is closed: the record is not there.
     #[error("the log takes no more")]
     Closed,
-    /// Longer than [`RECORD_LEN_MAX`]: the record is not there.
-    #[error("the record is too long")]
-    TooLong,
 }
 
 /// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock under which it appends: what was
@@ -202,11 +199,8 @@ impl Found {
 
 impl RecordLog {
     /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
-    /// so, with all before it.
+    /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
-        if record.len() > RECORD_LEN_MAX {
-            return Box::pin(std::future::ready(Err(AppendError::TooLong)));
-        }
         self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), done }))
     }
 
@@ -295,7 +289,8 @@ impl Writer {
     /// Makes a group durable and answers it. After an error those that were not answered are left in it.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let len: usize = group.iter().map(Waiting::frame_len).sum();
-        if self.position + len as u64 > self.log_len_max {
+        let fits = |waiting: &Waiting| waiting.record.as_ref().is_none_or(|record| record.len() <= RECORD_LEN_MAX);
+        if self.position + len as u64 > self.log_len_max || !group.iter().all(fits) {
             return self.snapshot(group).await;
         }
         let end = self.position + len as u64;
