@@ -118,7 +118,7 @@ impl Client {
 
     pub(crate) async fn fetch_ids(&self) -> Result<(), FsError> {
         match self.0.ask(Class::Interactive, &Request::Ids).await? {
-            Reply::Ids(first, count) => {
+            Reply::Ids(first, count) if first.raw().checked_add(count).is_some() => {
                 self.0.live.lock().record(Record::Ids(first, count));
                 Ok(())
             }
@@ -171,9 +171,10 @@ impl Client {
                 reply => reply?,
             };
             let Reply::Listing { dir: facts, entries, more } = reply else { return Err(FsError::Io) };
+            let grows = !entries.is_empty();
             all.extend(entries);
             match all.last() {
-                Some(last) if more => after = last.name.clone(),
+                Some(last) if more && grows => after = last.name.clone(),
                 _ => break facts,
             }
         };
@@ -203,11 +204,13 @@ impl Client {
                 let Some(first) = missing.iter().next() else { return Ok(()) };
                 (first, node.facts.contents, node.facts.size)
             };
-            let end = missing.end.max(missing.start + PIECE_LEN).min(size);
+            let end = missing.end.max(missing.start.saturating_add(PIECE_LEN)).min(size);
             let len = (end - missing.start).min(DATA_LEN_MAX as u64) as u32;
             let request = Request::Read { file: id, contents, offset: missing.start, len };
             match inner.ask(class, &request).await {
-                Ok(Reply::Data(bytes)) => self.cache_bytes(id, contents, missing.start, bytes).await?,
+                Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
+                    self.cache_bytes(id, contents, missing.start, bytes).await?
+                }
                 Ok(Reply::Changed) => {
                     inner.live.lock().break_callbacks(vec![id]);
                     self.fetch_facts(&[id]).await?;

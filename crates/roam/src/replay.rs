@@ -9,6 +9,7 @@ use crate::replica::Record;
 use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
+use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation};
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ use types::{FileId, FsError};
 
 /// Most operations that are sent together.
 const OPERATION_COUNT_MAX: usize = 64;
-/// Most bytes of contents that are sent together with operations.
+/// Most bytes of operations, with their contents, that are sent together, if it is more than one.
 const BATCH_LEN_MAX: u64 = 128 << 10;
 /// Contents are uploaded in pieces of so many bytes.
 const PIECE_LEN: u64 = 64 << 10;
@@ -211,9 +212,11 @@ impl Client {
 fn first_batch(replica: &crate::replica::Replica) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter().take(OPERATION_COUNT_MAX) {
-        if let Operation::Store { change, .. } = operation {
-            len += change.ranges.len();
-        }
+        let contents = match operation {
+            Operation::Store { change, .. } => change.ranges.len(),
+            _ => 0,
+        };
+        len = contents.saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
         if !batch.is_empty() && len > BATCH_LEN_MAX {
             break;
         }
