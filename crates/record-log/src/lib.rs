@@ -13,7 +13,7 @@
 
 pub mod format;
 
-use crate::format::{Head, RECORD_LEN_MAX, crc32c, frame_len, put_frame, records};
+use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;
 use host::checkpoint_pair::CheckpointPair;
 use host::{Disk, File, Host};
@@ -134,7 +134,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let mut newest: Option<(usize, Head)> = None;
     for (at, bytes) in pair.heads().await? {
         match Head::decode(&bytes) {
-            Ok(head) if head.owner != owner => return Err(OpenError::Foreign),
+            Ok(head) if head.owner != Of(owner) => return Err(OpenError::Foreign),
             Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
             Err(error @ DecodeError::Version { .. }) => return Err(OpenError::Version(error)),
             // Torn, rotten, or never written: the other copy or the other file counts.
@@ -159,7 +159,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
         0 => Bytes::new(),
         len => pair.body(at, len).await?.ok_or_else(rotten)?,
     };
-    if crc32c(&body) != head.body_crc {
+    if !head.vouches_for(&body) {
         return Err(rotten());
     }
     let bytes = log.read_at(0, len as usize).await?;
@@ -326,9 +326,8 @@ impl Writer {
         let body = (self.source)(&mut || group.append(&mut shared.queue.lock().waiting));
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
-        let (owner, body_len, body_crc) = (self.files.owner, body.len() as u64, crc32c(&body));
-        self.log_len_max = LOG_LEN_MIN.max(2 * body_len);
-        let head = Head { owner, sequence, generation, body_len, body_crc }.encode();
+        self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);
+        let head = Head::of(Of(self.files.owner), sequence, generation, &body).encode();
         let written = self.files.pair.write((sequence % 2) as usize, head, body.into()).await;
         written.map_err(|error| failed(&error))?;
         (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);

@@ -1,6 +1,6 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
-use record_log::format::{Head, put_frame};
+use record_log::format::{Head, Of, put_frame};
 
 #[path = "../../../fuzz/src/record_log.rs"]
 mod checks;
@@ -26,7 +26,7 @@ fn the_corpus_has_what_this_program_writes() {
         }
         [vec![0], log].concat()
     };
-    let head = Head { owner: *b"test", sequence: 41, generation: 9, body_len: 300, body_crc: 0x0102_0304 };
+    let head = Head { owner: Of(*b"test"), sequence: 41, generation: 9, body_len: 300, body_crc: 0x0102_0304 };
     let some = log(&[&[b"one", b"two and three"], &[b"", b"12345678"], &[&[7; 100]]]);
     replay::compare(
         "record_log",
