@@ -2,7 +2,7 @@
 
 use consensus::files::Head;
 use consensus::image::Image;
-use host::checkpoint_pair::HEAD_LEN;
+use host::checkpoint_pair::{HEAD_LEN, crc32c};
 
 /// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose checksum is put right first, to get
 /// past that. Tells whether it was accepted.
@@ -14,7 +14,7 @@ pub fn state(bytes: &[u8]) -> bool {
     } else {
         let mut head = rest.to_vec();
         head.resize(HEAD_LEN, 0);
-        let sum = crc_fast::crc32_iscsi(&head[..HEAD_LEN - 4]).to_le_bytes();
+        let sum = crc32c(&head[..HEAD_LEN - 4]).to_le_bytes();
         head[HEAD_LEN - 4..].copy_from_slice(&sum);
         let Ok(decoded) = Head::decode(&head) else { return false };
         assert_eq!(decoded.encode()[..], head[..]);

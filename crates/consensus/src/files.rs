@@ -14,77 +14,41 @@
 use crate::image::Image;
 use bytes::Bytes;
 use host::Disk;
-use host::checkpoint_pair::{CheckpointPair, HEAD_LEN};
+use host::checkpoint_pair::{CheckpointPair, Owner};
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 use types::FsUuid;
-use types::codec::{DecodeError, Put, Reader};
+use types::codec::{DecodeError, Reader};
 
 /// Names of the two files.
 pub const NAMES: [&str; 2] = ["state-a", "state-b"];
-const MAGIC: &[u8; 8] = b"STARCONS";
 /// The format that this program writes, and the newest that it reads.
 pub const VERSION: u16 = 1;
-/// Bytes of a head before its padding.
-const HEAD_FIELDS_LEN: usize = 46;
 /// Most bytes of a body: the maps of a log's worth of changes, amply.
 const BODY_LEN_MAX: u64 = 8 << 20;
 
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
-}
+/// Whose state it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Of(pub FsUuid);
 
 /// Names a state and vouches for its body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
-    /// The file system.
-    pub fs: FsUuid,
-    /// One more with each state that is written.
-    pub sequence: u64,
-    /// Bytes of the body.
-    pub body_len: u64,
-    /// Its checksum.
-    pub body_crc: u32,
-}
+pub type Head = host::checkpoint_pair::Head<Of>;
 
-impl Head {
-    /// The bytes.
-    pub fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(HEAD_LEN);
-        out.extend_from_slice(MAGIC);
-        out.put_u16(VERSION);
-        out.extend_from_slice(&self.fs.0);
-        out.put_u64(self.sequence);
-        out.put_u64(self.body_len);
-        out.put_u32(self.body_crc);
-        out.resize(HEAD_LEN - 4, 0);
-        out.put_u32(crc32c(&out));
-        out.into()
+impl Owner for Of {
+    const MAGIC: &'static [u8; 8] = b"STARCONS";
+    const VERSION: u16 = VERSION;
+    const WHAT: &'static str = "the consensus folder";
+    const HAS_GENERATION: bool = false;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.0);
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Head, DecodeError> {
-        let r = &mut Reader::new(bytes);
-        let sum = crc32c(r.clone().take(HEAD_LEN - 4, "consensus head")?);
-        if r.take(MAGIC.len(), "consensus magic")? != MAGIC {
-            return Err(DecodeError::Invalid("consensus magic"));
-        }
-        let version = r.u16("consensus version")?;
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut fs = FsUuid([0; 16]);
         fs.0.copy_from_slice(r.take(16, "file system")?);
-        let (sequence, body_len, body_crc) = (r.u64("sequence")?, r.u64("body length")?, r.u32("body checksum")?);
-        let padding = r.take(HEAD_LEN - 4 - HEAD_FIELDS_LEN, "padding")?;
-        if r.u32("head checksum")? != sum {
-            return Err(DecodeError::Checksum("consensus head"));
-        }
-        if version != VERSION {
-            return Err(DecodeError::Version { what: "the consensus folder", found: version, known: VERSION });
-        }
-        if padding.iter().any(|byte| *byte != 0) {
-            return Err(DecodeError::Invalid("padding"));
-        }
-        Ok(Head { fs, sequence, body_len, body_crc })
+        Ok(Of(fs))
     }
 }
 
@@ -147,7 +111,7 @@ impl Files {
             return Err(rotten());
         }
         let body = pair.body(at, head.body_len).await?.ok_or_else(rotten)?;
-        if crc32c(&body) != head.body_crc {
+        if !head.vouches_for(&body) {
             return Err(rotten());
         }
         let image = Image::decode(&body).map_err(LoadError::Damaged)?;
@@ -158,7 +122,7 @@ impl Files {
         }
         // First what was found, then what goes over the state before it.
         pair.write_heads(at, head.encode()).await?;
-        let mut files = Files { pair, fs: head.fs, sequence: head.sequence, failed: false };
+        let mut files = Files { pair, fs: head.owner.0, sequence: head.sequence, failed: false };
         files.write(&image).await?;
         Ok(Some((files, image)))
     }
@@ -178,7 +142,7 @@ impl Files {
             return Err(io::Error::other("the consensus state is too long"));
         }
         let sequence = self.sequence + 1;
-        let head = Head { fs: self.fs, sequence, body_len: body.len() as u64, body_crc: crc32c(&body) }.encode();
+        let head = Head::of(Of(self.fs), sequence, 0, &body).encode();
         self.pair.write(place(sequence), head, body).await?;
         self.sequence = sequence;
         self.failed = false;

@@ -1,6 +1,6 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
-use consensus::files::Head;
+use consensus::files::{Head, Of};
 use consensus::image::Image;
 use consensus::testing::example;
 use types::FsUuid;
@@ -21,7 +21,7 @@ fn the_corpus_has_what_this_program_writes() {
     let mut first = example();
     first.entries.clear();
     (first.vote, first.committed) = (None, None);
-    let head = Head { fs: FsUuid([7; 16]), sequence: 41, body_len: 300, body_crc: 0x0102_0304 };
+    let head = Head { owner: Of(FsUuid([7; 16])), sequence: 41, generation: 0, body_len: 300, body_crc: 0x0102_0304 };
     let body = |image: Image| [vec![0], image.encode()].concat();
     let all = body(example());
     replay::compare(

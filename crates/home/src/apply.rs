@@ -5,13 +5,16 @@
 
 use crate::exported::{Exported, cred};
 use crate::state::{Intent, Key, Record};
+use crate::volume::DEPTH_MAX;
 use crate::{Inner, volume::Print};
+use roam_wire::channel::MESSAGE_LEN_MAX;
+use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
-use vfs::fs::{Cred, Entry, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
+use vfs::fs::{Cred, Entry, NAME_LEN_MAX, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
 
 /// A client of a volume.
 #[derive(Clone)]
@@ -86,6 +89,10 @@ impl Inner {
         whose: &Whose,
         operations: &[Sent],
     ) -> Result<Vec<Applied>, FsError> {
+        // Each is looked up by its number, which must not come twice.
+        if operations.windows(2).any(|two| two[0].seq >= two[1].seq) {
+            return Err(FsError::InvalidArgument);
+        }
         let _one_at_a_time = volume.applying.lock().await;
         let redone = self.announce(volume, whose, operations).await?;
         let mut applied = Vec::new();
@@ -135,10 +142,15 @@ impl Inner {
             }
         }
         self.log.settled().await.map_err(|_| FsError::Io)?;
+        let (mut len, mut fitting) = (0, 0);
         for (sent, applied) in operations.iter().zip(&mut applied) {
             applied.facts = self.facts_after(volume, whose, sent).await;
             volume.drop_upload(whose.author, sent.seq).await;
+            len += applied.to_bytes().len();
+            fitting += usize::from(fitting == 0 || len <= MESSAGE_LEN_MAX / 2);
         }
+        // Of the others it is told when it asks again.
+        applied.truncate(fitting);
         let mut live = self.live.lock();
         live.tell(&volume.name);
         Ok(applied)
@@ -188,7 +200,7 @@ impl Inner {
         let mut facts = Vec::new();
         for file in files {
             if volume.check_reach(&cred(&whose.user), file).await.is_ok()
-                && let Ok(known) = volume.facts(file).await
+                && let Ok(known) = volume.facts(file, &whose.user).await
             {
                 facts.push(known);
             }
@@ -251,10 +263,33 @@ impl Doing<'_> {
 
     fn check_name(&self, (dir, name): &Place) -> Result<(), Stop> {
         let own = name == crate::exported::OWN && self.volume.root()? == *dir;
-        if name == b"." || name == b".." || own {
+        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
+        if !is_name || name == b"." || name == b".." || own {
+            return Err(Stop::Refused(FsError::InvalidArgument));
+        }
+        if name.len() > NAME_LEN_MAX {
+            return Err(Stop::Refused(FsError::NameTooLong));
+        }
+        Ok(())
+    }
+
+    /// Numbers that no file can have.
+    fn check_rights(&self, mode: Option<u32>, owners: [Option<u32>; 2]) -> Result<(), Stop> {
+        if mode.is_some_and(|mode| mode > 0o7777) || owners.contains(&Some(u32::MAX)) {
             return Err(Stop::Refused(FsError::InvalidArgument));
         }
         Ok(())
+    }
+
+    /// A client makes files with ids that it was given, and nobody else has these.
+    fn check_id(&self, file: FileId) -> Result<(), Stop> {
+        let root = self.volume.root()?;
+        let live = self.home.live.lock();
+        let grant = live.state.grant(&self.whose.key, &self.volume.name);
+        match grant.is_some_and(|(_, grant)| grant.was_given(file.index())) && file.volume() == root.volume() {
+            true => Ok(()),
+            false => Err(Stop::Refused(FsError::InvalidArgument)),
+        }
     }
 
     /// True if nobody else has changed what is in the file since the client knew it, or its rights.
@@ -276,15 +311,15 @@ impl Doing<'_> {
     }
 
     async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
+        let dir = self.enter(at.0).await;
+        self.check_name(at)?;
+        self.check_id(file)?;
+        self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
+        // It has made it already, and the home had no time to say so. What was done to it since, or to its directory, is another matter.
         if self.volume.with(|volume| volume.file(file).is_some())? {
-            // It was made before a crash, and may be elsewhere by now.
             return Ok(());
         }
-        let dir = self.enter(at.0).await?;
-        self.check_name(at)?;
-        if !self.volume.with(|volume| file.index() < volume.next_id() && file.volume() == volume.root().volume())? {
-            return Err(Stop::Refused(FsError::InvalidArgument));
-        }
+        let dir = dir?;
         let fs = &self.volume.fs;
         match fs.identified(dir, &at.1).await {
             Err(FsError::NotFound) => {}
@@ -443,6 +478,7 @@ impl Doing<'_> {
         self.check_reach_file(file).await?;
         let (source, entry) = self.volume.glance(file, crate::volume::OTHERS).await?;
         let Attributes { mode, uid, gid, atime, mtime } = *attributes;
+        self.check_rights(mode, [uid, gid])?;
         let attr = &entry.attr;
         let is = mode.is_none_or(|mode| mode == attr.mode)
             && uid.is_none_or(|uid| uid == attr.uid)
@@ -603,8 +639,7 @@ impl Exported {
         }
         let mut at = dir;
         let root = self.root()?;
-        // Remembered places of directories that others move can go round in a circle.
-        for _ in 0..vfs::fs::SYMLINK_LEN_MAX {
+        for _ in 0..DEPTH_MAX {
             let source = self.source(at).await?;
             if self.with(|volume| volume.file(at).is_some_and(|file| file.print.kind == Kind::Directory))? {
                 self.fs.access(cred, source, vfs::perm::EXECUTE).await?;

@@ -2,19 +2,19 @@
 
 use crate::export::{Export, Noticed};
 use crate::state::{Record, State};
-use crate::volume::{Learned, OTHERS, Print, Volume};
+use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
 use bytes::Bytes;
 use host::Host;
 use parking_lot::Mutex;
 use record_log::RecordLog;
-use roam_wire::channel::Push;
+use roam_wire::channel::{MESSAGE_LEN_MAX, Push};
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Facts, Pushed, User, pack};
 use roam_wire::operation::Place;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
-use types::{BoxFuture, FileId, FsError, Kind};
+use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry};
 
 /// The home's own directory at the root of what it exports, which clients do not see.
@@ -22,6 +22,11 @@ pub(crate) const OWN: &[u8] = b".starling";
 
 /// Extended attributes that mean something on the home's machine only.
 const MACHINE_XATTRS: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs"];
+
+/// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first, take less.
+const XATTRS_LEN_MAX: usize = 256 << 10;
+/// Most changed files that one message tells of: they fit, whatever their ids.
+pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {
@@ -38,7 +43,7 @@ pub(crate) struct Attached {
     pub(crate) user: User,
     pub(crate) push: Arc<dyn Push>,
     /// Changed since it was told last.
-    pub(crate) changed: Vec<FileId>,
+    pub(crate) changed: BTreeSet<FileId>,
     pub(crate) told: Stamp,
 }
 
@@ -70,8 +75,8 @@ impl Live {
             return;
         }
         for attached in self.attached.get_mut(volume).into_iter().flatten() {
-            if (attached.author != author || author == OTHERS) && !attached.changed.contains(&id) {
-                attached.changed.push(id);
+            if attached.author != author || author == OTHERS {
+                attached.changed.insert(id);
             }
         }
     }
@@ -85,10 +90,17 @@ impl Live {
             if attached.told == stamp {
                 return true;
             }
-            attached.told = stamp;
-            let mut files = std::mem::take(&mut attached.changed);
-            files.retain(|file| !known.is_hidden(&attached.user, *file));
-            attached.push.push(pack(&Pushed::Changed { files, stamp })).is_ok()
+            let before = std::mem::replace(&mut attached.told, stamp);
+            let files = std::mem::take(&mut attached.changed).into_iter();
+            let mut files: Vec<FileId> = files.filter(|file| !known.is_hidden(&attached.user, *file)).collect();
+            let tell = |files, stamp| attached.push.push(pack(&Pushed::Changed { files, stamp })).is_ok();
+            while files.len() > TOLD_COUNT_MAX {
+                // All is told only with the last message.
+                if !tell(files.split_off(files.len() - TOLD_COUNT_MAX), before) {
+                    return false;
+                }
+            }
+            tell(files, stamp)
         });
     }
 }
@@ -219,30 +231,33 @@ impl Exported {
     }
 
     /// What a file is to the file system. ESTALE if it is nowhere to be found.
-    pub(crate) fn source(&self, id: FileId) -> BoxFuture<Result<FileId, FsError>> {
-        if let Some(source) = self.sources.lock().of.get(&id) {
-            return Box::pin(std::future::ready(Ok(*source)));
-        }
-        let file = self.with(|volume| volume.file(id).map(|file| (file.place().cloned(), file.identity.clone())));
-        let (fs, live, name) = (self.fs.clone(), self.live.clone(), self.name.clone());
-        let parent = match file {
-            Ok(Some((Some((parent, _)), _))) => Some(self.source(parent)),
-            _ => None,
-        };
-        Box::pin(async move {
-            let (Some(parent), Some((Some((_, at)), identity))) = (parent, file?) else { return Err(FsError::Stale) };
-            match fs.identified(parent.await?, &at).await {
-                Ok((entry, found)) if found == identity => Ok(entry.attr.id),
-                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => {
-                    let mut live = live.lock();
-                    if let Some(learned) = live.volume(&name).and_then(|volume| volume.lost(id)) {
-                        live.learn(&name, learned, OTHERS);
-                    }
-                    Err(FsError::Stale)
-                }
-                Err(error) => Err(error),
+    pub(crate) async fn source(&self, id: FileId) -> Result<FileId, FsError> {
+        let (mut at, mut way) = (id, Vec::new());
+        let mut source = loop {
+            if let Some(source) = self.sources.lock().of.get(&at) {
+                break *source;
             }
-        })
+            let known = self.with(|volume| {
+                let file = volume.file(at)?;
+                Some((file.place()?.clone(), file.identity.clone()))
+            })?;
+            let Some(((parent, name), identity)) = known.filter(|_| way.len() < DEPTH_MAX) else {
+                return Err(FsError::Stale);
+            };
+            way.push((at, name, identity));
+            at = parent;
+        };
+        while let Some((id, name, identity)) = way.pop() {
+            source = match self.fs.identified(source, &name).await {
+                Ok((entry, found)) if found == identity => entry.attr.id,
+                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => {
+                    self.learn(OTHERS, |volume| volume.lost(id));
+                    return Err(FsError::Stale);
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(source)
     }
 
     /// What is at a name of a directory now.
@@ -278,25 +293,46 @@ impl Exported {
         }
     }
 
-    /// All that a client may know of a file but its contents.
-    pub(crate) async fn facts(&self, id: FileId) -> Result<Facts, FsError> {
+    /// All that a user may know of a file but its contents.
+    pub(crate) async fn facts(&self, id: FileId, user: &User) -> Result<Facts, FsError> {
         let (source, entry) = self.glance(id, OTHERS).await?;
-        self.facts_of(id, source, &entry).await
+        self.facts_of(id, source, &entry, user).await
+    }
+
+    /// Extended attributes, as far as a user may read them.
+    async fn xattrs(&self, source: FileId, entry: &Entry, user: &User) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (superuser, cred) = (self.fs.superuser(), cred(user));
+        let mut names = self.fs.listxattr(&superuser, source).await.unwrap_or_default();
+        names.retain(|name| {
+            vfs::perm::xattr_listed(&cred, name) && !MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
+        });
+        // Who may do what depends on ACLs: none is left out.
+        names.sort_by_key(|name| !name.starts_with(b"system."));
+        // An owner can always make his files readable.
+        let reader = if user.uid == entry.attr.uid { superuser } else { cred };
+        let (mut xattrs, mut len) = (Vec::new(), 0);
+        for name in names {
+            let Ok(value) = self.fs.getxattr(&reader, source, &name).await else { continue };
+            len += name.len() + value.len();
+            if len > XATTRS_LEN_MAX {
+                break;
+            }
+            xattrs.push((name, value.to_vec()));
+        }
+        xattrs
     }
 
     /// As [`facts`](Self::facts), of a file that was just seen.
-    pub(crate) async fn facts_of(&self, id: FileId, source: FileId, entry: &Entry) -> Result<Facts, FsError> {
+    pub(crate) async fn facts_of(
+        &self,
+        id: FileId,
+        source: FileId,
+        entry: &Entry,
+        user: &User,
+    ) -> Result<Facts, FsError> {
         let (version, contents) =
             self.with(|volume| volume.file(id).map(|file| (file.version, file.contents.seq)))?.ok_or(FsError::Stale)?;
-        let superuser = self.fs.superuser();
-        let mut xattrs = Vec::new();
-        for name in self.fs.listxattr(&superuser, source).await.unwrap_or_default() {
-            if !MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
-                && let Ok(value) = self.fs.getxattr(&superuser, source, &name).await
-            {
-                xattrs.push((name, value.to_vec()));
-            }
-        }
+        let xattrs = self.xattrs(source, entry, user).await;
         let target = match entry.attr.kind {
             Kind::Symlink => self.fs.readlink(source).await?,
             _ => Bytes::new(),

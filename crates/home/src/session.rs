@@ -2,15 +2,16 @@
 
 use crate::Inner;
 use crate::apply::Whose;
-use crate::exported::{Attached, Exported, cred};
-use crate::state::{ID_COUNT, Record};
-use crate::volume::OTHERS;
+use crate::exported::{Attached, Exported, TOLD_COUNT_MAX, cred};
+use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
+use crate::volume::{INDEX_END, OTHERS, Volume};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use roam_wire::channel::{PeerKey, Push, Session};
+use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_wire::codec::Wire;
 use roam_wire::journal::{Since, Stamp};
-use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, pack, unpack};
+use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, User, pack, unpack};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::OpenFlags;
@@ -19,6 +20,14 @@ use vfs::fs::OpenFlags;
 const LISTING_LEN: usize = 256 << 10;
 /// Most files asked for at once.
 const FILE_COUNT_MAX: usize = 4096;
+
+/// What changed of what a user may see. If that is more than a message can tell, everything may have.
+fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
+    match volume.journal().since(stamp, |file| !volume.is_hidden(user, file)) {
+        Since::Changed { files, stamp } if files.len() > TOLD_COUNT_MAX => Since::Reset { stamp },
+        since => since,
+    }
+}
 
 /// One connection of a client.
 pub(crate) struct Connection(Arc<Client>);
@@ -110,13 +119,13 @@ impl Client {
         push: bool,
     ) -> Answered {
         let refused = |refusal| Err(Stop::Refused(refusal));
+        if !self.home.live.lock().state.clients.contains_key(&self.key) {
+            return refused(Refusal::Stranger);
+        }
         let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
         let root = volume.root()?;
         let reply = {
             let mut live = self.home.live.lock();
-            if !live.state.clients.contains_key(&self.key) {
-                return refused(Refusal::Stranger);
-            }
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
             let (user, known, heard) = (grant.user.clone(), grant.incarnation, grant.heard);
             let key = self.key;
@@ -131,12 +140,12 @@ impl Client {
             let Some(known) = live.volume(name) else { return refused(Refusal::Volume) };
             let newest = known.journal().stamp();
             let since = match stamp {
-                Some(stamp) => known.journal().since(stamp, |file| !known.is_hidden(&user, file)),
+                Some(stamp) => changed_since(known, stamp, &user),
                 None => Since::Reset { stamp: newest },
             };
             if push {
                 let (user, push) = (user.clone(), self.push.clone());
-                let attached = Attached { author, user, push, changed: Vec::new(), told: newest };
+                let attached = Attached { author, user, push, changed: BTreeSet::new(), told: newest };
                 live.attached.entry(name.to_string()).or_default().push(attached);
             }
             let whose = Whose { key, author, user: user.clone() };
@@ -163,13 +172,15 @@ impl Client {
         Ok(match request {
             // Answered before.
             Request::Enroll { .. } | Request::Attach { .. } => return Err(Stop::Refused(Refusal::Detached)),
-            Request::Since { stamp } => {
-                let since = |known: &crate::volume::Volume| {
-                    known.journal().since(stamp, |file| !known.is_hidden(&whose.user, file))
-                };
-                Reply::Since(volume.with(since)?)
+            Request::Since { stamp } => Reply::Since(volume.with(|known| changed_since(known, stamp, &whose.user))?),
+            Request::Facts { files } => {
+                let known = self.facts(whose, volume, files).await?;
+                // What is left out would be taken for gone.
+                if known.to_bytes().len() > MESSAGE_LEN_MAX / 2 {
+                    return Err(Stop::Failed(FsError::ArgumentTooBig));
+                }
+                Reply::Facts(known)
             }
-            Request::Facts { files } => Reply::Facts(self.facts(whose, volume, files).await?),
             Request::Validate { files } => {
                 let asked = files.iter().map(|(file, _)| *file).collect();
                 let known = self.facts(whose, volume, asked).await?;
@@ -200,11 +211,12 @@ impl Client {
                 let Some(known) = live.volume(&volume.name) else { return Err(Stop::Refused(Refusal::Volume)) };
                 let (root, next) = (known.root(), known.next_id());
                 let first = FileId::new(root.raw() - FileId::ROOT.raw() + next);
-                // The volume's index numbers have 48 bits.
-                let Some(end) = next.checked_add(ID_COUNT).filter(|end| *end < 1 << 48) else {
+                let given = live.state.grant(&self.key, &volume.name).map_or(u64::MAX, |(_, g)| g.given_count());
+                let end = next + ID_COUNT;
+                if end > INDEX_END || given >= GIVEN_COUNT_MAX {
                     return Err(Stop::Failed(FsError::NoSpace));
-                };
-                live.record(Record::Reserved { volume: volume.name.clone(), next: end });
+                }
+                live.record(Record::Reserved { key: self.key, volume: volume.name.clone(), next: end });
                 Reply::Ids(first, ID_COUNT)
             }
         })
@@ -223,10 +235,13 @@ impl Client {
         for file in files {
             let facts = async {
                 let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
-                if let Some((parent, _)) = parent {
-                    volume.check_reach(&user, parent).await?;
+                match parent {
+                    Some((parent, _)) => volume.check_reach(&user, parent).await?,
+                    None if file == volume.root()? => {}
+                    // It has no name that could lead to it.
+                    None => return Err(FsError::Stale),
                 }
-                volume.facts(file).await
+                volume.facts(file, &whose.user).await
             };
             match facts.await {
                 Ok(facts) => known.push(facts),
@@ -243,7 +258,7 @@ impl Client {
         let source = volume.source(dir).await?;
         volume.fs.access(&user, source, vfs::perm::READ).await?;
         let all = volume.list(dir).await?;
-        let facts = Box::new(volume.facts(dir).await?);
+        let facts = Box::new(volume.facts(dir, &whose.user).await?);
         let from = all.partition_point(|(name, ..)| name.as_slice() <= after);
         let (mut entries, mut len, mut more) = (Vec::new(), 0, false);
         for (name, id, entry) in all.into_iter().skip(if after.is_empty() { 0 } else { from }) {
@@ -251,7 +266,7 @@ impl Client {
                 more = true;
                 break;
             }
-            let facts = match volume.facts_of(id, entry.attr.id, &entry).await {
+            let facts = match volume.facts_of(id, entry.attr.id, &entry, &whose.user).await {
                 Ok(facts) => facts,
                 // It has gone meanwhile, which will be noticed.
                 Err(FsError::Stale | FsError::NotFound) => continue,

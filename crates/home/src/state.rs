@@ -13,6 +13,8 @@ use types::codec::{DecodeError, Reader};
 const VERSION: u16 = 1;
 /// Ids that a client is given at a time.
 pub const ID_COUNT: u64 = 1 << 24;
+/// Most ids that a client is ever given: others need some, too.
+pub const GIVEN_COUNT_MAX: u64 = ID_COUNT << 10;
 /// Most outcomes that are kept for a client that does not acknowledge them.
 pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
 
@@ -46,8 +48,22 @@ pub struct Grant {
     pub intent: Option<Intent>,
     /// Operations that may be done although they were not answered, by their numbers.
     pub applying: Vec<(u64, Operation)>,
+    /// Ids for files that it makes, by the first of each range, with the end of that.
+    pub ids: BTreeMap<u64, u64>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, applying });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, applying, ids });
+
+impl Grant {
+    /// True if the client was given the id with this index.
+    pub fn was_given(&self, index: u64) -> bool {
+        self.ids.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
+    }
+
+    /// How many ids it was given.
+    pub fn given_count(&self) -> u64 {
+        self.ids.iter().map(|(first, end)| end.saturating_sub(*first)).fold(0, u64::saturating_add)
+    }
+}
 
 /// A client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,8 +110,10 @@ pub enum Record {
         /// What.
         learned: Learned,
     },
-    /// Ids below this index were given to a client.
+    /// All ids below this index that nobody had were given to a client.
     Reserved {
+        /// To whom.
+        key: Key,
         /// Where.
         volume: String,
         /// The first that was not.
@@ -145,7 +163,7 @@ wire_enum!(Record {
     2 => Enrolled { key, volume, user },
     3 => Began { key, volume, incarnation },
     4 => Learned { volume, learned },
-    5 => Reserved { volume, next },
+    5 => Reserved { key, volume, next },
     6 => Intended { key, volume, intent },
     7 => Answered { key, volume, seq, outcome },
     8 => Acknowledged { key, volume, through },
@@ -182,15 +200,15 @@ impl State {
             Record::Enrolled { key, volume, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
-                let grant = Grant {
+                client.grants.entry(volume).or_insert_with(|| Grant {
                     user,
                     incarnation: 0,
                     heard: 0,
                     outcomes: BTreeMap::new(),
                     intent: None,
                     applying: Vec::new(),
-                };
-                client.grants.entry(volume).or_insert(grant);
+                    ids: BTreeMap::new(),
+                });
             }
             Record::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;
@@ -199,10 +217,11 @@ impl State {
                 grant.applying.clear();
             }
             Record::Learned { volume, learned } => {
-                self.volumes.get_mut(&volume)?.learn(learned);
+                self.volumes.get_mut(&volume)?.learn(learned)?;
             }
-            Record::Reserved { volume, next } => {
-                self.volumes.get_mut(&volume)?.reserve(next);
+            Record::Reserved { key, volume, next } => {
+                let reserved = self.volumes.get_mut(&volume)?.reserve(next)?;
+                self.grant_mut(&key, &volume)?.ids.insert(reserved.start, reserved.end);
             }
             Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
             Record::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,

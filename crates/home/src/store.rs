@@ -22,13 +22,18 @@ const UPLOAD_COUNT_MAX: usize = 256;
 pub(crate) type Uploads = HashMap<(u32, u64), Arc<tokio::sync::Mutex<Upload>>>;
 
 /// The bytes of a store, as far as they have come.
+#[derive(Default)]
 pub(crate) struct Upload {
-    id: FileId,
-    handle: Handle,
+    /// Where they are; `None` before the first.
+    open: Option<(FileId, Handle)>,
     len: u64,
+    /// The store has ended: nobody wants them.
+    ended: bool,
 }
 
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
+/// The extended attribute that lets a program do more than its user may.
+const CAPABILITY: &[u8] = b"security.capability";
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 
 /// Where a store's bytes come from.
@@ -86,23 +91,23 @@ impl Exported {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
             return Err(FsError::FileTooLarge);
         }
-        let known = self.uploads.lock().get(&(author, seq)).cloned();
-        let upload = match known {
-            Some(upload) => upload,
-            None if self.uploads.lock().keys().filter(|(by, _)| *by == author).count() >= UPLOAD_COUNT_MAX => {
+        let upload = {
+            let mut uploads = self.uploads.lock();
+            let count = || uploads.keys().filter(|(by, _)| *by == author).count();
+            if !uploads.contains_key(&(author, seq)) && count() >= UPLOAD_COUNT_MAX {
                 return Err(FsError::Busy);
             }
-            None => {
-                let (id, handle) = self.make_own(&format!("upload-{author}-{seq}")).await?;
-                let upload = Arc::new(tokio::sync::Mutex::new(Upload { id, handle, len: 0 }));
-                self.uploads.lock().entry((author, seq)).or_insert(upload).clone()
-            }
+            uploads.entry((author, seq)).or_default().clone()
         };
         let mut upload = upload.lock().await;
-        if offset > upload.len {
+        if offset > upload.len || upload.ended {
             return Err(FsError::InvalidArgument);
         }
-        self.fs.write(&self.fs.superuser(), upload.id, upload.handle, offset, data).await?;
+        let (id, handle) = match upload.open {
+            Some(open) => open,
+            None => *upload.open.insert(self.make_own(&format!("upload-{author}-{seq}")).await?),
+        };
+        self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
         upload.len = upload.len.max(offset + data.len() as u64);
         Ok(())
     }
@@ -111,8 +116,10 @@ impl Exported {
     pub(crate) async fn drop_upload(&self, author: u32, seq: u64) {
         let upload = self.uploads.lock().remove(&(author, seq));
         if let Some(upload) = upload {
-            let upload = upload.lock().await;
-            let _ = self.fs.release(upload.id, upload.handle, None).await;
+            let mut upload = upload.lock().await;
+            upload.ended = true;
+            let Some((id, handle)) = upload.open.take() else { return };
+            let _ = self.fs.release(id, handle, None).await;
             let name = format!("upload-{author}-{seq}");
             let _ = self.fs.unlink(&self.fs.superuser(), self.own, name.as_bytes()).await;
         }
@@ -160,6 +167,8 @@ impl Doing<'_> {
             return Err(Stop::Refused(FsError::InvalidArgument));
         }
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
+        // Before anything else: what is there is compared with what was sent.
+        volume.fs.access(&self.cred, source, vfs::perm::WRITE).await?;
         let mine = redone.is_some_and(|intent| intent.identity == identity);
         if !mine && !self.is_as_known(file, self.sent.bases.0, false)? {
             return match self.is_stored(source, &entry, change, &data).await? {
@@ -167,7 +176,6 @@ impl Doing<'_> {
                 false => Err(Stop::Conflict(Conflict::Changed)),
             };
         }
-        volume.fs.access(&self.cred, source, vfs::perm::WRITE).await?;
         let superuser = volume.fs.superuser();
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
         let movable = owned && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
@@ -210,8 +218,8 @@ impl Doing<'_> {
                     fs.write(&superuser, id, handle, range.start, bytes).await?;
                 }
                 Data::Uploaded(upload) => {
-                    let upload = upload.lock().await;
-                    let from = At { id: upload.id, handle: upload.handle, offset: at };
+                    let open = upload.lock().await.open.ok_or(FsError::TimedOut)?;
+                    let from = At { id: open.0, handle: open.1, offset: at };
                     self.volume.copy(from, At { id, handle, offset: range.start }, len).await?;
                 }
             }
@@ -301,6 +309,10 @@ impl Doing<'_> {
             fs.setattr(superuser, new, None, group).await?;
         }
         for name in fs.listxattr(superuser, source).await? {
+            // Whoever changes a program takes from it what it may do beyond its user.
+            if name == CAPABILITY {
+                continue;
+            }
             let value = fs.getxattr(superuser, source, &name).await?;
             fs.setxattr(superuser, new, &name, &value, XattrMode::Any).await?;
         }
@@ -357,8 +369,8 @@ impl Doing<'_> {
                 let new = match data {
                     Data::Inline(bytes) => bytes.slice(at as usize..at as usize + len as usize),
                     Data::Uploaded(upload) => {
-                        let upload = upload.lock().await;
-                        fs.read(upload.id, upload.handle, at, len).await?
+                        let (id, handle) = upload.lock().await.open.ok_or(FsError::TimedOut)?;
+                        fs.read(id, handle, at, len).await?
                     }
                 };
                 if stored != new {

@@ -12,11 +12,18 @@ use roam_wire::message::User;
 use roam_wire::operation::Place;
 use roam_wire::wire_struct;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, Kind, Time};
 
 /// Changed files that the journal of a volume remembers.
 pub const JOURNAL_LEN_MAX: usize = 1 << 18;
+/// Indices of files are below this.
+pub const INDEX_END: u64 = 1 << 48;
+/// Most directories that are looked through from a file up: remembered places of directories that others move can go round in a circle.
+pub(crate) const DEPTH_MAX: usize = 4096;
+/// Changes are counted up to here, which leaves room for more.
+const SEQ_MAX: u64 = 1 << 62;
 /// Nobody who has a number: another program, or nobody knows.
 pub const OTHERS: u32 = 0;
 
@@ -194,17 +201,24 @@ impl Volume {
         self.next
     }
 
-    /// Files up to this index have been given ids.
-    pub fn reserve(&mut self, next: u64) -> FileId {
-        let first = self.id(self.next);
-        self.next = self.next.max(next);
-        first
+    /// Gives out all ids below this index that nobody has. `None` if there are none.
+    pub fn reserve(&mut self, next: u64) -> Option<Range<u64>> {
+        let first = self.next;
+        if next <= first || next > INDEX_END {
+            return None;
+        }
+        self.next = next;
+        Some(first..next)
     }
 
     /// A file was seen at a place, after `author` may have changed it. What is learned from that; nothing if all was known.
     pub fn seen(&self, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Option<Learned> {
         let Some(id) = self.known(identity) else {
-            let id = if place.is_none() { self.root() } else { self.id(self.next) };
+            let id = match place {
+                None => self.root(),
+                Some(_) if self.next == INDEX_END => return None,
+                Some(_) => self.id(self.next),
+            };
             return Some(self.made(id, identity, print, place, author));
         };
         let before = self.files.get(&id)?;
@@ -285,11 +299,14 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// Takes in what was learned. Returns the file if it has changed, which the journal then says.
-    pub fn learn(&mut self, learned: Learned) -> Option<FileId> {
+    /// Takes in what was learned. If the file has changed, the journal says so. `None` if it makes no sense.
+    pub fn learn(&mut self, learned: Learned) -> Option<()> {
         let Learned { id, file } = learned;
-        let changed = file.version > self.journal.stamp().seq;
-        if changed {
+        let seq = self.journal.stamp().seq;
+        if id.volume() != self.number || file.version > seq.saturating_add(1).min(SEQ_MAX) {
+            return None;
+        }
+        if file.version > seq {
             self.journal.note(id);
         }
         self.next = self.next.max(id.index() + 1);
@@ -302,7 +319,7 @@ impl Volume {
         }
         self.by_identity.insert(file.identity.clone(), id);
         self.files.insert(id, file);
-        changed.then_some(id)
+        Some(())
     }
 
     fn forget(&mut self, id: FileId) {
@@ -321,7 +338,7 @@ impl Volume {
     /// group bits close.
     pub fn is_hidden(&self, user: &User, id: FileId) -> bool {
         let mut at = id;
-        for _ in 0..self.files.len() {
+        for _ in 0..DEPTH_MAX {
             let Some((parent, _)) = self.files.get(&at).and_then(File::place) else { return false };
             let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return false };
             if user.uid != 0 && user.uid != print.uid && print.mode & 0o011 == 0 {
@@ -353,12 +370,17 @@ impl Wire for Volume {
         let entries = Vec::<(u64, FileId)>::decode(r)?;
         let journal =
             Journal::restore(stamp, floor, entries, JOURNAL_LEN_MAX).ok_or(DecodeError::Invalid("journal"))?;
+        if next > INDEX_END || stamp.seq > SEQ_MAX {
+            return Err(DecodeError::Invalid("numbers of a volume"));
+        }
         let mut volume = Volume { next, journal, ..Volume::new(number, stamp.epoch) };
+        let mut last = None;
         for learned in Vec::<Learned>::decode(r)? {
-            if learned.file.version > stamp.seq || volume.files.contains_key(&learned.id) {
-                return Err(DecodeError::Invalid("file of a volume"));
+            let invalid = DecodeError::Invalid("file of a volume");
+            if learned.file.version > stamp.seq || last.replace(learned.id) >= Some(learned.id) {
+                return Err(invalid);
             }
-            volume.learn(learned);
+            volume.learn(learned).ok_or(invalid)?;
         }
         Ok(volume)
     }

@@ -9,8 +9,12 @@
 //! - a body that does not match the newest valid head has rotted. Whoever reads it must say so, rather than silently go back in time
 //!   to the other file.
 //!
-//! What is in a head is the caller's: a checksum of the head and one of the body, the body's length, and a number that grows with each
-//! checkpoint.
+//! A [`Head`] has a checksum of itself and one of the body, the body's length, a number that grows with each checkpoint, and what its
+//! [`Owner`] adds. Which of the valid ones are the owner's, and what it means if there are none, is the owner's affair.
+
+mod head;
+
+pub use head::{Head, Owner, crc32c};
 
 use crate::{Disk, File};
 use bytes::Bytes;

@@ -13,7 +13,7 @@
 
 pub mod format;
 
-use crate::format::{Head, RECORD_LEN_MAX, crc32c, frame_len, put_frame, records};
+use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;
 use host::checkpoint_pair::CheckpointPair;
 use host::{Disk, File, Host};
@@ -62,9 +62,6 @@ pub enum AppendError {
     /// The log has failed before, or is closed: the record is not there.
     #[error("the log takes no more")]
     Closed,
-    /// Longer than [`RECORD_LEN_MAX`]: the record is not there.
-    #[error("the record is too long")]
-    TooLong,
 }
 
 /// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock under which it appends: what was
@@ -137,7 +134,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let mut newest: Option<(usize, Head)> = None;
     for (at, bytes) in pair.heads().await? {
         match Head::decode(&bytes) {
-            Ok(head) if head.owner != owner => return Err(OpenError::Foreign),
+            Ok(head) if head.owner != Of(owner) => return Err(OpenError::Foreign),
             Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
             Err(error @ DecodeError::Version { .. }) => return Err(OpenError::Version(error)),
             // Torn, rotten, or never written: the other copy or the other file counts.
@@ -162,7 +159,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
         0 => Bytes::new(),
         len => pair.body(at, len).await?.ok_or_else(rotten)?,
     };
-    if crc32c(&body) != head.body_crc {
+    if !head.vouches_for(&body) {
         return Err(rotten());
     }
     let bytes = log.read_at(0, len as usize).await?;
@@ -202,11 +199,8 @@ impl Found {
 
 impl RecordLog {
     /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
-    /// so, with all before it.
+    /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
-        if record.len() > RECORD_LEN_MAX {
-            return Box::pin(std::future::ready(Err(AppendError::TooLong)));
-        }
         self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), done }))
     }
 
@@ -295,7 +289,8 @@ impl Writer {
     /// Makes a group durable and answers it. After an error those that were not answered are left in it.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let len: usize = group.iter().map(Waiting::frame_len).sum();
-        if self.position + len as u64 > self.log_len_max {
+        let fits = |waiting: &Waiting| waiting.record.as_ref().is_none_or(|record| record.len() <= RECORD_LEN_MAX);
+        if self.position + len as u64 > self.log_len_max || !group.iter().all(fits) {
             return self.snapshot(group).await;
         }
         let end = self.position + len as u64;
@@ -331,9 +326,8 @@ impl Writer {
         let body = (self.source)(&mut || group.append(&mut shared.queue.lock().waiting));
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
-        let (owner, body_len, body_crc) = (self.files.owner, body.len() as u64, crc32c(&body));
-        self.log_len_max = LOG_LEN_MIN.max(2 * body_len);
-        let head = Head { owner, sequence, generation, body_len, body_crc }.encode();
+        self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);
+        let head = Head::of(Of(self.files.owner), sequence, generation, &body).encode();
         let written = self.files.pair.write((sequence % 2) as usize, head, body.into()).await;
         written.map_err(|error| failed(&error))?;
         (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);

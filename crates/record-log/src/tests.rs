@@ -147,10 +147,27 @@ fn closing_leaves_nothing_to_replay_and_takes_nothing_more() {
     }
     assert_eq!(sim.block_on(owner.add(10).1), Err(AppendError::Closed));
     assert_eq!(sim.block_on(owner.log.close()), Err(AppendError::Closed));
-    assert_eq!(sim.block_on(owner.log.append(vec![0; RECORD_LEN_MAX + 1].into())), Err(AppendError::TooLong));
     let found = sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)).expect("open");
     assert_eq!((found.snapshot.map(|s| s.len()), found.records.len()), (Some(808), 0));
     assert!(matches!(sim.block_on(open(disk.mount(&machine).as_ref(), "log", *b"else")), Err(OpenError::Foreign)));
+}
+
+/// It was refused, which owners that wait for the log to settle never learned.
+#[test]
+fn regression_a_record_that_is_too_long_for_the_log_is_durable_as_part_of_a_snapshot() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+    for len in [10, RECORD_LEN_MAX - 8, RECORD_LEN_MAX - 7, 10, 3 * RECORD_LEN_MAX, 10] {
+        drop(owner.add(len).1);
+        sim.block_on(owner.log.settled()).expect("settled");
+    }
+    machine.crash();
+    disk.power_loss();
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+    assert_eq!(*owner.numbers.lock(), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]

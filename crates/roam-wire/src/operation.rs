@@ -3,9 +3,14 @@
 //! Files are named by the client's ids: one that was made here has no other name before the home has made it too. The bytes of a
 //! [`Store`](Operation::Store) are not in the log; they are the cache's when it is sent.
 
+use crate::codec::Wire;
 use crate::ranges::Ranges;
 use crate::{wire_enum, wire_struct};
+use types::codec::{DecodeError, Reader};
 use types::{FileId, Kind, Time};
+
+/// Most ranges of a change.
+pub const RANGE_COUNT_MAX: usize = 8192;
 
 /// A directory and a name in it.
 pub type Place = (FileId, Vec<u8>);
@@ -71,14 +76,39 @@ pub struct Change {
     /// When.
     pub mtime: Time,
 }
-wire_struct!(Change { cut, size, ranges, mtime });
+
+impl Wire for Change {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.cut.encode(out);
+        self.size.encode(out);
+        self.ranges.encode(out);
+        self.mtime.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let change =
+            Change { cut: Wire::decode(r)?, size: Wire::decode(r)?, ranges: Wire::decode(r)?, mtime: Wire::decode(r)? };
+        if change.ranges.count() > RANGE_COUNT_MAX {
+            return Err(DecodeError::Invalid("ranges of a change"));
+        }
+        Ok(change)
+    }
+}
 
 impl Change {
+    /// Whoever has written to very many places says that he has written between them, too, so that it can be told in one message.
+    pub fn bound(&mut self) {
+        if self.ranges.count() > RANGE_COUNT_MAX {
+            self.ranges.coarsen(RANGE_COUNT_MAX / 2);
+        }
+    }
+
     /// What both together come to.
     pub fn then(mut self, later: Change) -> Change {
         // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as well.
         self.ranges.cut(later.cut);
         self.ranges.add_all(&later.ranges);
+        self.bound();
         Change { cut: self.cut.min(later.cut), size: later.size, ranges: self.ranges, mtime: later.mtime }
     }
 }
@@ -224,13 +254,12 @@ impl Operation {
     pub fn cost(&self) -> u64 {
         const HEADER: u64 = 32;
         let names: usize = self.places().into_iter().map(|(_, name)| name.len() + 8).sum();
-        HEADER
-            + names as u64
-            + match self {
-                Operation::Store { change, .. } => change.ranges.len(),
-                Operation::SetXattr { name, value, .. } => (name.len() + value.as_ref().map_or(0, Vec::len)) as u64,
-                Operation::Make { made, .. } => made.target.len() as u64,
-                _ => 0,
-            }
+        let more = match self {
+            Operation::Store { change, .. } => change.ranges.len(),
+            Operation::SetXattr { name, value, .. } => (name.len() + value.as_ref().map_or(0, Vec::len)) as u64,
+            Operation::Make { made, .. } => made.target.len() as u64,
+            _ => 0,
+        };
+        more.saturating_add(HEADER + names as u64)
     }
 }

@@ -29,7 +29,38 @@ impl Ranges {
 
     /// Adds all of another set.
     pub fn add_all(&mut self, other: &Ranges) {
-        other.iter().for_each(|range| self.add(range));
+        let mut all = std::mem::take(&mut self.0);
+        all.extend(other.iter());
+        all.sort_by_key(|range| range.start);
+        for range in all {
+            match self.0.last_mut() {
+                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+                _ => self.0.push(range),
+            }
+        }
+    }
+
+    /// Makes it at most so many ranges (one at least), by adding the shortest gaps between them.
+    pub fn coarsen(&mut self, count_max: usize) {
+        let excess = self.0.len().saturating_sub(count_max.max(1));
+        let mut gaps: Vec<u64> = self.0.windows(2).map(|two| two[1].start - two[0].end).collect();
+        let Some(last) = excess.checked_sub(1) else { return };
+        let (shorter, longest, _) = gaps.select_nth_unstable(last);
+        let longest = *longest;
+        // Of gaps that are as long as this, only as many are filled as must be.
+        let mut as_long = excess - shorter.iter().filter(|gap| **gap < longest).count();
+        let mut coarse: Vec<Range<u64>> = Vec::with_capacity(self.0.len() - excess);
+        for range in self.0.drain(..) {
+            match coarse.last_mut() {
+                Some(before) if range.start - before.end < longest => before.end = range.end,
+                Some(before) if range.start - before.end == longest && as_long > 0 => {
+                    as_long -= 1;
+                    before.end = range.end;
+                }
+                _ => coarse.push(range),
+            }
+        }
+        self.0 = coarse;
     }
 
     /// Takes away what is at or beyond `end`.
@@ -56,9 +87,23 @@ impl Ranges {
 
     /// What of a range is not in the set.
     pub fn missing(&self, range: Range<u64>) -> Ranges {
-        let mut missing = Ranges::of(range);
-        self.iter().for_each(|r| missing.remove(r));
-        missing
+        let (mut missing, mut at) = (Vec::new(), range.start);
+        let first = self.0.partition_point(|r| r.end <= range.start);
+        for r in self.0[first..].iter().take_while(|r| r.start < range.end) {
+            if at < r.start {
+                missing.push(at..r.start);
+            }
+            at = at.max(r.end);
+        }
+        if at < range.end {
+            missing.push(at..range.end);
+        }
+        Ranges(missing)
+    }
+
+    /// How many ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// The ranges, in order.
@@ -130,6 +175,20 @@ mod tests {
                 prop_assert_eq!(ranges.iter().flatten().collect::<BTreeSet<u64>>(), set.clone());
                 prop_assert_eq!((ranges.len(), ranges.is_empty()), (set.len() as u64, set.is_empty()));
                 let all: Vec<_> = ranges.iter().collect();
+                let mut all_of_both = ranges.clone();
+                all_of_both.add_all(&Ranges::of(start..start + len));
+                let mut one_by_one = ranges.clone();
+                one_by_one.add(start..start + len);
+                prop_assert_eq!(all_of_both, one_by_one);
+                for count_max in [1, 2, 4] {
+                    let mut coarse = ranges.clone();
+                    coarse.coarsen(count_max);
+                    prop_assert_eq!(coarse.count(), ranges.count().min(count_max));
+                    prop_assert!(ranges.iter().all(|r| coarse.missing(r).is_empty()));
+                    prop_assert!(coarse.iter().collect::<Vec<_>>().windows(2).all(|two| two[0].end < two[1].start));
+                    let ends = |r: &Ranges| r.iter().next().map(|first| first.start).zip(r.iter().last().map(|last| last.end));
+                    prop_assert_eq!(ends(&coarse), ends(&ranges));
+                }
                 let missing = ranges.missing(start..start + 30);
                 prop_assert_eq!(missing.iter().flatten().collect::<BTreeSet<u64>>(), (start..start + 30).filter(|n| !set.contains(n)).collect::<BTreeSet<_>>());
                 prop_assert_eq!(Ranges::from_bytes(&ranges.to_bytes()), Ok(ranges.clone()));

@@ -164,6 +164,7 @@ impl Client {
         let writing = live.writing.get_mut(&id).ok_or(FsError::Io)?;
         writing.change.mtime = now;
         change(&mut writing.change);
+        writing.change.bound();
         let change = writing.change.clone();
         let node = live.replica.node_mut(id)?;
         node.have.cut(change.cut.min(change.size));

@@ -140,7 +140,7 @@ impl Client {
 
     pub(crate) async fn fetch_ids(&self) -> Result<(), FsError> {
         match self.0.ask(Class::Interactive, &Request::Ids).await? {
-            Reply::Ids(first, count) => {
+            Reply::Ids(first, count) if first.raw().checked_add(count).is_some() => {
                 self.0.live.lock().record(Record::Ids(first, count));
                 Ok(())
             }
@@ -193,9 +193,10 @@ impl Client {
                 reply => reply?,
             };
             let Reply::Listing { dir: facts, entries, more } = reply else { return Err(FsError::Io) };
+            let grows = !entries.is_empty();
             all.extend(entries);
             match all.last() {
-                Some(last) if more => after = last.name.clone(),
+                Some(last) if more && grows => after = last.name.clone(),
                 _ => break facts,
             }
         };
@@ -228,13 +229,15 @@ impl Client {
             };
             // What comes next will be wanted, too.
             let chunk = inner.schedule.chunk_len(Direction::Down);
-            let end = missing.end.max(missing.start + chunk).min(size);
+            let end = missing.end.max(missing.start.saturating_add(chunk)).min(size);
             let near = inner.live.lock().state == LinkState::Connected;
             let len_max = if near { DATA_LEN_MAX as u64 } else { chunk.min(DATA_LEN_MAX as u64) };
             let len = (end - missing.start).min(len_max) as u32;
             let request = Request::Read { file: id, contents, offset: missing.start, len };
             match inner.ask(class, &request).await {
-                Ok(Reply::Data(bytes)) => self.cache_bytes(id, contents, missing.start, bytes).await?,
+                Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
+                    self.cache_bytes(id, contents, missing.start, bytes).await?
+                }
                 Ok(Reply::Changed) => {
                     inner.live.lock().break_callbacks(vec![id]);
                     self.fetch_facts(&[id]).await?;

@@ -16,6 +16,9 @@ use types::{FileId, Kind};
 /// Most operations that a name is moved past.
 const FOLDED_OVER_MAX: u64 = 1000;
 
+/// Operations are numbered up to here, which leaves room for more.
+const SEQ_MAX: u64 = 1 << 62;
+
 /// What the optimizer has saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Saved {
@@ -47,8 +50,8 @@ impl OpLog {
     /// Adds an operation and takes out what it makes useless. Returns its number, though it may be gone or have become part of another.
     pub fn append(&mut self, operation: Operation) -> u64 {
         self.last += 1;
-        self.saved.logged += 1;
-        let before = self.cost + operation.cost();
+        self.saved.logged = self.saved.logged.saturating_add(1);
+        let before = self.cost.saturating_add(operation.cost());
         let count = self.operations.len() + 1;
         let seq = self.last;
         match operation {
@@ -86,8 +89,8 @@ impl OpLog {
             }
             other => self.insert(seq, other),
         }
-        self.saved.operations += (count - self.operations.len()) as u64;
-        self.saved.bytes += before.saturating_sub(self.cost);
+        self.saved.operations = self.saved.operations.saturating_add((count - self.operations.len()) as u64);
+        self.saved.bytes = self.saved.bytes.saturating_add(before.saturating_sub(self.cost));
         seq
     }
 
@@ -119,7 +122,7 @@ impl OpLog {
     /// The home has answered an operation.
     pub fn remove(&mut self, seq: u64) -> Option<Operation> {
         let operation = self.operations.remove(&seq)?;
-        self.cost -= operation.cost();
+        self.cost = self.cost.saturating_sub(operation.cost());
         for file in operation.files() {
             if let Some(seqs) = self.by_file.get_mut(&file) {
                 seqs.remove(&seq);
@@ -223,7 +226,7 @@ impl OpLog {
         for place in operation.places() {
             self.by_place.entry(place.clone()).or_default().insert(seq);
         }
-        self.cost += operation.cost();
+        self.cost = self.cost.saturating_add(operation.cost());
         self.operations.insert(seq, operation);
     }
 
@@ -356,7 +359,11 @@ impl Wire for OpLog {
         let (last, pinned) = (u64::decode(r)?, u64::decode(r)?);
         let saved = Saved { logged: u64::decode(r)?, operations: u64::decode(r)?, bytes: u64::decode(r)? };
         let mut log = OpLog { last, pinned, saved, ..OpLog::default() };
-        for (seq, operation) in BTreeMap::<u64, Operation>::decode(r)? {
+        let operations = BTreeMap::<u64, Operation>::decode(r)?;
+        if last > SEQ_MAX {
+            return Err(DecodeError::Invalid("number of operations"));
+        }
+        for (seq, operation) in operations {
             if seq > last {
                 return Err(DecodeError::Invalid("number of an operation"));
             }

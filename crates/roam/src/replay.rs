@@ -11,6 +11,7 @@ use crate::settings::Writes;
 use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
+use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation};
 use std::sync::{Arc, Weak};
@@ -289,7 +290,11 @@ impl Client {
 fn first_batch(replica: &Replica, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter().take(OPERATION_COUNT_MAX) {
-        len += operation.cost();
+        let contents = match operation {
+            Operation::Store { change, .. } => change.ranges.len(),
+            _ => 0,
+        };
+        len = contents.saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
         if seq > through || (!batch.is_empty() && len > len_max) {
             break;
         }

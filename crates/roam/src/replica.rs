@@ -25,6 +25,9 @@ use vfs::perm::{self, Subject, XattrEffect};
 /// Version of what is kept.
 const VERSION: u16 = 1;
 
+/// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// A file, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
@@ -369,7 +372,7 @@ impl Replica {
             Record::Listed { dir, entries } => self.listed(*dir, entries),
             Record::Gone(file) => self.gone(file),
             Record::Cached { file, data, have } => {
-                self.next_data = self.next_data.max(data);
+                self.uses(data)?;
                 let node = self.nodes.get_mut(&file)?;
                 if node.data != data {
                     (node.data, node.have) = (data, Ranges::default());
@@ -382,7 +385,7 @@ impl Replica {
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
             }
             Record::Dirty { file, data } => {
-                self.next_data = self.next_data.max(data);
+                self.uses(data)?;
                 let node = self.nodes.get_mut(&file)?;
                 if node.data != data {
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
@@ -399,12 +402,21 @@ impl Replica {
             Record::Did { operation, when } => self.did(operation, when)?,
             Record::Pinned(through) => self.log.pin(through),
             Record::Answered(applied) => self.answered(applied),
-            Record::Ids(first, count) => self.ids = (first.raw(), count),
+            Record::Ids(first, count) => {
+                first.raw().checked_add(count)?;
+                self.ids = (first.raw(), count);
+            }
             Record::Settled(number) => {
                 self.troubles.remove(&number)?;
             }
         }
         Some(())
+    }
+
+    /// A file of the cache has this number.
+    fn uses(&mut self, data: u64) -> Option<()> {
+        self.next_data = self.next_data.max(data);
+        (data <= NUMBER_MAX).then_some(())
     }
 
     fn know(&mut self, facts: Facts) {
@@ -478,7 +490,7 @@ impl Replica {
             Operation::Link { file, at } => {
                 self.nodes.get_mut(&at.0)?.modified(when);
                 let node = self.nodes.get_mut(file)?;
-                node.facts.nlink += 1;
+                node.facts.nlink = node.facts.nlink.saturating_add(1);
                 node.facts.ctime = when;
             }
             Operation::Remove { at, file, .. } => {
@@ -538,7 +550,7 @@ impl Replica {
         let dir = self.nodes.get_mut(&at.0)?;
         dir.modified(when);
         let is_dir = made.kind == Kind::Directory;
-        dir.facts.nlink += u32::from(is_dir);
+        dir.facts.nlink = dir.facts.nlink.saturating_add(u32::from(is_dir));
         let mut xattrs = Vec::new();
         if let Some(acl) = dir.xattr(acl::XATTR_DEFAULT)
             && made.kind != Kind::Symlink
@@ -598,7 +610,8 @@ impl Replica {
         if node.facts.kind == Kind::Directory {
             let dir = self.nodes.get_mut(&from)?;
             dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
-            self.nodes.get_mut(&to)?.facts.nlink += 1;
+            let dir = self.nodes.get_mut(&to)?;
+            dir.facts.nlink = dir.facts.nlink.saturating_add(1);
         }
         Some(())
     }
@@ -785,14 +798,17 @@ impl Wire for Replica {
             found => return Err(DecodeError::Version { what: "the cache", found, known: VERSION }),
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
-        let mut nodes = BTreeMap::new();
+        let (mut nodes, mut last) = (BTreeMap::new(), None);
         for _ in 0..u64::decode(r)? {
             let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty } = Wire::decode(r)?;
             let have = kept.clone();
             let id = facts.id;
+            if last.replace(id) >= Some(id) {
+                return Err(DecodeError::Invalid("order of files"));
+            }
             nodes.insert(id, Node { facts, is_stale, names, names_of, parent, data, have, kept, is_dirty });
         }
-        Ok(Replica {
+        let replica = Replica {
             membership,
             stamp,
             nodes,
@@ -804,6 +820,11 @@ impl Wire for Replica {
             hoard: Wire::decode(r)?,
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
-        })
+        };
+        let (first, count) = replica.ids;
+        if first.checked_add(count).is_none() || replica.next_data.max(replica.next_trouble) > NUMBER_MAX {
+            return Err(DecodeError::Invalid("numbers of a cache"));
+        }
+        Ok(replica)
     }
 }

@@ -20,9 +20,9 @@ use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
 use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
-use host::checkpoint_pair::HEAD_LEN;
+use host::checkpoint_pair::Owner;
 use std::collections::BTreeMap;
-use striped_log::fragment::{FragmentHeader, crc32c};
+use striped_log::fragment::FragmentHeader;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
@@ -30,10 +30,6 @@ use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 /// raised with [`striped_log::fragment::FORMAT_VERSION`]. Versions 1, with slots in place of pages, and 2, with another code for two
 /// parity fragments, were never released.
 pub const VERSION: u16 = 3;
-
-const MAGIC: &[u8; 8] = b"STARSTOR";
-/// Bytes of a head before its padding.
-const HEAD_FIELDS_LEN: usize = 64;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,67 +54,27 @@ impl Identity {
     }
 }
 
-/// Names a checkpoint and vouches for its body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
-    /// Whose checkpoint it is.
-    pub identity: Identity,
-    /// Grows by one with each checkpoint of a store.
-    pub sequence: u64,
-    /// Random; carried by all fragments that are written under this checkpoint, and known to nobody else: else whoever can
-    /// write a file could write what recovery takes for a fragment.
-    pub generation: u64,
-    /// Bytes of the body.
-    pub body_len: u64,
-    /// Its checksum.
-    pub body_crc: u32,
-}
+/// Names a checkpoint and vouches for its body. The generation is carried by all fragments that are written under the checkpoint, and known
+/// to nobody else: else whoever can write a file could write what recovery takes for a fragment.
+pub type Head = host::checkpoint_pair::Head<Identity>;
 
-impl Head {
-    /// The head of `body`.
-    pub fn of(identity: Identity, sequence: u64, generation: u64, body: &[u8]) -> Head {
-        Head { identity, sequence, generation, body_len: body.len() as u64, body_crc: crc32c(body) }
+impl Owner for Identity {
+    const MAGIC: &'static [u8; 8] = b"STARSTOR";
+    const VERSION: u16 = VERSION;
+    const WHAT: &'static str = "store";
+    const HAS_GENERATION: bool = true;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.store.raw());
+        out.extend_from_slice(&self.fs.0);
+        out.put_u64(self.capacity_bytes);
     }
 
-    /// The head's bytes.
-    pub fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(HEAD_LEN);
-        out.extend_from_slice(MAGIC);
-        out.put_u16(VERSION);
-        out.put_u16(self.identity.store.raw());
-        out.extend_from_slice(&self.identity.fs.0);
-        out.put_u64(self.identity.capacity_bytes);
-        out.put_u64(self.sequence);
-        out.put_u64(self.generation);
-        out.put_u64(self.body_len);
-        out.put_u32(self.body_crc);
-        out.resize(HEAD_LEN - 4, 0);
-        out.put_u32(crc32c(&out));
-        out.into()
-    }
-
-    /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Head, DecodeError> {
-        let r = &mut Reader::new(bytes);
-        let sum = crc32c(r.clone().take(HEAD_LEN - 4, "checkpoint head")?);
-        if r.take(MAGIC.len(), "checkpoint magic")? != MAGIC {
-            return Err(DecodeError::Invalid("checkpoint magic"));
-        }
-        let version = r.u16("checkpoint version")?;
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let store = StoreId::new(r.u16("store")?);
         let mut fs = FsUuid([0; 16]);
         fs.0.copy_from_slice(r.take(16, "file system")?);
-        let capacity_bytes = r.u64("capacity")?;
-        let (sequence, generation) = (r.u64("sequence")?, r.u64("generation")?);
-        let (body_len, body_crc) = (r.u64("body length")?, r.u32("body checksum")?);
-        r.take(HEAD_LEN - 4 - HEAD_FIELDS_LEN, "padding")?;
-        if r.u32("head checksum")? != sum {
-            return Err(DecodeError::Checksum("checkpoint head"));
-        }
-        if version != VERSION {
-            return Err(DecodeError::Version { what: "store", found: version, known: VERSION });
-        }
-        Ok(Head { identity: Identity { fs, store, capacity_bytes }, sequence, generation, body_len, body_crc })
+        Ok(Identity { fs, store, capacity_bytes: r.u64("capacity")? })
     }
 }
 
@@ -221,6 +177,7 @@ impl Body {
 mod tests {
     use super::*;
     use crate::testing::{FS, STORE, body};
+    use host::checkpoint_pair::{HEAD_LEN, crc32c};
     use proptest::prelude::*;
 
     fn identity() -> Identity {

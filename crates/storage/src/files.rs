@@ -11,7 +11,7 @@ use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair};
 use host::{Disk, File};
 use std::io;
 use std::sync::Arc;
-use striped_log::fragment::{FragmentHeader, HEADER_LEN, crc32c};
+use striped_log::fragment::{FragmentHeader, HEADER_LEN};
 use thiserror::Error;
 use types::codec::DecodeError;
 
@@ -117,7 +117,7 @@ impl Files {
         let mut newest: Option<(usize, Head)> = None;
         for (which, bytes) in self.checkpoints.heads().await? {
             match (Head::decode(&bytes), newest) {
-                (Ok(head), Some((_, other))) if other.identity != head.identity => return Err(OpenError::Foreign),
+                (Ok(head), Some((_, other))) if other.owner != head.owner => return Err(OpenError::Foreign),
                 (Ok(head), Some((_, other))) if other.sequence >= head.sequence => {}
                 (Ok(head), _) => newest = Some((which, head)),
                 (Err(error @ DecodeError::Version { .. }), _) => return Err(error.into()),
@@ -139,10 +139,10 @@ impl Files {
         let (which, head) = self.newest_head().await?;
         let body = self.checkpoints.body(which, head.body_len).await?;
         let bytes = body.ok_or_else(|| OpenError::damaged("the newest checkpoint is cut short"))?;
-        if crc32c(&bytes) != head.body_crc {
+        if !head.vouches_for(&bytes) {
             return Err(OpenError::damaged("the newest checkpoint does not match its checksum"));
         }
-        Ok(Newest { head, body: Body::decode(&bytes, head.identity.fs)?, which })
+        Ok(Newest { head, body: Body::decode(&bytes, head.owner.fs)?, which })
     }
 
     /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was before its heads were written.
@@ -154,7 +154,7 @@ impl Files {
     /// caller's sync. `len` is the length of the `fragments` file.
     pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<Vec<(Extent, Found)>, OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
-            generation == head.generation && header.fs == head.identity.fs && head.identity.is_member(header)
+            generation == head.generation && header.fs == head.owner.fs && head.owner.is_member(header)
         };
         let mut all = Vec::new();
         let mut rest = part;

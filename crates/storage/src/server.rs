@@ -91,7 +91,7 @@ impl Server {
             deleted_count: 0,
         };
         let tasks = disk.tasks(&host);
-        let shared = Shared::new(head.identity, files, tasks.clone(), state);
+        let shared = Shared::new(head.owner, files, tasks.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
         tasks.spawn(Box::pin(committer.run()));
         Ok(Arc::new(Server { shared, disk }))

@@ -1,0 +1,90 @@
+//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
+
+use home::invitation::Invitation;
+use home::state::{Intent, Record, State};
+use home::volume::{OTHERS, Print, Volume};
+use roam_wire::codec::Wire;
+use roam_wire::message::{Conflict, Outcome, User};
+use types::{Kind, Time};
+
+#[path = "../../../fuzz/src/home.rs"]
+mod checks;
+#[path = "../../../fuzz/src/parts.rs"]
+mod parts;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
+
+#[test]
+fn what_is_in_the_corpus_and_changed_is_decoded_or_refused() {
+    let (kept, changed) = replay::run("home", checks::kept);
+    assert!(kept >= 9 && changed > 0, "the corpus is good: {kept}, {changed}");
+}
+
+const TIME: Time = Time { sec: 1_700_000_000, nsec: 5 };
+const KEY: [u8; 32] = [3; 32];
+
+fn user() -> User {
+    User { uid: 1000, gid: 100, groups: vec![27] }
+}
+
+/// Records of a life.
+fn records() -> Vec<Record> {
+    let name = || "work".to_string();
+    let print = |kind| Print { kind, mode: 0o750, uid: 1000, gid: 100, nlink: 1, size: 5, mtime: TIME, ctime: TIME };
+    let mut volume = Volume::new(0, 77);
+    let root = volume.seen(b"root", print(Kind::Directory), None, OTHERS).expect("new");
+    volume.learn(root.clone()).expect("sense");
+    let place = (volume.root(), b"file".to_vec());
+    let seen = volume.seen(b"file", print(Kind::File), Some(&place), OTHERS).expect("new");
+    volume.learn(seen.clone()).expect("sense");
+    let stored = volume.stored(seen.id, b"stored", print(Kind::File), 1).expect("known");
+    volume.learn(stored.clone()).expect("sense");
+    let left = volume.left(&place).expect("it was there");
+    let learned = |learned| Record::Learned { volume: name(), learned };
+    let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id };
+    let outcome = Outcome::Conflict(Conflict::Changed);
+    vec![
+        Record::Volume { name: name(), epoch: 77 },
+        Record::Enrolled { key: KEY, volume: name(), user: user() },
+        Record::Began { key: KEY, volume: name(), incarnation: 9 },
+        learned(root),
+        learned(seen),
+        Record::Reserved { key: KEY, volume: name(), next: 1 << 24 },
+        Record::Answered { key: KEY, volume: name(), seq: 2, outcome: Outcome::Done },
+        Record::Answered { key: KEY, volume: name(), seq: 3, outcome },
+        Record::Acknowledged { key: KEY, volume: name(), through: 2 },
+        Record::Intended { key: KEY, volume: name(), intent },
+        learned(stored),
+        learned(left),
+    ]
+}
+
+#[test]
+fn the_corpus_has_what_this_program_writes() {
+    let part = |bytes: Vec<u8>| [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat();
+    let life = |records: &[Record]| {
+        let parts = records.iter().map(|record| part(record.to_bytes()));
+        [vec![3], part(State::default().to_bytes())].into_iter().chain(parts).collect::<Vec<_>>().concat()
+    };
+    let mut state = State::default();
+    records().into_iter().for_each(|record| state.apply(record).expect("sense"));
+    let invitation = Invitation { volume: "work".into(), user: user(), until: TIME };
+    let record = |at: usize| [vec![1], records()[at].to_bytes()].concat();
+    let state = [vec![0], state.to_bytes()].concat();
+    replay::compare(
+        "home",
+        &[
+            ("empty", [vec![0], State::default().to_bytes()].concat()),
+            ("truncated", state[..60].to_vec()),
+            ("state", state),
+            ("enrolled", record(1)),
+            ("learned", record(4)),
+            ("reserved", record(5)),
+            ("answered", record(7)),
+            ("intended", record(9)),
+            ("invitation", [vec![2], invitation.to_bytes()].concat()),
+            ("began", life(&records()[..3])),
+            ("life", life(&records())),
+        ],
+    );
+}

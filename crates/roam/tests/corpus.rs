@@ -1,0 +1,137 @@
+//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
+
+use roam::replica::{Membership, Record, Replica};
+use roam_wire::codec::Wire;
+use roam_wire::journal::Stamp;
+use roam_wire::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
+use roam_wire::operation::{Attributes, Change, Made, Operation};
+use roam_wire::ranges::Ranges;
+use types::{FileId, FsError, Kind, Time};
+
+#[path = "../../../fuzz/src/roam.rs"]
+mod checks;
+#[path = "../../../fuzz/src/parts.rs"]
+mod parts;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
+
+#[test]
+fn what_is_in_the_corpus_and_changed_is_decoded_or_refused() {
+    let (kept, changed) = replay::run("cache", checks::cache);
+    assert!(kept >= 8 && changed > 0, "the corpus is good: {kept}, {changed}");
+}
+
+const TIME: Time = Time { sec: 1_700_000_000, nsec: 5 };
+const ROOT: FileId = FileId::ROOT;
+
+fn facts(id: u64, kind: Kind) -> Facts {
+    Facts {
+        id: FileId::new(id),
+        version: 7,
+        contents: 6,
+        kind,
+        mode: 0o755,
+        nlink: 2,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 5000,
+        blocks: 10,
+        atime: TIME,
+        mtime: TIME,
+        ctime: TIME,
+        crtime: TIME,
+        target: Vec::new(),
+        xattrs: vec![(b"user.note".to_vec(), b"short".to_vec())],
+    }
+}
+
+/// What was done, one after the other.
+fn operations() -> Vec<Operation> {
+    let id = FileId::new;
+    let at = |name: &[u8]| (ROOT, name.to_vec());
+    let made = |kind| Made { kind, mode: 0o644, uid: 1000, gid: 100, rdev: 0, target: Vec::new(), when: TIME };
+    let store = |file, size| {
+        let ranges = Ranges::of(0..size);
+        Operation::Store { file, change: Change { cut: 0, size, ranges, mtime: TIME } }
+    };
+    vec![
+        Operation::Make { at: at(b"new"), file: id(100), made: made(Kind::File) },
+        store(id(100), 70),
+        Operation::Make { at: at(b"folder"), file: id(101), made: made(Kind::Directory) },
+        Operation::Rename { file: id(100), from: at(b"new"), to: (id(101), b"in".to_vec()), replaced: None },
+        store(id(2), 60),
+        Operation::Link { file: id(2), at: at(b"link") },
+        Operation::Set { file: id(2), attributes: Attributes { mode: Some(0o600), ..Attributes::default() } },
+        Operation::SetXattr { file: id(2), name: b"user.note".to_vec(), value: Some(b"new".to_vec()) },
+        Operation::Exchange { file: id(2), from: at(b"file"), other: id(3), to: at(b"sub") },
+        Operation::Remove { at: at(b"link"), file: id(2), last: false },
+    ]
+}
+
+/// Records of a life: joined, something cached, something done, and answers of the home.
+fn records() -> Vec<Record> {
+    let id = FileId::new;
+    let named = |name: &[u8], facts| NamedFacts { name: name.to_vec(), facts };
+    let entries = vec![named(b"file", facts(2, Kind::File)), named(b"sub", facts(3, Kind::Directory))];
+    let user = User { uid: 1000, gid: 100, groups: vec![27] };
+    let mut records = vec![
+        Record::Joined(Membership { root: ROOT, user, incarnation: 9 }),
+        Record::Stamped(Some(Stamp { epoch: 77, seq: 7 })),
+        Record::Known(Box::new(facts(1, Kind::Directory))),
+        Record::Ids(id(100), 50),
+        Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
+        Record::Cached { file: id(2), data: 1, have: Ranges::of(0..5000) },
+        Record::Broken(vec![id(3)]),
+        Record::Dirty { file: id(2), data: 1 },
+    ];
+    records.extend(operations().into_iter().map(|operation| Record::Did { operation, when: TIME }));
+    let answered = |seq, outcome| Record::Answered(Applied { seq, outcome, facts: vec![facts(2, Kind::File)] });
+    records.extend([
+        Record::Pinned(5),
+        answered(1, Outcome::Conflict(Conflict::Taken)),
+        answered(5, Outcome::Conflict(Conflict::Changed)),
+        answered(3, Outcome::Refused(FsError::AccessDenied)),
+        answered(6, Outcome::Done),
+        Record::Settled(1),
+        Record::Clean(id(2)),
+        Record::Dropped(id(2)),
+        Record::Gone(id(3)),
+        Record::AllBroken,
+    ]);
+    records
+}
+
+#[test]
+fn the_corpus_has_what_this_program_writes() {
+    let part = |bytes: Vec<u8>| [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat();
+    let life = |count: usize| {
+        let parts = records().into_iter().take(count).map(|record| part(record.to_bytes()));
+        [vec![2], part(Replica::default().to_bytes())].into_iter().chain(parts).collect::<Vec<_>>().concat()
+    };
+    let after = |count: usize| {
+        let mut replica = Replica::default();
+        for (at, record) in records().into_iter().take(count).enumerate() {
+            assert!(replica.apply(record.clone()).is_some(), "{at}: {record:?}");
+        }
+        [vec![0], replica.to_bytes()].concat()
+    };
+    let record = |at: usize| [vec![1], records()[at].to_bytes()].concat();
+    let all = records().len();
+    replay::compare(
+        "cache",
+        &[
+            ("empty", after(0)),
+            ("cached", after(8)),
+            ("done", after(18)),
+            ("truncated", after(18)[..200].to_vec()),
+            ("answered", after(all)),
+            ("joined", record(0)),
+            ("listed", record(4)),
+            ("did", record(8)),
+            ("answer", record(19)),
+            ("doing", life(18)),
+            ("life", life(all)),
+        ],
+    );
+}
