@@ -66,7 +66,8 @@ pub(crate) struct Inner {
     writers: Mutex<HashMap<FileId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-fn data_name(number: u64) -> String {
+/// The name of a file of the cache.
+pub fn data_name(number: u64) -> String {
     format!("d{number:x}")
 }
 
@@ -128,7 +129,7 @@ impl Client {
         let (dirty, used) = {
             let live = inner.live.lock();
             let dirty: Vec<_> = live.replica.nodes().filter(|(_, n)| n.is_dirty).map(|(id, n)| (id, n.data)).collect();
-            let used: BTreeSet<String> = live.replica.nodes().map(|(_, node)| data_name(node.data)).collect();
+            let used: BTreeSet<String> = live.replica.needed().map(data_name).collect();
             (dirty, used)
         };
         for (id, data) in dirty {
@@ -206,6 +207,7 @@ impl Client {
                 self.0.lost(&channel);
             }
         }
+        self.0.judge();
         self.0.wake();
     }
 
@@ -256,6 +258,15 @@ impl Client {
             channel.close();
         }
         Ok(self.0.log.close().await?)
+    }
+
+    /// Removes files of the cache that nobody needs any more.
+    pub(crate) fn remove_unused(&self) {
+        let unused = self.0.live.lock().replica.take_unused();
+        for number in unused {
+            self.0.live.lock().files.remove(&number);
+            self.0.remove_data(number);
+        }
     }
 
     /// Makes bytes that were fetched durable, so that they are there after a crash, too.

@@ -44,8 +44,10 @@ pub struct Trouble {
     pub when: Time,
     /// Where this client's version is.
     pub mine: Option<Place>,
+    /// Number of the file of the cache with what both versions were made of; 0: there is none.
+    pub base: u64,
 }
-wire_struct!(Trouble { deed, place, file, outcome, when, mine });
+wire_struct!(Trouble { deed, place, file, outcome, when, mine, base });
 
 /// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N from 2 on.
 pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
@@ -94,7 +96,11 @@ impl Replica {
                 (node.is_stale, node.names_of) = (true, None);
             }
         }
-        self.note(Trouble { deed, place, file, outcome, when, mine });
+        let base = match (deed, self.node_mut(file)) {
+            (Deed::Store, Ok(node)) => std::mem::take(&mut node.base),
+            _ => 0,
+        };
+        self.note(Trouble { deed, place, file, outcome, when, mine, base });
     }
 
     /// A file that was thought to have lost its last name has it still.
@@ -163,7 +169,7 @@ impl Replica {
         let facts = &node.facts;
         let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);
         let made = Made { kind: Kind::File, mode, uid, gid, rdev: 0, target: Vec::new(), when };
-        let mut copy = Node { is_stale: false, is_dirty: false, ..node.clone() };
+        let mut copy = Node { is_stale: false, is_dirty: false, base: 0, ..node.clone() };
         (copy.facts.id, copy.facts.version, copy.facts.contents, copy.facts.nlink) = (mine, 0, 0, 1);
         let change = Change { cut: 0, size: facts.size, ranges: Ranges::of(0..facts.size), mtime: facts.mtime };
         self.put(mine, copy);

@@ -20,6 +20,8 @@ use vfs::perm;
 /// Most bytes that one copy copies, and that are zeroed at a time.
 const PIECE_LEN: u64 = 1 << 20;
 
+/// Of longer files it is not kept what they were before they were changed.
+const BASE_LEN_MAX: u64 = 16 << 20;
 /// Longest wait for a home that is near to have heard of something.
 const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -110,6 +112,33 @@ impl Client {
         Ok(())
     }
 
+    /// Keeps a file's bytes as the home has them, before they are changed for the first time: gives the number of the file of the cache
+    /// where they are, 0 if they are not kept.
+    async fn keep_base(&self, id: FileId, anew: bool) -> Result<u64, FsError> {
+        let (data, size) = {
+            let live = self.0.live.lock();
+            let node = live.replica.node(id)?;
+            let at_home = !live.replica.is_own(id) && node.base == 0 && node.facts.version > 0 && node.is_whole();
+            if !at_home || node.data == 0 || node.facts.size > BASE_LEN_MAX {
+                return Ok(0);
+            }
+            (node.data, node.facts.size)
+        };
+        if anew {
+            return Ok(data);
+        }
+        let from = self.0.open_data(data).await?;
+        let (number, to) = self.0.new_data_file().await?;
+        let mut at = 0;
+        while at < size {
+            let len = (size - at).min(PIECE_LEN);
+            let bytes = from.read_at(at, len as usize).await.map_err(|error| disk_error(&error))?;
+            self.0.put_bytes(&to, at, bytes).await?;
+            at += len;
+        }
+        Ok(number)
+    }
+
     /// Makes a file ready to be changed. The caller is its only writer.
     async fn prepare(&self, id: FileId, truncates: bool) -> Result<(), FsError> {
         if self.0.live.lock().writing.contains_key(&id) {
@@ -125,6 +154,7 @@ impl Client {
             true => self.0.new_data_file().await?,
             false => self.0.data_file(id).await?,
         };
+        let base = self.keep_base(id, anew).await?;
         if !dirty {
             // After a crash, all that is in it is taken for what was wanted there.
             self.0.sync_bytes(&file).await?;
@@ -132,7 +162,7 @@ impl Client {
         let (size, before) = {
             let mut live = self.0.live.lock();
             let before = live.replica.node(id)?.data;
-            live.record(Record::Dirty { file: id, data: number });
+            live.record(Record::Dirty { file: id, data: number, base });
             let node = live.replica.node_mut(id)?;
             if anew {
                 (node.facts.size, node.facts.blocks) = (0, 0);
@@ -144,7 +174,9 @@ impl Client {
         }
         if anew {
             self.0.live.lock().files.remove(&before);
-            self.0.remove_data(before);
+            if before != base {
+                self.0.remove_data(before);
+            }
         }
         // Zeroes at the end need not have been written.
         if !truncates {

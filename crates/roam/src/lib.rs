@@ -22,7 +22,7 @@ pub mod replica;
 pub mod schedule;
 pub mod settings;
 
-pub use client::{CacheError, Client};
+pub use client::{CacheError, Client, data_name};
 pub use filesystem::VALID;
 pub use live::{Forget, LinkState};
 pub use settings::{Consistency, Settings, Unit, Writes};

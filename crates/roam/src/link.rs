@@ -226,7 +226,7 @@ async fn poll(inner: Weak<Inner>) {
 
 impl Inner {
     /// Judges what the link is like.
-    fn judge(&self) {
+    pub(crate) fn judge(&self) {
         let pinned = self.settings.lock().pinned;
         let mut live = self.live.lock();
         let Some(channel) = &live.channel else { return };
@@ -312,6 +312,7 @@ async fn settle(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         client.settle_bytes().await;
+        client.remove_unused();
         client.0.judge();
         drop(client);
         clock.sleep(SETTLE_PERIOD).await;

@@ -49,13 +49,26 @@ pub struct Node {
     pub kept: Ranges,
     /// Its bytes may have been changed since they were last logged.
     pub is_dirty: bool,
+    /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
+    pub base: u64,
 }
 
 impl Node {
     fn new(facts: Facts) -> Node {
         let (have, kept) = (Ranges::default(), Ranges::default());
         let parent = facts.id;
-        Node { facts, is_stale: false, names: None, names_of: None, parent, data: 0, have, kept, is_dirty: false }
+        Node {
+            facts,
+            is_stale: false,
+            names: None,
+            names_of: None,
+            parent,
+            data: 0,
+            have,
+            kept,
+            is_dirty: false,
+            base: 0,
+        }
     }
 
     /// What permission rules need to know.
@@ -101,8 +114,9 @@ struct Kept {
     data: u64,
     kept: Ranges,
     is_dirty: bool,
+    base: u64,
 }
-wire_struct!(Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty });
+wire_struct!(Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base });
 
 /// Where a client belongs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -155,6 +169,8 @@ pub enum Record {
         file: FileId,
         /// Their place.
         data: u64,
+        /// Where they are kept as they were; 0: nowhere.
+        base: u64,
     },
     /// Something was done here.
     Did {
@@ -191,7 +207,7 @@ wire_enum!(Record {
     7 => Gone(file),
     8 => Cached { file, data, have },
     9 => Dropped(file),
-    10 => Dirty { file, data },
+    10 => Dirty { file, data, base },
     11 => Did { operation, when },
     12 => Pinned(through),
     13 => Answered(applied),
@@ -227,6 +243,8 @@ pub struct Replica {
     ids: (u64, u64),
     next_data: u64,
     hoard: BTreeMap<Vec<u8>, u8>,
+    /// Files of the cache that nobody needs any more; not lasting.
+    unused: Vec<u64>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
 }
@@ -311,6 +329,17 @@ impl Replica {
         self.next_data
     }
 
+    /// Files of the cache that nobody has needed since this was asked last.
+    pub fn take_unused(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.unused).into_iter().filter(|number| *number > 0).collect()
+    }
+
+    /// All files of the cache that are needed.
+    pub fn needed(&self) -> impl Iterator<Item = u64> {
+        let nodes = self.nodes.values().flat_map(|node| [node.data, node.base]);
+        nodes.chain(self.troubles.values().map(|trouble| trouble.base)).filter(|number| *number > 0)
+    }
+
     /// True if what is known of a file is this client's own, before the home has heard of it.
     pub fn is_own(&self, id: FileId) -> bool {
         self.log.is_about(id) || self.nodes.get(&id).is_some_and(|node| node.is_dirty)
@@ -384,13 +413,17 @@ impl Replica {
                 let node = self.nodes.get_mut(&file)?;
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
             }
-            Record::Dirty { file, data } => {
+            Record::Dirty { file, data, base } => {
                 self.uses(data)?;
+                self.uses(base)?;
                 let node = self.nodes.get_mut(&file)?;
                 if node.data != data {
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
                 node.is_dirty = true;
+                // What the home has is what was there before the first change since it heard of one.
+                let unused = if node.base == 0 { std::mem::replace(&mut node.base, base) } else { base };
+                self.unused.push(unused);
             }
             Record::Hoarded { path, priority: Some(priority) } => {
                 self.hoard.insert(path, priority);
@@ -407,7 +440,8 @@ impl Replica {
                 self.ids = (first.raw(), count);
             }
             Record::Settled(number) => {
-                self.troubles.remove(&number)?;
+                let trouble = self.troubles.remove(&number)?;
+                self.unused.push(trouble.base);
             }
         }
         Some(())
@@ -428,6 +462,7 @@ impl Replica {
         let node = self.nodes.entry(id).or_insert_with(|| Node::new(facts.clone()));
         if node.facts.contents != facts.contents {
             // Other bytes; what there is of the old ones is of no use.
+            self.unused.push(node.data);
             (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
         }
         node.is_stale = false;
@@ -638,12 +673,19 @@ impl Replica {
     fn answered(&mut self, applied: Applied) {
         self.answered = self.answered.max(applied.seq);
         let Some(operation) = self.log.remove(applied.seq) else { return };
+        let file = operation.file();
         match applied.outcome {
             Outcome::Done => self.reached_home(&operation),
             failed => self.fail(operation, failed),
         }
         for facts in applied.facts {
             self.heard(facts);
+        }
+        if !self.is_own(file)
+            && let Some(node) = self.nodes.get_mut(&file)
+        {
+            // The home has what is here.
+            self.unused.push(std::mem::take(&mut node.base));
         }
         self.forget_done();
     }
@@ -779,8 +821,8 @@ impl Wire for Replica {
         self.stamp.encode(out);
         (self.nodes.len() as u64).encode(out);
         for node in self.nodes.values() {
-            let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, .. } = node.clone();
-            Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty }.encode(out);
+            let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
+            Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
         }
         self.log.encode(out);
         self.done.encode(out);
@@ -800,13 +842,13 @@ impl Wire for Replica {
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
         let (mut nodes, mut last) = (BTreeMap::new(), None);
         for _ in 0..u64::decode(r)? {
-            let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty } = Wire::decode(r)?;
+            let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
             let have = kept.clone();
             let id = facts.id;
             if last.replace(id) >= Some(id) {
                 return Err(DecodeError::Invalid("order of files"));
             }
-            nodes.insert(id, Node { facts, is_stale, names, names_of, parent, data, have, kept, is_dirty });
+            nodes.insert(id, Node { facts, is_stale, names, names_of, parent, data, have, kept, is_dirty, base });
         }
         let replica = Replica {
             membership,
@@ -818,6 +860,7 @@ impl Wire for Replica {
             ids: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
             hoard: Wire::decode(r)?,
+            unused: Vec::new(),
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
         };
