@@ -393,10 +393,13 @@ pub struct Connect {
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling conflicts list ./work
-  starling conflicts resolve ./work 3           says that the third has been seen to
+  starling conflicts show ./work 3                      how both versions differ from what they were made of
+  starling conflicts resolve ./work 3 theirs            keeps the home's version; or mine, or both
+  starling conflicts resolve ./work 3 --merge 'diff3 -m'
+  starling conflicts undo ./work 3                      both are there again
 
-What was changed here while somebody else changed it at home is beside the home's version, as NAME (conflict).EXTENSION: compare, keep what is wanted,
-remove the rest, and resolve it.")]
+What was changed here while somebody else changed it at home is beside the home's version, as NAME (conflict).EXTENSION. A merge program is
+called with three files, mine, base and theirs, and writes what is wanted to its standard output.")]
 pub struct Conflicts {
     /// What to do.
     #[command(subcommand)]
@@ -408,8 +411,28 @@ pub struct Conflicts {
 pub enum ConflictsCommand {
     /// Show all that nobody has seen to yet.
     List(Status),
-    /// Say that one has been seen to.
+    /// Show where the versions are, and how they differ.
+    Show {
+        /// The mount point, or anything below it.
+        mountpoint: PathBuf,
+        /// Its number.
+        number: u64,
+    },
+    /// Settle one.
     Resolve {
+        /// The mount point, or anything below it.
+        mountpoint: PathBuf,
+        /// Its number.
+        number: u64,
+        /// Which version is kept: mine (this mount's), theirs (the home's), both (as they are).
+        #[arg(value_parser = ["mine", "theirs", "both"], required_unless_present = "merge")]
+        keep: Option<String>,
+        /// A program that makes one of both, with its first arguments.
+        #[arg(long, value_name = "PROGRAM", conflicts_with = "keep")]
+        merge: Option<String>,
+    },
+    /// Bring back what resolving has taken away.
+    Undo {
         /// The mount point, or anything below it.
         mountpoint: PathBuf,
         /// Its number.

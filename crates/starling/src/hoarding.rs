@@ -37,13 +37,19 @@ pub async fn serve_walk(client: Client, progress: mpsc::Sender<Value>) -> Result
     }))
 }
 
-/// A path from the root of the mount that it is below.
-fn inside(path: &Path) -> anyhow::Result<String> {
+/// The root of the mount that a path is below, and the path.
+pub fn mount_of(path: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let path = path.canonicalize().map_err(|e| usage(format!("{}: {e}", path.display())))?;
     let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
     let on = device(&path);
-    let root = path.ancestors().take_while(|above| device(above) == on).last().unwrap_or(&path);
-    let inside = path.strip_prefix(root).unwrap_or(Path::new(""));
+    let root = path.ancestors().take_while(|above| device(above) == on).last().unwrap_or(&path).to_owned();
+    Ok((root, path))
+}
+
+/// A path from the root of the mount that it is below.
+fn inside(path: &Path) -> anyhow::Result<String> {
+    let (root, path) = mount_of(path)?;
+    let inside = path.strip_prefix(&root).unwrap_or(Path::new(""));
     inside.to_str().map(str::to_string).ok_or_else(|| usage(format!("{}: a path in UTF-8 is wanted", path.display())))
 }
 

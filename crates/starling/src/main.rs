@@ -5,7 +5,7 @@
 //! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
-//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `private`: folders of either.
+//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
 //! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
@@ -14,6 +14,7 @@
 mod args;
 mod ask;
 mod background;
+mod conflicts;
 mod control;
 mod folder;
 mod fsck;
@@ -111,10 +112,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pending(a) => runtime()?.block_on(roaming::pending(&a.mountpoint, a.json)),
         Command::Connect(a) => runtime()?.block_on(roaming::connect(&a.mountpoint, a.state)),
         Command::Conflicts(a) => match a.command {
-            ConflictsCommand::List(a) => runtime()?.block_on(roaming::conflicts(&a.mountpoint, a.json)),
-            ConflictsCommand::Resolve { mountpoint, number } => {
-                runtime()?.block_on(roaming::settle(&mountpoint, number))
+            ConflictsCommand::List(a) => runtime()?.block_on(conflicts::list(&a.mountpoint, a.json)),
+            ConflictsCommand::Show { mountpoint, number } => runtime()?.block_on(conflicts::show(&mountpoint, number)),
+            ConflictsCommand::Resolve { mountpoint, number, keep, merge } => {
+                runtime()?.block_on(conflicts::resolve(&mountpoint, number, keep.as_deref(), merge.as_deref()))
             }
+            ConflictsCommand::Undo { mountpoint, number } => runtime()?.block_on(conflicts::undo(&mountpoint, number)),
         },
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),

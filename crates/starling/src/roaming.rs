@@ -246,7 +246,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     };
     forget_in_kernel(&client, mount.invalidator())?;
     let closed = mount.closed();
-    let control = Control { client: client.clone(), clock: host.clock.clone(), about };
+    let control = Control { client: client.clone(), clock: host.clock.clone(), about, cache: cache.clone() };
     let server = Server::start(&socket, Arc::new(control)).context("control socket")?;
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
@@ -297,6 +297,7 @@ struct Control {
     client: Client,
     clock: Arc<dyn Clock>,
     about: About,
+    cache: PathBuf,
 }
 
 impl control::Served for Control {
@@ -476,16 +477,17 @@ impl Control {
                     "here": what,
                     "why": why,
                     "mine": trouble.mine.as_ref().map(at),
+                    "base": (trouble.base > 0).then(|| self.cache.join(STATE).join(roam::data_name(trouble.base))),
                     "age_s": seconds_since(now, Some(trouble.when)),
                 })
             });
-            Value::Array(all.collect())
+            json!({ "conflicts": all.collect::<Vec<_>>(), "cache": self.cache })
         })
     }
 }
 
 /// A time in the largest unit that fits.
-fn age(seconds: &Value) -> String {
+pub fn age(seconds: &Value) -> String {
     match seconds.as_i64().unwrap_or(0) {
         s if s < 120 => format!("{s} s"),
         s if s < 7200 => format!("{} min", s / 60),
@@ -575,39 +577,6 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 pub async fn connect(path: &Path, state: String) -> anyhow::Result<ExitCode> {
     ask(path, Request::Connect { state: state.clone() }, |_| {}).await?;
     println!("{}: {state}", path.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// `starling conflicts list`.
-pub async fn conflicts(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let all = ask(path, Request::Conflicts, |_| {}).await?;
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let all = all.as_array().cloned().unwrap_or_default();
-    if all.is_empty() {
-        println!("no conflicts");
-    }
-    for one in all {
-        let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
-        let mine = one["mine"].as_str().map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
-        println!(
-            "{:>4}  {}: {} here {} ago, {}{mine}",
-            one["number"],
-            text("path"),
-            text("here"),
-            age(&one["age_s"]),
-            text("why")
-        );
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// `starling conflicts resolve`.
-pub async fn settle(path: &Path, number: u64) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Settle { number }, |_| {}).await?;
-    println!("conflict {number} is seen to");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -157,6 +157,47 @@ fn invitations_are_for_one_use_and_caches_for_one_home() {
 }
 
 #[test]
+fn conflicts_are_merged_and_that_can_be_undone() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "between\n".repeat(10));
+    fs::write(home.exported.join("poem"), lines("first", "last")).expect("write");
+    fs::write(home.exported.join("other"), "other").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    for name in ["poem", "other"] {
+        fs::write(laptop.mountpoint.join(name), lines("mine", "last")).expect("write");
+        fs::write(home.exported.join(name), lines("first", "theirs")).expect("write");
+    }
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let number = |path: &str| {
+        let all = conflicts.as_array().expect("a list");
+        all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
+    };
+    let conflict = |what: &[&str]| {
+        let mut command = starling();
+        run(command.arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
+    };
+    let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name));
+    let shown = conflict(&["show", &number("poem")]);
+    assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
+    conflict(&["resolve", &number("poem"), "--merge", "diff3 -m"]);
+    assert_eq!(read("poem").expect("read"), lines("mine", "theirs"));
+    assert!(read("poem (conflict)").is_err());
+    conflict(&["undo", &number("poem")]);
+    assert_eq!(read("poem").expect("read"), lines("first", "theirs"));
+    assert_eq!(read("poem (conflict)").expect("read"), lines("mine", "last"));
+    conflict(&["resolve", &number("other"), "mine"]);
+    assert_eq!(read("other").expect("read"), lines("mine", "last"));
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("other")).expect("read"), lines("mine", "last"));
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
 fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());

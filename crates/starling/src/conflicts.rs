@@ -1,0 +1,179 @@
+//! `starling conflicts`: settling what two have changed at the same time.
+//!
+//! Everything is done to the files of the mount, as a user would, so that it goes home like any other change. Before anything is taken away, both
+//! versions are copied to `resolved/NUMBER/` in the cache, where `undo` finds them.
+
+use crate::control::{Request, ask};
+use crate::hoarding::mount_of;
+use crate::private;
+use crate::roaming::age;
+use crate::usage;
+use anyhow::Context;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// What is kept of a conflict that was resolved.
+const MINE: &str = "mine";
+const THEIRS: &str = "theirs";
+/// Where both were, a line each: the home's, and this mount's.
+const PLACES: &str = "places";
+
+/// One conflict, with paths that lead to its versions.
+struct Conflict {
+    place: PathBuf,
+    mine: Option<PathBuf>,
+    base: Option<PathBuf>,
+    /// Where its versions are kept when it is resolved.
+    kept: PathBuf,
+    about: Value,
+}
+
+async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
+    let (root, _) = mount_of(mount)?;
+    let all = ask(mount, Request::Conflicts, |_| {}).await?;
+    let about = all["conflicts"].as_array().into_iter().flatten().find(|one| one["number"] == number).cloned();
+    let about = about.ok_or_else(|| usage(format!("there is no conflict {number}: see `starling conflicts list`")))?;
+    let path = |field: &str| about[field].as_str().map(|path| root.join(path));
+    let base = about["base"].as_str().map(PathBuf::from);
+    let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
+    let place = path("path").context("the conflict's path")?;
+    let mine = path("mine").filter(|mine| mine.exists());
+    Ok(Conflict { place, mine, base, kept: cache.join("resolved").join(number.to_string()), about })
+}
+
+/// `starling conflicts list`.
+pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let all = ask(path, Request::Conflicts, |_| {}).await?;
+    let all = &all["conflicts"];
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(all)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = all.as_array().cloned().unwrap_or_default();
+    if all.is_empty() {
+        println!("no conflicts");
+    }
+    all.iter().for_each(|one| println!("{}", line(one)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(one: &Value) -> String {
+    let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
+    let mine = one["mine"].as_str().map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
+    format!(
+        "{:>4}  {}: {} here {} ago, {}{mine}",
+        one["number"],
+        text("path"),
+        text("here"),
+        age(&one["age_s"]),
+        text("why")
+    )
+}
+
+/// `starling conflicts show`.
+pub async fn show(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
+    let conflict = find(mount, number).await?;
+    println!("{}", line(&conflict.about));
+    let shown = |path: &Option<PathBuf>| path.as_ref().map_or("(none)".into(), |path| path.display().to_string());
+    println!("theirs  {}", conflict.place.display());
+    println!("mine    {}", shown(&conflict.mine));
+    println!("base    {}", shown(&conflict.base));
+    let versions = [(&conflict.mine, "mine"), (&conflict.place.exists().then(|| conflict.place.clone()), "theirs")];
+    for (version, name) in versions {
+        if let (Some(version), Some(base)) = (version, &conflict.base) {
+            println!("\nwhat {name} has changed:");
+            let mut diff = Command::new("diff");
+            let said = diff.args(["-u", "--label", "base", "--label", name]).arg(base).arg(version).status();
+            said.context("run diff, which shows differences")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies a file, with its mode, durably.
+fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    Ok(std::fs::File::open(to)?.sync_all()?)
+}
+
+/// Puts contents in a file's place, whole.
+fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
+    let mut beside = place.as_os_str().to_owned();
+    beside.push(".starling-new");
+    keep(from, Path::new(&beside))?;
+    std::fs::rename(&beside, place).with_context(|| format!("replace {}", place.display()))
+}
+
+/// `starling conflicts resolve`.
+pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Option<&str>) -> anyhow::Result<ExitCode> {
+    let Conflict { place, mine, base, kept, .. } = find(mount, number).await?;
+    if let Some(mine) = mine.as_ref().filter(|_| which != Some("both")) {
+        if mine.is_dir() || place.is_dir() {
+            return Err(usage(
+                "these are directories: move what is wanted from one to the other, then resolve it as both",
+            ));
+        }
+        private::make(&kept)?;
+        keep(mine, &kept.join(MINE))?;
+        if place.exists() {
+            keep(&place, &kept.join(THEIRS))?;
+        }
+        let places = [place.as_os_str().as_encoded_bytes(), b"\n", mine.as_os_str().as_encoded_bytes()].concat();
+        std::fs::write(kept.join(PLACES), places)?;
+        match merge {
+            Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
+            None if which == Some("mine") => put(mine, &place)?,
+            None => {}
+        }
+        std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
+    } else if merge.is_some() {
+        return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
+    }
+    ask(mount, Request::Settle { number }, |_| {}).await?;
+    let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
+    println!("{}: {how}; `starling conflicts undo {} {number}` brings both back", place.display(), mount.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a program makes of three versions.
+fn merged(program: &str, mine: &Path, base: Option<&Path>, theirs: &Path, kept: &Path) -> anyhow::Result<PathBuf> {
+    let base = base.ok_or_else(|| usage("what both versions were made of is not known: merge them by hand"))?;
+    let mut words = program.split_whitespace();
+    let name = words.next().ok_or_else(|| usage("--merge: name a program"))?;
+    let output = kept.join("merged");
+    let to = std::fs::File::create(&output)?;
+    let mut command = Command::new(name);
+    command.args(words).arg(mine).arg(base).arg(theirs).stdin(Stdio::null()).stdout(to);
+    let status = command.status().map_err(|e| usage(format!("--merge {name}: {e}")))?;
+    if !status.success() {
+        return Err(usage(format!(
+            "{name} could not merge them ({status}): both are as they were; merge them by hand"
+        )));
+    }
+    Ok(output)
+}
+
+/// `starling conflicts undo`.
+pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
+    let all = ask(mount, Request::Conflicts, |_| {}).await?;
+    let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
+    let kept = cache.join("resolved").join(number.to_string());
+    let places = std::fs::read(kept.join(PLACES))
+        .map_err(|_| usage(format!("nothing was taken away to resolve conflict {number}")))?;
+    let mut places = places.split(|byte| *byte == b'\n').map(|path| {
+        use std::os::unix::ffi::OsStrExt;
+        PathBuf::from(std::ffi::OsStr::from_bytes(path))
+    });
+    let (place, mine) = (places.next().context("a path")?, places.next().context("a path")?);
+    if mine.exists() {
+        return Err(usage(format!("{} is there: move it away first", mine.display())));
+    }
+    put(&kept.join(MINE), &mine)?;
+    if kept.join(THEIRS).exists() {
+        put(&kept.join(THEIRS), &place)?;
+    }
+    std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
+    println!("{} and {} are as they were", place.display(), mine.display());
+    Ok(ExitCode::SUCCESS)
+}
