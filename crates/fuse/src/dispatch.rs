@@ -120,10 +120,9 @@ impl FrontEnd {
         self.later(op, listing.send(reply));
     }
 
-    /// FLUSH at each close(2) is never wanted: writes are with the file system already, and locks are the kernel's.
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {
         let keep = if self.options.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        keep | FopenFlags::FOPEN_NOFLUSH
+        keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
     /// Listings are kept like data: the kernel reads a directory anew when it has changed it itself, or was told to.

@@ -85,7 +85,7 @@ impl Filesystem for FrontEnd {
             // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(file_id(parent)), send_entry);
         }
-        let valid = self.options.default_valid;
+        let valid = self.options.absent_valid;
         let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
         let finish = move |reply: ReplyEntry, result| match result {
@@ -237,8 +237,11 @@ impl Filesystem for FrontEnd {
         self.answer(Op::Write, reply, call, |reply, written| reply.written(written));
     }
 
-    /// Only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
+    fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        if self.options.flush {
+            return self.answer(Op::Flush, reply, |fs| fs.flush(file_id(ino), Handle(fh.0), owner.0), send_ok);
+        }
         self.counters.add(Op::Flush);
         reply.error(Errno::ENOSYS);
     }

@@ -29,5 +29,5 @@ mod options;
 
 pub use attach::check;
 pub use error::{MountError, UnmountError};
-pub use mount::{Mount, mount};
+pub use mount::{Invalidator, Mount, mount};
 pub use options::MountOptions;

@@ -7,13 +7,15 @@ use crate::error::{MountError, UnmountError};
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use parking_lot::{Condvar, Mutex};
+use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use types::FsError;
+use types::{FileId, FsError};
 use vfs::fs::FileSystem;
 
 /// A mounted file system. Unmounts when dropped.
@@ -22,7 +24,31 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
+/// Makes the kernel forget what it has cached. Never to be called by what serves requests: the kernel may wait for these meanwhile.
+#[derive(Clone)]
+pub struct Invalidator(fuser::Notifier);
+
+impl Invalidator {
+    /// Attributes and contents of a file.
+    pub fn file(&self, id: FileId) {
+        self.said(self.0.inval_inode(fuser::INodeNo(id.raw()), 0, 0));
+    }
+
+    /// What a name means.
+    pub fn name(&self, dir: FileId, name: &[u8]) {
+        self.said(self.0.inval_entry(fuser::INodeNo(dir.raw()), OsStr::from_bytes(name)));
+    }
+
+    fn said(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            // The mount has ended, or the kernel knows nothing of it.
+            tracing::debug!(%error, "the kernel was told to forget something");
+        }
+    }
+}
+
 struct Shared {
+    notifier: fuser::Notifier,
     mountpoint: PathBuf,
     device: Option<Device>,
     fs: Arc<dyn FileSystem>,
@@ -48,6 +74,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
             let shared = Arc::new(Shared {
+                notifier: session.notifier(),
                 mountpoint: at.path.clone(),
                 device: device.clone(),
                 fs,
@@ -92,6 +119,11 @@ impl Mount {
     /// Where it is mounted: absolute, without symlinks.
     pub fn mountpoint(&self) -> &Path {
         &self.shared.mountpoint
+    }
+
+    /// By which the file system tells the kernel that others have changed something.
+    pub fn invalidator(&self) -> Invalidator {
+        Invalidator(self.shared.notifier.clone())
     }
 
     /// How many requests of each kind the kernel has sent so far, by name.

@@ -23,8 +23,13 @@ pub struct MountOptions {
     pub read_ahead_bytes: u32,
     /// Keeps cached file contents over close and open. Right as long as all changes go through this mount.
     pub keep_cache: bool,
-    /// How long the kernel may trust what has no validity of its own: that a name does not exist, and listings.
+    /// How long the kernel may trust listings, which have no validity of their own.
     pub default_valid: Duration,
+    /// How long the kernel may trust that a name does not exist.
+    pub absent_valid: Duration,
+    /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
+    /// are with the file system already.
+    pub flush: bool,
     /// An extended attribute that every file of the mount shows to who asks for it by name: how the command line finds the
     /// process that serves a path.
     pub control_xattr: Option<(Vec<u8>, Vec<u8>)>,
@@ -44,6 +49,8 @@ impl MountOptions {
             read_ahead_bytes: 4 << 20,
             keep_cache: true,
             default_valid: Duration::from_secs(1),
+            absent_valid: Duration::from_secs(1),
+            flush: false,
             control_xattr: None,
         }
     }

@@ -11,6 +11,7 @@ use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
@@ -40,9 +41,34 @@ impl From<FsError> for Stop {
 }
 
 pub(crate) type Done = Result<(), Stop>;
+/// Held while files are changed, until that is known.
+pub(crate) type Scene<'a> = Option<tokio::sync::RwLockWriteGuard<'a, ()>>;
 
 fn conflict(conflict: Conflict) -> Done {
     Err(Stop::Conflict(conflict))
+}
+
+/// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
+/// removes itself later.
+fn is_overtaken(sent: &Sent, conflict: Conflict, later: &[Sent], redone: bool) -> bool {
+    let (file, places) = (sent.operation.file(), sent.operation.places());
+    let removes = |later: &Sent| match &later.operation {
+        Operation::Remove { file: gone, last: true, .. } => *gone == file,
+        Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
+        _ => false,
+    };
+    let meets = |later: &Sent| {
+        later.operation.files().contains(&file) || later.operation.places().iter().any(|place| places.contains(place))
+    };
+    match &sent.operation {
+        // Never at the cost of contents.
+        Operation::Make { .. } => false,
+        Operation::Store { .. } => conflict == Conflict::Gone && later.iter().any(removes),
+        Operation::Set { .. } | Operation::SetXattr { .. } if conflict == Conflict::Gone => {
+            later.iter().any(removes) || redone && later.iter().any(meets)
+        }
+        _ => redone && later.iter().any(meets),
+    }
 }
 
 /// One operation on its way.
@@ -68,9 +94,10 @@ impl Inner {
             return Err(FsError::InvalidArgument);
         }
         let _one_at_a_time = volume.applying.lock().await;
+        let redone = self.announce(volume, whose, operations).await?;
         let mut applied = Vec::new();
         let mut fresh = false;
-        for sent in operations {
+        for (at, sent) in operations.iter().enumerate() {
             let known = {
                 let live = self.live.lock();
                 let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
@@ -85,6 +112,11 @@ impl Inner {
                     fresh = true;
                     match doing.run().await {
                         Ok(()) => Outcome::Done,
+                        Err(Stop::Conflict(conflict))
+                            if is_overtaken(sent, conflict, &operations[at + 1..], redone.contains(&sent.seq)) =>
+                        {
+                            Outcome::Done
+                        }
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
                         // The file system is in trouble, or the home is: later perhaps.
                         Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut))) if applied.is_empty() => {
@@ -124,6 +156,33 @@ impl Inner {
         Ok(applied)
     }
 
+    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives the numbers of those that may be done
+    /// already.
+    async fn announce(
+        &self,
+        volume: &Arc<Exported>,
+        whose: &Whose,
+        operations: &[Sent],
+    ) -> Result<BTreeSet<u64>, FsError> {
+        let (fresh, redone) = {
+            let mut live = self.live.lock();
+            let (key, volume) = (whose.key, volume.name.clone());
+            let (_, grant) = live.state.grant(&key, &volume).ok_or(FsError::Stale)?;
+            let (heard, redone) = (grant.heard, grant.applying.iter().map(|(seq, _)| *seq).collect());
+            let fresh = operations.iter().filter(|sent| sent.seq > heard);
+            let operations: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
+            let any = !operations.is_empty();
+            if any {
+                live.record(Record::Applying { key, volume, operations });
+            }
+            (any, redone)
+        };
+        if fresh {
+            self.log.settled().await.map_err(|_| FsError::Io)?;
+        }
+        Ok(redone)
+    }
+
     /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
     /// of these is not what is here.
     async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
@@ -152,7 +211,12 @@ impl Inner {
 
 impl Doing<'_> {
     async fn run(&self) -> Done {
-        self.act().await?;
+        // A store takes it when all is ready.
+        let mut scene = match &self.sent.operation {
+            Operation::Store { .. } => None,
+            _ => Some(self.volume.scene.write().await),
+        };
+        self.act(&mut scene).await?;
         // All that has changed by this is known as this client's doing.
         for file in self.sent.operation.files() {
             match self.volume.glance(file, self.whose.author).await {
@@ -163,7 +227,7 @@ impl Doing<'_> {
         Ok(())
     }
 
-    async fn act(&self) -> Done {
+    async fn act<'a>(&'a self, scene: &mut Scene<'a>) -> Done {
         match &self.sent.operation {
             Operation::Make { at, file, made } => self.make(at, *file, made).await,
             Operation::Link { file, at } => self.link(*file, at).await,
@@ -172,7 +236,7 @@ impl Doing<'_> {
             Operation::Exchange { file, from, other, to } => self.exchange(*file, from, *other, to).await,
             Operation::Set { file, attributes } => self.set(*file, attributes).await,
             Operation::SetXattr { file, name, value } => self.set_xattr(*file, name, value.as_deref()).await,
-            Operation::Store { file, change } => self.store(*file, change).await,
+            Operation::Store { file, change } => self.store(*file, change, scene).await,
         }
     }
 
@@ -193,20 +257,8 @@ impl Doing<'_> {
 
     /// What is at a place.
     pub(crate) async fn look(&self, place: &Place) -> Result<Option<(FileId, Entry)>, Stop> {
-        self.check_name(place)?;
+        self.volume.check_name(place)?;
         Ok(self.volume.look(place.0, &place.1, crate::volume::OTHERS).await?)
-    }
-
-    fn check_name(&self, (dir, name): &Place) -> Result<(), Stop> {
-        let own = name == crate::exported::OWN && self.volume.root()? == *dir;
-        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
-        if !is_name || name == b"." || name == b".." || own {
-            return Err(Stop::Refused(FsError::InvalidArgument));
-        }
-        if name.len() > NAME_LEN_MAX {
-            return Err(Stop::Refused(FsError::NameTooLong));
-        }
-        Ok(())
     }
 
     /// Numbers that no file can have.
@@ -215,17 +267,6 @@ impl Doing<'_> {
             return Err(Stop::Refused(FsError::InvalidArgument));
         }
         Ok(())
-    }
-
-    /// A client makes files with ids that it was given, and nobody else has these.
-    fn check_id(&self, file: FileId) -> Result<(), Stop> {
-        let root = self.volume.root()?;
-        let live = self.home.live.lock();
-        let grant = live.state.grant(&self.whose.key, &self.volume.name);
-        match grant.is_some_and(|(_, grant)| grant.was_given(file.index())) && file.volume() == root.volume() {
-            true => Ok(()),
-            false => Err(Stop::Refused(FsError::InvalidArgument)),
-        }
     }
 
     /// True if nobody else has changed what is in the file since the client knew it, or its rights.
@@ -247,14 +288,14 @@ impl Doing<'_> {
     }
 
     async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
-        let dir = self.enter(at.0).await?;
-        self.check_name(at)?;
-        self.check_id(file)?;
+        self.volume.check_name(at)?;
+        self.volume.check_id(&self.whose.key, file)?;
         self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
-        // It has made it already, and the home had no time to say so. What others did to it since is another matter.
-        if self.volume.with(|volume| volume.file(file).is_some_and(|file| !file.places.is_empty()))? {
+        if self.volume.with(|volume| volume.file(file).is_some())? {
+            // It was made before a crash, and may be elsewhere by now.
             return Ok(());
         }
+        let dir = self.enter(at.0).await?;
         let fs = &self.volume.fs;
         match fs.identified(dir, &at.1).await {
             Err(FsError::NotFound) => {}
@@ -293,19 +334,7 @@ impl Doing<'_> {
             Err(FsError::Exists) => return conflict(Conflict::Taken),
             entry => entry?,
         };
-        let id = entry.attr.id;
-        if self.cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
-            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
-            fs.setattr(&self.cred, id, None, owner).await?;
-            if made.kind != Kind::Symlink {
-                // Giving it away took its set-id bits.
-                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
-                fs.setattr(&self.cred, id, None, mode).await?;
-            }
-        }
-        let when = Some(SetTime::At(made.when));
-        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
-        let entry = fs.setattr(&self.cred, id, None, times).await?;
+        let entry = self.volume.dress(&self.cred, &entry, made).await?;
         let identity = fs.identity(entry.attr.id).await?;
         if made.kind == Kind::Directory
             && let Err(error) = fs.watch(entry.attr.id).await
@@ -356,7 +385,9 @@ impl Doing<'_> {
             Some(found) => found,
         };
         if there != file {
-            return conflict(Conflict::Changed);
+            // The name was removed already, and the file with it, or others have moved it.
+            let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()))?;
+            return if last && elsewhere { conflict(Conflict::Changed) } else { Ok(()) };
         }
         let is_dir = entry.attr.kind == Kind::Directory;
         if last && !is_dir && !self.is_as_known(file, self.sent.bases.0, false)? {
@@ -488,6 +519,128 @@ impl Doing<'_> {
 }
 
 impl Exported {
+    /// Gives something that was just made its owner, rights and times.
+    async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
+        let id = entry.attr.id;
+        if cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
+            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
+            self.fs.setattr(cred, id, None, owner).await?;
+            if made.kind != Kind::Symlink {
+                // Giving it away took its set-id bits.
+                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
+                self.fs.setattr(cred, id, None, mode).await?;
+            }
+        }
+        let when = Some(SetTime::At(made.when));
+        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
+        self.fs.setattr(cred, id, None, times).await
+    }
+
+    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the doing of whoever asked, before anybody
+    /// sees it. They are asked for again, and done if they were not.
+    pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
+        let pending: Vec<_> = {
+            let live = self.live.lock();
+            let clients = live.state.clients.iter();
+            let grants =
+                clients.filter_map(|(key, client)| Some((*key, client.number, client.grants.get(&self.name)?)));
+            let whose = |key, author, user| Whose { key, author, user };
+            grants
+                .map(|(key, author, grant)| (whose(key, author, grant.user.clone()), grant.applying.clone()))
+                .collect()
+        };
+        for (whose, operations) in pending {
+            let author = whose.author;
+            for (_, operation) in operations {
+                let finished = match &operation {
+                    Operation::Make { at, file, made } => self.finish_make(&whose, at, *file, made).await,
+                    operation => self.finish_changes(author, operation).await,
+                };
+                // What cannot be, or was not allowed, was not done.
+                if let Err(error @ (FsError::Io | FsError::TimedOut)) = finished {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish_make(
+        &self,
+        Whose { key, author, user }: &Whose,
+        at: &Place,
+        file: FileId,
+        made: &Made,
+    ) -> Result<(), FsError> {
+        let (author, cred) = (*author, &cred(user));
+        // It was announced, and would perhaps have been refused.
+        self.check_name(at).and(self.check_id(key, file))?;
+        self.check_reach(cred, at.0).await?;
+        let (entry, identity) = self.fs.identified(self.source(at.0).await?, &at.1).await?;
+        let id = entry.attr.id;
+        let new = self.with(|volume| volume.known(&identity).is_none() && volume.file(file).is_none())?;
+        let alike = entry.attr.kind == made.kind
+            && match made.kind {
+                Kind::Directory => true,
+                Kind::File => entry.attr.size == 0,
+                Kind::Symlink => self.fs.readlink(id).await? == made.target,
+                _ => entry.attr.rdev == made.rdev,
+            };
+        let is_theirs = cred.uid == 0 || cred.uid == entry.attr.uid;
+        if !new || !alike || !is_theirs {
+            return Ok(());
+        }
+        let entry = if entry.attr.mtime == made.when { entry } else { self.dress(cred, &entry, made).await? };
+        self.learn(author, |volume| Some(volume.made(file, &identity, Print::of(&entry.attr), Some(at), author)));
+        self.means(file, id);
+        if made.kind == Kind::Directory && !self.fs.list(id).await?.is_empty() {
+            // Others have been there already.
+            self.learn(crate::volume::OTHERS, |volume| volume.touched(file, crate::volume::OTHERS));
+        }
+        Ok(())
+    }
+
+    /// Of other files, whatever has changed but their contents.
+    async fn finish_changes(&self, author: u32, operation: &Operation) -> Result<(), FsError> {
+        let source = self.source(operation.file()).await?;
+        let entry = self.fs.getattr(source).await?;
+        let known = self.with(|volume| volume.file(operation.file()).cloned())?.ok_or(FsError::Stale)?;
+        let set = match operation {
+            Operation::Set { attributes, .. } => attributes.mtime,
+            _ => None,
+        };
+        let attr = &entry.attr;
+        let same_bytes = attr.size == known.print.size && (attr.mtime == known.print.mtime || Some(attr.mtime) == set);
+        if same_bytes {
+            self.saw(&entry, &known.identity, None, author);
+        }
+        Ok(())
+    }
+
+    /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.
+    fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
+        let own = name == crate::exported::OWN && self.root()? == *dir;
+        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
+        if !is_name || name == b"." || name == b".." || own {
+            return Err(FsError::InvalidArgument);
+        }
+        if name.len() > NAME_LEN_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(())
+    }
+
+    /// A client makes files with ids that it was given, and nobody else has these.
+    fn check_id(&self, key: &Key, file: FileId) -> Result<(), FsError> {
+        let root = self.root()?;
+        let live = self.live.lock();
+        let grant = live.state.grant(key, &self.name);
+        match grant.is_some_and(|(_, grant)| grant.was_given(file.index())) && file.volume() == root.volume() {
+            true => Ok(()),
+            false => Err(FsError::InvalidArgument),
+        }
+    }
+
     /// EACCES unless the user may search every directory from the root down to `dir`.
     pub(crate) async fn check_reach(&self, cred: &Cred, dir: FileId) -> Result<(), FsError> {
         if cred.uid == 0 {

@@ -138,6 +138,8 @@ pub(crate) struct Exported {
     pub(crate) own: FileId,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
+    /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
+    pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<crate::store::Uploads>,
 }
 
@@ -173,12 +175,14 @@ impl Exported {
             sources: Mutex::default(),
             own: own.attr.id,
             applying: tokio::sync::Mutex::default(),
+            scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
         });
         let root = volume.fs.getattr(FileId::ROOT).await?;
         let identity = volume.fs.identity(FileId::ROOT).await?;
         volume.saw(&root, &identity, None, OTHERS);
         volume.finish_stores().await?;
+        volume.finish_operations().await?;
         volume.clear_own().await?;
         volume.look_at_all().await?;
         host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
@@ -481,6 +485,7 @@ async fn notice(volume: Weak<Exported>) {
         let Some(volume) = volume.upgrade() else { return };
         // What clients do is not mistaken for what others do.
         let _one_at_a_time = volume.applying.lock().await;
+        let _nobody_else = volume.scene.write().await;
         volume.check(noticed).await;
     }
 }

@@ -164,6 +164,11 @@ impl Client {
     }
 
     async fn serve(&self, whose: &Whose, volume: &Arc<Exported>, request: Request) -> Answered {
+        let looks = matches!(
+            request,
+            Request::Facts { .. } | Request::Validate { .. } | Request::List { .. } | Request::Read { .. }
+        );
+        let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
             // Answered before.
             Request::Enroll { .. } | Request::Attach { .. } => return Err(Stop::Refused(Refusal::Detached)),

@@ -4,6 +4,7 @@
 use crate::volume::{Learned, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::message::{Outcome, User};
+use roam_wire::operation::Operation;
 use roam_wire::{wire_enum, wire_struct};
 use std::collections::BTreeMap;
 use types::codec::{DecodeError, Reader};
@@ -47,8 +48,10 @@ pub struct Grant {
     pub intent: Option<Intent>,
     /// Ids for files that it makes, by the first of each range, with the end of that.
     pub ids: BTreeMap<u64, u64>,
+    /// Operations that may be done although they were not answered, by their numbers.
+    pub applying: Vec<(u64, Operation)>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying });
 
 impl Grant {
     /// True if the client was given the id with this index.
@@ -125,6 +128,15 @@ pub enum Record {
         /// What.
         intent: Intent,
     },
+    /// Operations are about to be done.
+    Applying {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Which, by their numbers.
+        operations: Vec<(u64, Operation)>,
+    },
     /// An operation ended.
     Answered {
         /// Whose.
@@ -155,6 +167,7 @@ wire_enum!(Record {
     6 => Intended { key, volume, intent },
     7 => Answered { key, volume, seq, outcome },
     8 => Acknowledged { key, volume, through },
+    9 => Applying { key, volume, operations },
 });
 
 /// See the module's header.
@@ -181,8 +194,8 @@ impl State {
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Volume { name, epoch } => {
-                let number = u16::try_from(self.volumes.len()).ok()?;
-                self.volumes.entry(name).or_insert_with(|| Volume::new(number, epoch));
+                // A client attaches to one volume at a time, and its root is what a kernel calls 1.
+                self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
             Record::Enrolled { key, volume, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
@@ -194,12 +207,14 @@ impl State {
                     outcomes: BTreeMap::new(),
                     intent: None,
                     ids: BTreeMap::new(),
+                    applying: Vec::new(),
                 });
             }
             Record::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 (grant.incarnation, grant.heard, grant.intent) = (incarnation, 0, None);
                 grant.outcomes.clear();
+                grant.applying.clear();
             }
             Record::Learned { volume, learned } => {
                 self.volumes.get_mut(&volume)?.learn(learned)?;
@@ -209,8 +224,10 @@ impl State {
                 self.grant_mut(&key, &volume)?.ids.insert(reserved.start, reserved.end);
             }
             Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
+            Record::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,
             Record::Answered { key, volume, seq, outcome } => {
                 let grant = self.grant_mut(&key, &volume)?;
+                grant.applying.retain(|(other, _)| *other > seq);
                 (grant.heard, grant.intent) = (grant.heard.max(seq), None);
                 grant.outcomes.insert(seq, outcome);
                 while grant.outcomes.len() > OUTCOME_COUNT_MAX {

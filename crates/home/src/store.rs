@@ -4,7 +4,7 @@
 //! Where that cannot be, because a file has several names, or the home may not give it its owner, its bytes are changed in place: others may
 //! then see half of it, and a change by others in that moment may be lost.
 
-use crate::apply::{Doing, Done, Stop};
+use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
 use crate::volume::Print;
 use bytes::Bytes;
@@ -149,7 +149,7 @@ impl Exported {
 }
 
 impl Doing<'_> {
-    pub(crate) async fn store(&self, file: FileId, change: &Change) -> Done {
+    pub(crate) async fn store<'a>(&'a self, file: FileId, change: &Change, scene: &mut Scene<'a>) -> Done {
         let data = self.data(change)?;
         let volume = self.volume;
         self.check_reach_file(file).await?;
@@ -180,8 +180,8 @@ impl Doing<'_> {
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
         let movable = owned && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
         match entry.attr.nlink == 1 && movable {
-            true => self.replace(file, &place, dir, (source, &entry, &identity), change, &data).await?,
-            false => self.overwrite(file, (source, &identity), change, &data).await?,
+            true => self.replace(file, &place, dir, (source, &entry, &identity), (change, &data), scene).await?,
+            false => self.overwrite(file, (source, &identity), (change, &data), scene).await?,
         }
         // The exchange has changed the directory, too.
         volume.glance(place.0, self.whose.author).await?;
@@ -229,14 +229,14 @@ impl Doing<'_> {
     }
 
     /// Makes the new contents beside the file and exchanges both.
-    async fn replace(
-        &self,
+    async fn replace<'a>(
+        &'a self,
         file: FileId,
         place: &Place,
         dir: FileId,
         (source, entry, identity): (FileId, &Entry, &[u8]),
-        change: &Change,
-        data: &Data,
+        (change, data): (&Change, &Data),
+        scene: &mut Scene<'a>,
     ) -> Done {
         let (volume, fs) = (self.volume, &self.volume.fs);
         let superuser = fs.superuser();
@@ -267,6 +267,7 @@ impl Doing<'_> {
             error => Stop::Refused(error),
         })?;
         self.intend(file, &made).await?;
+        *scene = Some(volume.scene.write().await);
         let flags = RenameFlags { no_replace: false, exchange: true };
         let own = temporary.as_bytes();
         fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await.map_err(|error| match error {
@@ -323,11 +324,18 @@ impl Doing<'_> {
     }
 
     /// Changes the file's own bytes.
-    async fn overwrite(&self, file: FileId, (source, identity): (FileId, &[u8]), change: &Change, data: &Data) -> Done {
+    async fn overwrite<'a>(
+        &'a self,
+        file: FileId,
+        (source, identity): (FileId, &[u8]),
+        (change, data): (&Change, &Data),
+        scene: &mut Scene<'a>,
+    ) -> Done {
         let fs = &self.volume.fs;
         let handle = fs.open(&self.cred, source, OpenFlags { write: true, ..OpenFlags::default() }).await?;
         let written = async {
             self.intend(file, identity).await?;
+            *scene = Some(self.volume.scene.write().await);
             for size in [change.cut, change.size] {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
                 fs.setattr(&self.cred, source, Some(handle), set).await?;

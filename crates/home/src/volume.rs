@@ -11,7 +11,7 @@ use roam_wire::journal::{Journal, Stamp};
 use roam_wire::message::User;
 use roam_wire::operation::Place;
 use roam_wire::wire_struct;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, Kind, Time};
@@ -143,7 +143,7 @@ wire_struct!(Learned { id, file });
 pub struct Volume {
     number: u16,
     journal: Journal,
-    files: HashMap<FileId, File>,
+    files: BTreeMap<FileId, File>,
     by_identity: HashMap<Vec<u8>, FileId>,
     by_place: HashMap<Place, FileId>,
     next: u64,
@@ -155,7 +155,7 @@ impl Volume {
         Volume {
             number,
             journal: Journal::new(epoch, JOURNAL_LEN_MAX),
-            files: HashMap::new(),
+            files: BTreeMap::new(),
             by_identity: HashMap::new(),
             by_place: HashMap::new(),
             next: FileId::ROOT.raw() + 1,

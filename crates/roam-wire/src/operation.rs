@@ -223,6 +223,20 @@ impl Operation {
         }
     }
 
+    /// As [`places`](Self::places), to change them.
+    pub fn places_mut(&mut self) -> Vec<&mut Place> {
+        match self {
+            Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
+            Operation::Rename { from, to, .. } | Operation::Exchange { from, to, .. } => vec![from, to],
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => Vec::new(),
+        }
+    }
+
+    /// True if nothing is at a place afterwards.
+    pub fn vacates(&self, place: &Place) -> bool {
+        matches!(self, Operation::Remove { at: from, .. } | Operation::Rename { from, .. } if from == place)
+    }
+
     /// All files that it names in any part.
     pub fn files(&self) -> Vec<FileId> {
         let mut files = vec![self.file()];

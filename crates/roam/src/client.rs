@@ -1,7 +1,9 @@
 //! A client that roams: opening its cache, and what runs in the background.
 
-use crate::live::{LinkState, Live, Need};
+use crate::live::{Forget, LinkState, Live, Need};
 use crate::replica::{Record, Replica};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
 use bytes::Bytes;
 use host::{Disk, File, Host};
 use parking_lot::Mutex;
@@ -12,8 +14,9 @@ use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
 use types::{FileId, FsError};
 use vfs::locks::Locks;
@@ -38,17 +41,6 @@ pub enum CacheError {
     Disk(#[from] std::io::Error),
 }
 
-/// How a client behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The volume's name.
-    pub volume: String,
-    /// As whom files of the home's user are shown here, user and group; `None`: as the home has them.
-    pub owner: Option<(u32, u32)>,
-    /// The state that the user has chosen; `None`: what the link is like decides.
-    pub pinned: Option<LinkState>,
-}
-
 /// See the module's header. Clones are the same.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Inner>);
@@ -61,10 +53,14 @@ pub(crate) struct Inner {
     pub(crate) locks: Locks,
     pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) settings: Mutex<Settings>,
+    pub(crate) schedule: Arc<Schedule>,
     /// Rises whenever there may be something to do for who waits.
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
+    /// How many files of the cache were made, and how many of these have durable names.
+    made_count: AtomicU64,
+    named_count: tokio::sync::Mutex<u64>,
     fetches: Mutex<HashMap<Need, Arc<tokio::sync::Mutex<()>>>>,
     /// One writer of a file at a time.
     writers: Mutex<HashMap<FileId, Arc<tokio::sync::Mutex<()>>>>,
@@ -112,8 +108,11 @@ impl Client {
             locks: Locks::default(),
             dialer,
             settings: Mutex::new(settings),
+            schedule: Schedule::new(host),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
+            made_count: AtomicU64::new(0),
+            named_count: tokio::sync::Mutex::default(),
             fetches: Mutex::default(),
             writers: Mutex::default(),
         };
@@ -135,7 +134,13 @@ impl Client {
         for (id, data) in dirty {
             let size = match data {
                 0 => 0,
-                data => inner.disk.open(&data_name(data), true).await?.len().await?,
+                data => {
+                    // What is found now may still be lost.
+                    let file = inner.disk.open(&data_name(data), true).await?;
+                    file.sync_data().await?;
+                    inner.disk.sync_names().await?;
+                    file.len().await?
+                }
             };
             let when = inner.host.clock.wall();
             let mut live = inner.live.lock();
@@ -164,6 +169,33 @@ impl Client {
         f(&live.replica, live.state)
     }
 
+    /// How it behaves.
+    pub fn settings(&self) -> Settings {
+        self.0.settings.lock().clone()
+    }
+
+    /// Changes how it behaves; the volume stays.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        let anew = {
+            let mut settings = self.0.settings.lock();
+            let before = settings.clone();
+            change(&mut settings);
+            settings.volume = before.volume;
+            settings.consistency != before.consistency
+        };
+        if anew {
+            // What the home pushes, and what was missed, is settled by attaching again.
+            let channel = self.0.live.lock().channel.clone();
+            channel.into_iter().for_each(|channel| self.0.lost(&channel));
+        }
+        self.0.wake();
+    }
+
+    /// How the link is used.
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.0.schedule
+    }
+
     /// Chooses a state, or leaves it to the link.
     pub fn pin(&self, state: Option<LinkState>) {
         self.0.settings.lock().pinned = state;
@@ -175,6 +207,40 @@ impl Client {
             }
         }
         self.0.wake();
+    }
+
+    /// What others change from now on is told to whoever takes it from here. From then on answers say that they may be cached.
+    pub fn cached_by(&self) -> mpsc::UnboundedReceiver<Forget> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.live.lock().cachers = Some(sender);
+        receiver
+    }
+
+    /// Done when the client is attached to its home.
+    pub async fn attached(&self) {
+        let mut tick = self.0.tick.subscribe();
+        loop {
+            let ready = self.look(|replica, state| {
+                let known = replica.membership().is_some_and(|membership| replica.node(membership.root).is_ok());
+                known && replica.ids_left() > 0 && state != LinkState::Disconnected
+            });
+            if ready || tick.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Says that a conflict has been seen to. False if there is none of this number.
+    pub async fn settle(&self, number: u64) -> Result<bool, CacheError> {
+        {
+            let mut live = self.0.live.lock();
+            if !live.replica.troubles().any(|(known, _)| known == number) {
+                return Ok(false);
+            }
+            live.record(Record::Settled(number));
+        }
+        self.0.log.settled().await?;
+        Ok(true)
     }
 
     /// Ends, when everything that was acknowledged is durable.
@@ -202,7 +268,7 @@ impl Client {
             };
             let Some((data, have)) = found.filter(|(data, _)| *data > 0) else { continue };
             let Ok(file) = self.0.open_data(data).await else { continue };
-            if file.sync_data().await.is_err() {
+            if self.0.sync_bytes(&file).await.is_err() {
                 continue;
             }
             let mut live = self.0.live.lock();
@@ -246,7 +312,15 @@ impl Inner {
             return Ok(file);
         }
         let file = self.disk.open(&data_name(number), true).await.map_err(|error| disk_error(&error))?;
+        // It may be new.
+        self.made_count.fetch_add(1, Relaxed);
         Ok(self.live.lock().files.entry(number).or_insert(file).clone())
+    }
+
+    /// A new file of the cache, and its number.
+    pub(crate) async fn new_data_file(&self) -> Result<(u64, Arc<dyn File>), FsError> {
+        let number = self.live.lock().replica.take_data_number();
+        Ok((number, self.open_data(number).await?))
     }
 
     /// The file of the cache that has a file's bytes, and its number; a new one if there is none.
@@ -263,6 +337,19 @@ impl Inner {
             }
         };
         Ok((number, self.open_data(number).await?))
+    }
+
+    /// Makes what was written to a file of the cache durable, and its name.
+    pub(crate) async fn sync_bytes(&self, file: &Arc<dyn File>) -> Result<(), FsError> {
+        file.sync_data().await.map_err(|error| disk_error(&error))?;
+        let made = self.made_count.load(Relaxed);
+        let mut named = self.named_count.lock().await;
+        if *named < made {
+            let made = self.made_count.load(Relaxed);
+            self.disk.sync_names().await.map_err(|error| disk_error(&error))?;
+            *named = made;
+        }
+        Ok(())
     }
 
     pub(crate) async fn put_bytes(&self, file: &Arc<dyn File>, offset: u64, bytes: Bytes) -> Result<(), FsError> {

@@ -4,7 +4,7 @@
 //! home like any other. A trouble tells of it until somebody has seen to it.
 
 use crate::replica::{Node, Replica};
-use roam_wire::message::Outcome;
+use roam_wire::message::{Conflict, Outcome};
 use roam_wire::operation::{Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
@@ -81,7 +81,7 @@ impl Replica {
             return;
         }
         let mine = match &operation {
-            Operation::Make { at, made, .. } => self.make_beside(at, file, made, when),
+            Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
             Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
             _ => None,
         };
@@ -109,20 +109,32 @@ impl Replica {
         }
     }
 
-    /// What was made at a place that somebody else has taken is made beside it, with all that was done to it since.
-    fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, when: Time) -> Option<Place> {
-        let since: Vec<u64> = self.log().naming(file).map(|(seq, _)| seq).collect();
+    /// What was made at a place that somebody else has taken is made beside it, or, if its directory is no more, at the top; with all that was done
+    /// to it since.
+    fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, outcome: Outcome, when: Time) -> Option<Place> {
+        let dir = match outcome {
+            Outcome::Conflict(Conflict::Gone) => self.membership()?.root,
+            _ => at.0,
+        };
+        let since: Vec<u64> = self.log().depending_on(file, at);
         let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
-        let beside = (at.0, self.free_name(at.0, |number| name_of_mine(&at.1, number)));
+        let beside = (dir, self.free_name(dir, |number| name_of_mine(&at.1, number)));
+        if let Ok(node) = self.node_mut(file)
+            && node.parent == at.0
+        {
+            node.parent = dir;
+        }
         self.log_again(Operation::Make { at: beside.clone(), file, made: made.clone() }, when);
+        // As long as something is at that place, it is there instead.
+        let mut occupied = true;
         for mut operation in since {
-            match &mut operation {
-                Operation::Rename { from, .. } | Operation::Exchange { from, .. } if from == at => {
-                    *from = beside.clone();
-                }
-                Operation::Remove { at: place, .. } if place == at => *place = beside.clone(),
-                Operation::Exchange { to, .. } if to == at => *to = beside.clone(),
-                _ => {}
+            if occupied {
+                occupied = !operation.vacates(at);
+                operation
+                    .places_mut()
+                    .into_iter()
+                    .filter(|place| *place == at)
+                    .for_each(|place| *place = beside.clone());
             }
             self.log_again(operation, when);
         }

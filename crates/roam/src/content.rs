@@ -6,16 +6,22 @@
 use crate::client::{Client, disk_error};
 use crate::live::{LinkState, Need, Stop, Writing};
 use crate::replica::Record;
+use crate::settings::Writes;
 use bytes::Bytes;
+use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
+use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
 
 /// Most bytes that one copy copies, and that are zeroed at a time.
 const PIECE_LEN: u64 = 1 << 20;
+
+/// Longest wait for a home that is near to have heard of something.
+const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Why bytes cannot be read from the cache.
 enum Missing {
@@ -45,9 +51,34 @@ impl Client {
                 }
                 Err(Missing::Never(error)) => return Err(error),
                 Err(Missing::Facts(need)) => self.meet(need).await?,
-                Err(Missing::Bytes) => self.fetch_bytes(id, offset, len.into(), Class::Demand).await?,
+                Err(Missing::Bytes) => {
+                    self.fetch_bytes(id, offset, len.into(), Class::Demand).await?;
+                    self.fetch_rest(id);
+                }
             }
         }
+    }
+
+    /// Fetches the rest of a file in the background, if it is to be fetched whole.
+    fn fetch_rest(&self, id: FileId) {
+        let size = {
+            let mut live = self.0.live.lock();
+            let Ok(node) = live.replica.node(id) else { return };
+            let (size, whole) = (node.facts.size, node.is_whole());
+            if whole || !live.completing.insert(id) {
+                return;
+            }
+            size
+        };
+        let me = self.clone();
+        if !self.wants_whole(size) {
+            me.0.live.lock().completing.remove(&id);
+            return;
+        }
+        self.0.host.tasks.spawn(Box::pin(async move {
+            let _ = me.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
+            me.0.live.lock().completing.remove(&id);
+        }));
     }
 
     /// Where bytes of a file are in the cache, and how many of those that are wanted there are; `None`: the file ends before.
@@ -87,18 +118,33 @@ impl Client {
         if !truncates {
             self.complete(id).await?;
         }
-        let (number, file) = self.0.data_file(id).await?;
-        let (size, dirty) = {
+        let dirty = self.0.live.lock().replica.node(id)?.is_dirty;
+        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it.
+        let anew = truncates && !dirty;
+        let (number, file) = match anew {
+            true => self.0.new_data_file().await?,
+            false => self.0.data_file(id).await?,
+        };
+        if !dirty {
+            // After a crash, all that is in it is taken for what was wanted there.
+            self.0.sync_bytes(&file).await?;
+        }
+        let (size, before) = {
             let mut live = self.0.live.lock();
-            let node = live.replica.node(id)?;
-            let (size, dirty) = (node.facts.size, node.is_dirty);
-            if !dirty {
-                live.record(Record::Dirty { file: id, data: number });
+            let before = live.replica.node(id)?.data;
+            live.record(Record::Dirty { file: id, data: number });
+            let node = live.replica.node_mut(id)?;
+            if anew {
+                (node.facts.size, node.facts.blocks) = (0, 0);
             }
-            (size, dirty)
+            (node.facts.size, before)
         };
         if !dirty {
             self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        }
+        if anew {
+            self.0.live.lock().files.remove(&before);
+            self.0.remove_data(before);
         }
         // Zeroes at the end need not have been written.
         if !truncates {
@@ -203,7 +249,7 @@ impl Client {
             live.writing.get(&id).map(|writing| (writing.change.clone(), writing.file.clone()))
         };
         if let Some((_, file)) = writing {
-            file.sync_data().await.map_err(|error| disk_error(&error))?;
+            self.0.sync_bytes(&file).await?;
         }
         let now = self.0.host.clock.wall();
         {
@@ -224,14 +270,24 @@ impl Client {
         Ok(self.0.live.lock().replica.log().last())
     }
 
-    /// Where the home is near, waits until it has what was done here up to an operation.
+    /// Where the home is near, waits until it has what was done here up to an operation, but not for long: what was done is durable here.
     pub(crate) async fn reach_home(&self, seq: u64) {
+        let writes = self.0.settings.lock().writes;
+        match writes {
+            Writes::Through => self.wait_for_home(seq).await,
+            Writes::Manual | Writes::Delayed(_) => {}
+            _ => drop(timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await),
+        }
+    }
+
+    async fn wait_for_home(&self, seq: u64) {
         let mut tick = self.0.tick.subscribe();
         loop {
             {
                 let live = self.0.live.lock();
                 let waits = live.replica.log().first().is_some_and(|first| first <= seq);
-                if !waits || live.state != LinkState::Connected {
+                let through = self.0.settings.lock().writes == Writes::Through && !live.is_offline();
+                if !waits || !(through || live.state == LinkState::Connected) {
                     return;
                 }
             }

@@ -3,6 +3,8 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live, Need};
 use crate::replica::Record;
+use crate::schedule::Direction;
+use crate::settings::Unit;
 use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::{Channel, Class};
@@ -14,8 +16,8 @@ use types::{FileId, FsError};
 
 /// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// Files are fetched in pieces of so many bytes, or what is read at once if that is more.
-const PIECE_LEN: u64 = 256 << 10;
+/// Whole files are fetched if that takes no longer than this.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Counts whoever asks the home, so that what others change meanwhile is not missed.
 struct Asking<'a> {
@@ -55,11 +57,27 @@ impl Inner {
         class: Class,
         request: &Request,
     ) -> Result<Reply, FsError> {
-        let mut answer = channel.ask(class, pack(request));
+        // Where the home is near, nobody is in anybody's way.
+        let near = self.live.lock().state == LinkState::Connected;
+        let _permit = match near {
+            true => None,
+            false => Some(self.schedule.admit(class).await),
+        };
+        let message = pack(request);
+        let (sent, begun) = (message.len() as u64, self.host.clock.now());
+        let mut answer = channel.ask(class, message);
         loop {
             let before = channel.path().received;
             match timeout(&*self.host.clock, SILENCE_MAX, &mut answer).await {
-                Ok(Ok(bytes)) => return unpack(&bytes).map_err(|error| self.garbled(channel, &error)),
+                Ok(Ok(bytes)) => {
+                    let (took, received) = (self.host.clock.now().saturating_sub(begun), bytes.len() as u64);
+                    let (direction, len) = match sent > received {
+                        true => (Direction::Up, sent),
+                        false => (Direction::Down, received),
+                    };
+                    self.schedule.measured(direction, len, took, &channel.path());
+                    return unpack(&bytes).map_err(|error| self.garbled(channel, &error));
+                }
                 Ok(Err(_)) => {
                     self.lost(channel);
                     return Err(FsError::TimedOut);
@@ -108,11 +126,15 @@ impl Inner {
 impl Client {
     /// Learns what only the home knows.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
-        let _one_at_a_time = self.0.fetching(need).await;
+        let _one_at_a_time = match need {
+            Need::Bytes(_) => None,
+            need => Some(self.0.fetching(need).await),
+        };
         match need {
             Need::Names(dir) => self.fetch_names(dir).await,
             Need::Facts(file) => self.fetch_facts(&[file]).await,
             Need::Ids => self.fetch_ids().await,
+            Need::Bytes(file) => self.fetch_bytes(file, 0, u64::MAX, Class::Demand).await,
         }
     }
 
@@ -194,8 +216,9 @@ impl Client {
     /// Brings bytes of a file into the cache. ETIMEDOUT if the home cannot be reached.
     pub(crate) async fn fetch_bytes(&self, id: FileId, offset: u64, len: u64, class: Class) -> Result<(), FsError> {
         let inner = &self.0;
-        let _one_at_a_time = inner.fetching(Need::Facts(id)).await;
         loop {
+            // Whoever waits for these bytes is not behind all that is fetched ahead.
+            let _one_at_a_time = inner.fetching(Need::Bytes(id)).await;
             let (missing, contents, size) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
@@ -204,8 +227,12 @@ impl Client {
                 let Some(first) = missing.iter().next() else { return Ok(()) };
                 (first, node.facts.contents, node.facts.size)
             };
-            let end = missing.end.max(missing.start.saturating_add(PIECE_LEN)).min(size);
-            let len = (end - missing.start).min(DATA_LEN_MAX as u64) as u32;
+            // What comes next will be wanted, too.
+            let chunk = inner.schedule.chunk_len(Direction::Down);
+            let end = missing.end.max(missing.start.saturating_add(chunk)).min(size);
+            let near = inner.live.lock().state == LinkState::Connected;
+            let len_max = if near { DATA_LEN_MAX as u64 } else { chunk.min(DATA_LEN_MAX as u64) };
+            let len = (end - missing.start).min(len_max) as u32;
             let request = Request::Read { file: id, contents, offset: missing.start, len };
             match inner.ask(class, &request).await {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
@@ -225,8 +252,22 @@ impl Client {
         }
     }
 
+    /// True if all of a file is to be fetched when some of it is wanted.
+    pub(crate) fn wants_whole(&self, size: u64) -> bool {
+        let unit = self.0.settings.lock().unit;
+        match unit {
+            Unit::File => true,
+            Unit::Block => false,
+            Unit::Auto => size as f64 <= self.0.schedule.rate(Direction::Down) * PATIENCE.as_secs_f64(),
+        }
+    }
+
     async fn cache_bytes(&self, id: FileId, contents: u64, offset: u64, bytes: Bytes) -> Result<(), FsError> {
         let inner = &self.0;
+        if inner.live.lock().replica.node(id)?.is_dirty {
+            // It was cut to nothing meanwhile.
+            return Ok(());
+        }
         let file = inner.data_file(id).await?;
         let len = bytes.len() as u64;
         if len == 0 {

@@ -18,8 +18,8 @@ use vfs::fs::{
 };
 use vfs::perm::{self, XattrUse};
 
-/// Others may change everything at any time.
-const VALID: Duration = Duration::ZERO;
+/// How long answers may be believed by who is told when they are not true any more. What such news cross on their way is true again after this.
+pub const VALID: Duration = Duration::from_secs(30);
 /// Cookies of `.` and `..`; entries come after.
 const DOT_COUNT: u64 = 2;
 /// How often an operation is tried again when others keep changing what it needs.
@@ -103,7 +103,9 @@ impl Client {
     fn shown(&self, attr: Attr) -> Entry {
         let owner = self.0.settings.lock().owner;
         let live = self.0.live.lock();
-        Entry { attr: shown(&live, owner, attr), valid: VALID }
+        let told = live.cachers.is_some() && !live.replica.is_stale(attr.id);
+        let valid = if told { VALID } else { Duration::ZERO };
+        Entry { attr: shown(&live, owner, attr), valid }
     }
 
     fn entry(&self, answer: Answer<Attr>) -> Answer<Entry> {
@@ -188,7 +190,10 @@ fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
         Kind::Directory => node.names.is_some(),
         _ => true,
     };
+    let path = live.replica.path_of(id).unwrap_or_default();
+    let below = |of: &[u8]| path == of || of.is_empty() || (path.starts_with(of) && path.get(of.len()) == Some(&b'/'));
     match whole {
+        true if live.replica.hoard().keys().any(|of| below(of)) => "hoarded",
         true => "cached",
         false if node.have.is_empty() => "not cached",
         false => "partly cached",

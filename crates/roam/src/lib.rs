@@ -4,19 +4,25 @@
 //!   cannot be done at home. All pure.
 
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `content` reads and writes, `fetch` asks the home, `link` keeps the
-//!   connection, `replay` sends home what was done.
+//!   connection, `replay` sends home what was done; [`hoard`]: what is kept; [`schedule`]: who
+//!   uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;
 pub mod conflict;
 mod content;
 mod fetch;
 mod filesystem;
+pub mod hoard;
 mod link;
 mod live;
 mod names;
 pub mod oplog;
 mod replay;
 pub mod replica;
+pub mod schedule;
+pub mod settings;
 
-pub use client::{CacheError, Client, Settings};
-pub use live::LinkState;
+pub use client::{CacheError, Client};
+pub use filesystem::VALID;
+pub use live::{Forget, LinkState};
+pub use settings::{Consistency, Settings, Unit, Writes};

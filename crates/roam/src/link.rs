@@ -1,8 +1,9 @@
 //! The connection to the home: made, kept, lost and made again (design, sections 4.1 to 4.3).
 
 use crate::client::{Client, Inner};
-use crate::live::LinkState;
+use crate::live::{LinkState, Live};
 use crate::replica::{Membership, Record};
+use crate::settings::Consistency;
 use host::{Either, first, timeout};
 use roam_wire::channel::{Channel, Class};
 use roam_wire::journal::Since;
@@ -23,6 +24,9 @@ const NEAR: Duration = Duration::from_millis(15);
 const FAR: Duration = Duration::from_millis(30);
 /// How often bytes that were fetched are made durable, and the link is looked at.
 const SETTLE_PERIOD: Duration = Duration::from_secs(2);
+
+/// Right after a change, the home is asked for more this many times as often as when nothing changes.
+const POLL_DIVISOR: u32 = 16;
 
 /// Why a client cannot be attached, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,13 +53,18 @@ impl Client {
         let tasks = self.0.host.tasks.clone();
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::replay::replay(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::hoard::keep(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(poll(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(settle(Arc::downgrade(&self.0))));
     }
 
     /// Attaches over a connection, and takes in what has changed meanwhile.
     async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         let inner = &self.0;
-        let volume = inner.settings.lock().volume.clone();
+        let (volume, consistency) = {
+            let settings = inner.settings.lock();
+            (settings.volume.clone(), settings.consistency)
+        };
         loop {
             let (incarnation, acknowledged, stamp, pinned) = {
                 let live = inner.live.lock();
@@ -64,7 +73,8 @@ impl Client {
                 (known, live.replica.acknowledged(), live.replica.stamp(), pinned)
             };
             let incarnation = incarnation.unwrap_or_else(|| inner.host.random.next_u64() | 1);
-            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, push: true };
+            let push = consistency == Consistency::Callbacks;
+            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, push };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
             let (root, user, since, heard) = match reply {
                 Ok(Reply::Attached { root, user, since, heard }) => (root, user, since, heard),
@@ -87,17 +97,8 @@ impl Client {
             if live.replica.membership() != Some(&membership) {
                 live.record(Record::Joined(membership));
             }
-            match since {
-                Since::Current => {}
-                Since::Changed { files, stamp } => {
-                    live.break_callbacks(files);
-                    live.record(Record::Stamped(Some(stamp)));
-                }
-                Since::Reset { stamp } => {
-                    live.record(Record::AllBroken);
-                    live.record(Record::Stamped(Some(stamp)));
-                }
-            }
+            live.is_frozen = consistency == Consistency::None;
+            live.learn_of(since);
             live.channel = Some(channel.clone());
             live.state = LinkState::Weak;
             break;
@@ -169,6 +170,57 @@ impl Client {
                 Either::Right(_) => {}
             }
         }
+    }
+}
+
+impl Live {
+    /// Takes in what others have changed.
+    fn learn_of(&mut self, since: Since) {
+        match since {
+            Since::Current => {}
+            Since::Changed { files, stamp } => {
+                self.break_callbacks(files);
+                self.record(Record::Stamped(Some(stamp)));
+            }
+            Since::Reset { stamp } => {
+                self.break_all();
+                self.record(Record::Stamped(Some(stamp)));
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Asks what others have changed. True if they have.
+    async fn poll(&self) -> Result<bool, FsError> {
+        let Some(stamp) = self.look(|replica, _| replica.stamp()) else { return Ok(false) };
+        let Reply::Since(since) = self.0.ask(Class::Interactive, &Request::Since { stamp }).await? else {
+            return Err(FsError::Io);
+        };
+        let changed = since != Since::Current;
+        self.0.live.lock().learn_of(since);
+        Ok(changed)
+    }
+}
+
+/// Asks now and then what others have changed, where nobody pushes it: soon after a change, then less and less often.
+async fn poll(inner: Weak<Inner>) {
+    let mut pause = SETTLE_PERIOD;
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        let consistency = client.0.settings.lock().consistency;
+        if let Consistency::Poll(longest) = consistency {
+            pause = match client.poll().await {
+                Ok(true) => longest / POLL_DIVISOR,
+                Ok(false) => (pause * 2).min(longest),
+                Err(_) => longest,
+            };
+        } else {
+            pause = SETTLE_PERIOD;
+        }
+        drop(client);
+        clock.sleep(pause.max(PAUSE_MIN)).await;
     }
 }
 

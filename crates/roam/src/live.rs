@@ -7,9 +7,10 @@ use record_log::RecordLog;
 use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
 use roam_wire::operation::Change;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use types::{FileId, FsError};
+use tokio::sync::mpsc;
+use types::{FileId, FsError, Kind};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
 /// What the client thinks of the link to its home (design, section 4.3).
@@ -46,6 +47,8 @@ pub(crate) enum Need {
     Facts(FileId),
     /// Ids for new files.
     Ids,
+    /// All bytes of a file.
+    Bytes(FileId),
 }
 
 /// What is in a directory, by name.
@@ -67,6 +70,15 @@ pub(crate) struct Writing {
     pub(crate) file: Arc<dyn File>,
 }
 
+/// Something that whoever has cached what this client answered must forget.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Forget {
+    /// A file's attributes and contents.
+    File(FileId),
+    /// What a name of a directory means.
+    Name(FileId, Vec<u8>),
+}
+
 /// See the module's header.
 pub(crate) struct Live {
     pub(crate) replica: Replica,
@@ -74,9 +86,18 @@ pub(crate) struct Live {
     pub(crate) handles: BTreeMap<Handle, Open>,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
-    pub(crate) writing: HashMap<FileId, Writing>,
+    pub(crate) writing: BTreeMap<FileId, Writing>,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
+    /// Operations up to this one go home whatever was said of when.
+    pub(crate) promised: u64,
+    /// What is cached is believed, whatever others have done.
+    pub(crate) is_frozen: bool,
+    /// When files were used last, in uses.
+    pub(crate) used: HashMap<FileId, u64>,
+    pub(crate) uses: u64,
+    /// Files of which the rest is being fetched.
+    pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
     pub(crate) outgoing: HashMap<u64, Outgoing>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
@@ -87,6 +108,8 @@ pub(crate) struct Live {
     pub(crate) broken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
     pub(crate) space: Option<FsStat>,
+    /// Who has cached what this client answered.
+    pub(crate) cachers: Option<mpsc::UnboundedSender<Forget>>,
 }
 
 impl Live {
@@ -97,8 +120,13 @@ impl Live {
             handles: BTreeMap::new(),
             last_handle: 0,
             open_counts: HashMap::new(),
-            writing: HashMap::new(),
+            writing: BTreeMap::new(),
             files: HashMap::new(),
+            promised: 0,
+            is_frozen: false,
+            used: HashMap::new(),
+            uses: 0,
+            completing: HashSet::new(),
             outgoing: HashMap::new(),
             channel: None,
             state: LinkState::Disconnected,
@@ -106,6 +134,7 @@ impl Live {
             broken: HashMap::new(),
             breaks: 0,
             space: None,
+            cachers: None,
         }
     }
 
@@ -124,9 +153,14 @@ impl Live {
         self.state == LinkState::Disconnected
     }
 
+    /// True if what is cached has to do.
+    fn is_content(&self) -> bool {
+        self.is_offline() || self.is_frozen
+    }
+
     /// A file of which the attributes are as good as can be had.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
-        if self.replica.is_stale(id) && !self.is_offline() {
+        if self.replica.is_stale(id) && !self.is_content() {
             return Err(Stop::Need(Need::Facts(id)));
         }
         let node = self.replica.node(id)?;
@@ -139,12 +173,12 @@ impl Live {
     /// A directory of which the names are as good as can be had.
     pub(crate) fn directory(&self, id: FileId) -> Result<&Node, Stop> {
         let node = self.node(id)?;
-        if node.facts.kind != types::Kind::Directory {
+        if node.facts.kind != Kind::Directory {
             return Err(Stop::Fs(FsError::NotADirectory));
         }
         match (self.replica.has_names(id), &node.names) {
             (true, _) => Ok(node),
-            (false, Some(_)) if self.is_offline() => Ok(node),
+            (false, Some(_)) if self.is_content() => Ok(node),
             _ => Err(Stop::Need(Need::Names(id))),
         }
     }
@@ -154,7 +188,14 @@ impl Live {
         let handle = Handle(self.last_handle);
         self.handles.insert(handle, Open { id, flags, directory, listing: None });
         *self.open_counts.entry(id).or_default() += 1;
+        self.touch(id);
         handle
+    }
+
+    /// A file was used.
+    pub(crate) fn touch(&mut self, id: FileId) {
+        self.uses += 1;
+        self.used.insert(id, self.uses);
     }
 
     /// EBADF unless `handle` is open on `id`.
@@ -198,7 +239,36 @@ impl Live {
         }
         let known: Vec<FileId> = files.into_iter().filter(|file| self.replica.node(*file).is_ok()).collect();
         if !known.is_empty() {
+            known.iter().for_each(|file| self.forget(*file));
             self.record(Record::Broken(known));
+        }
+    }
+
+    /// Others may have changed anything.
+    pub(crate) fn break_all(&mut self) {
+        if self.cachers.is_some() {
+            let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
+            all.into_iter().for_each(|file| self.forget(file));
+        }
+        self.record(Record::AllBroken);
+    }
+
+    /// Tells whoever has cached it that a name means something else.
+    pub(crate) fn forget_name(&self, dir: FileId, name: &[u8]) {
+        if let Some(cachers) = &self.cachers {
+            let _ = cachers.send(Forget::Name(dir, name.to_vec()));
+        }
+    }
+
+    /// Tells whoever has cached it that a file is not what it was.
+    pub(crate) fn forget(&self, file: FileId) {
+        let Some(cachers) = &self.cachers else { return };
+        let _ = cachers.send(Forget::File(file));
+        let Ok(node) = self.replica.node(file) else { return };
+        if node.facts.kind == Kind::Directory {
+            for name in self.replica.list(file).into_iter().flatten().map(|(name, _)| name) {
+                let _ = cachers.send(Forget::Name(file, name));
+            }
         }
     }
 }

@@ -181,6 +181,24 @@ impl OpLog {
         seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
     }
 
+    /// Operations that wait and need a file that was to be made at a place, or anything that needs it, in order.
+    pub(crate) fn depending_on(&self, file: FileId, at: &Place) -> Vec<u64> {
+        let (mut files, mut places) = (BTreeSet::from([file]), BTreeSet::from([at.clone()]));
+        let mut found = Vec::new();
+        for (seq, operation) in &self.operations {
+            let names = operation.files().iter().any(|file| files.contains(file));
+            if !names && !operation.places().into_iter().any(|place| places.contains(place)) {
+                continue;
+            }
+            found.push(*seq);
+            places.extend(operation.places().into_iter().cloned());
+            if matches!(operation, Operation::Make { .. }) {
+                files.insert(operation.file());
+            }
+        }
+        found
+    }
+
     /// The first that waits.
     pub fn first(&self) -> Option<u64> {
         self.operations.keys().next().copied()

@@ -5,7 +5,9 @@
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::live::LinkState;
-use crate::replica::Record;
+use crate::replica::{Record, Replica};
+use crate::schedule::Direction;
+use crate::settings::Writes;
 use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
@@ -13,14 +15,15 @@ use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use types::{FileId, FsError};
 
 /// Most operations that are sent together.
 const OPERATION_COUNT_MAX: usize = 64;
-/// Most bytes of operations, with their contents, that are sent together, if it is more than one.
-const BATCH_LEN_MAX: u64 = 128 << 10;
-/// Contents are uploaded in pieces of so many bytes.
-const PIECE_LEN: u64 = 64 << 10;
+/// The link counts as idle when nobody has waited for it for so long.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+/// How often it is looked at whether what waits may go now.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Contents are set aside in pieces of so many bytes.
 const CAPTURE_LEN: u64 = 1 << 20;
@@ -39,34 +42,102 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let mut tick = client.0.tick.subscribe();
         let clock = client.0.host.clock.clone();
-        let may_send = {
-            let live = client.0.live.lock();
-            matches!(live.state, LinkState::Connected | LinkState::Weak) && !live.replica.log().is_empty()
+        let sent = match client.may_send() {
+            May::Through(seq) => {
+                client.send_some(seq).await.map(|sent| if sent { May::Through(seq) } else { May::Not })
+            }
+            other => Ok(other),
         };
-        let sent = if may_send { client.send_some().await } else { Ok(false) };
         drop(client);
         match sent {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(May::Through(_)) => {}
+            Ok(May::Later) => clock.sleep(LOOK_PERIOD).await,
+            Ok(May::Not) => {
                 if tick.changed().await.is_err() {
                     return;
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, "sending what was done");
-                clock.sleep(std::time::Duration::from_millis(200)).await;
+                clock.sleep(LOOK_PERIOD).await;
             }
         }
     }
 }
 
+/// What may be sent now.
+enum May {
+    /// Operations up to this one.
+    Through(u64),
+    /// Nothing yet, but that may change by itself.
+    Later,
+    /// Nothing, until something happens.
+    Not,
+}
+
 impl Client {
-    /// Sends the first operations that wait. False if none does.
-    async fn send_some(&self) -> Result<bool, FsError> {
+    /// What may be sent now, as the user has it.
+    fn may_send(&self) -> May {
+        let writes = self.0.settings.lock().writes;
+        let live = self.0.live.lock();
+        let log = live.replica.log();
+        if log.is_empty() || !matches!(live.state, LinkState::Connected | LinkState::Weak) {
+            return May::Not;
+        }
+        // What has been promised, or begun, goes.
+        let promised = live.promised.max(log.pinned());
+        if log.first().is_some_and(|first| first <= promised) {
+            return May::Through(promised);
+        }
+        let near = live.state == LinkState::Connected;
+        match writes {
+            Writes::Manual => May::Not,
+            Writes::Delayed(age) => {
+                let now = self.0.host.clock.wall();
+                let old = |seq: u64| {
+                    let done = live.replica.done_at(seq).unwrap_or(now);
+                    now.sec.saturating_sub(done.sec).unsigned_abs() >= age.as_secs()
+                };
+                let through = log.iter().map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
+                through.map_or(May::Later, May::Through)
+            }
+            Writes::Idle if !near && self.0.schedule.idle_for() < IDLE_TIME => May::Later,
+            Writes::Idle | Writes::Lottery | Writes::Preemptive | Writes::Through => May::Through(u64::MAX),
+        }
+    }
+
+    /// Sends all that was done up to now, whatever was said of when, and waits until it is home. ETIMEDOUT if the home cannot be
+    /// reached.
+    pub async fn send_all(&self) -> Result<(), FsError> {
+        let mut tick = self.0.tick.subscribe();
+        let last = {
+            let mut live = self.0.live.lock();
+            live.promised = live.replica.log().last();
+            live.promised
+        };
+        self.0.wake();
+        loop {
+            {
+                let live = self.0.live.lock();
+                if live.replica.log().first().is_none_or(|first| first > last) {
+                    return Ok(());
+                }
+                if matches!(live.state, LinkState::Disconnected | LinkState::FetchOnly) {
+                    return Err(FsError::TimedOut);
+                }
+            }
+            if tick.changed().await.is_err() {
+                return Err(FsError::TimedOut);
+            }
+        }
+    }
+
+    /// Sends the first operations that wait, none after this one. False if there are none.
+    async fn send_some(&self, through: u64) -> Result<bool, FsError> {
         let inner = &self.0;
         let (batch, acknowledged) = {
             let mut live = inner.live.lock();
-            let batch = first_batch(&live.replica);
+            let batch = first_batch(&live.replica, self.0.schedule.chunk_len(Direction::Up), through);
             let Some((last, _)) = batch.last() else { return Ok(false) };
             if *last > live.replica.log().pinned() {
                 let last = *last;
@@ -119,7 +190,7 @@ impl Client {
         };
         let (mut offset, end) = (0, change.ranges.len());
         while offset < end {
-            let len = (end - offset).min(PIECE_LEN);
+            let len = (end - offset).min(self.0.schedule.chunk_len(Direction::Up));
             let data = from.read_at(offset, len as usize).await.map_err(|error| disk_error(&error))?;
             match self.0.ask(Class::Replay, &Request::Upload { seq, offset, data }).await? {
                 Reply::Done => offset += len,
@@ -181,6 +252,13 @@ impl Client {
                     sent.push(applied.seq);
                 }
                 let failed = applied.outcome != Outcome::Done;
+                if failed && let Some(operation) = &about {
+                    // What users see goes back to what the home has.
+                    operation.files().into_iter().for_each(|file| live.forget(file));
+                    for (dir, name) in operation.places() {
+                        live.forget_name(*dir, name);
+                    }
+                }
                 live.record(Record::Answered(applied));
                 if let Some((_, trouble)) = live.replica.troubles().last()
                     && live.replica.troubles().count() > before
@@ -208,8 +286,8 @@ impl Client {
     }
 }
 
-/// The first operations that wait, as many as go together.
-fn first_batch(replica: &crate::replica::Replica) -> Vec<(u64, Operation)> {
+/// The first operations that wait, up to one of them, as many as go together.
+fn first_batch(replica: &Replica, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter().take(OPERATION_COUNT_MAX) {
         let contents = match operation {
@@ -217,7 +295,7 @@ fn first_batch(replica: &crate::replica::Replica) -> Vec<(u64, Operation)> {
             _ => 0,
         };
         len = contents.saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
-        if !batch.is_empty() && len > BATCH_LEN_MAX {
+        if seq > through || (!batch.is_empty() && len > len_max) {
             break;
         }
         batch.push((seq, operation.clone()));

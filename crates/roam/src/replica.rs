@@ -16,7 +16,7 @@ use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use types::codec::{DecodeError, Reader};
 use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
@@ -39,7 +39,7 @@ pub struct Node {
     pub names: Option<BTreeMap<Vec<u8>, FileId>>,
     /// Of which contents these names are; `None`: others have changed them since.
     pub names_of: Option<u64>,
-    /// Of a directory: what it is in.
+    /// What it is in; of a file with several names, one of them.
     pub parent: FileId,
     /// Number of the file of the cache that has its bytes; 0: none.
     pub data: u64,
@@ -173,6 +173,13 @@ pub enum Record {
     Settled(u64),
     /// A file's bytes were not changed since they were last logged.
     Clean(FileId),
+    /// A path is to be kept in the cache, with all below it; `None`: not any more.
+    Hoarded {
+        /// From the root, without a slash at its beginning.
+        path: Vec<u8>,
+        /// How dear it is, up to 100.
+        priority: Option<u8>,
+    },
 }
 wire_enum!(Record {
     1 => Joined(membership),
@@ -191,6 +198,7 @@ wire_enum!(Record {
     14 => Ids(first, count),
     15 => Settled(number),
     16 => Clean(file),
+    17 => Hoarded { path, priority },
 });
 
 /// What a name means.
@@ -209,7 +217,7 @@ pub enum Child {
 pub struct Replica {
     membership: Option<Membership>,
     stamp: Option<Stamp>,
-    nodes: HashMap<FileId, Node>,
+    nodes: BTreeMap<FileId, Node>,
     log: OpLog,
     /// When operations were done that wait.
     done: BTreeMap<u64, Time>,
@@ -218,6 +226,7 @@ pub struct Replica {
     /// Ids that were not used yet.
     ids: (u64, u64),
     next_data: u64,
+    hoard: BTreeMap<Vec<u8>, u8>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
 }
@@ -251,6 +260,24 @@ impl Replica {
     /// What became of operations that could not be done at home as they were.
     pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
         self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    }
+
+    /// Paths that are to be kept in the cache, with how dear they are.
+    pub fn hoard(&self) -> &BTreeMap<Vec<u8>, u8> {
+        &self.hoard
+    }
+
+    /// What is at a path from the root, as far as that is known.
+    pub fn at_path(&self, path: &[u8]) -> Child {
+        let Some(membership) = &self.membership else { return Child::Unknown };
+        let mut at = membership.root;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            match self.child(&(at, name.to_vec())) {
+                Child::Is(id) => at = id,
+                other => return other,
+            }
+        }
+        Child::Is(at)
     }
 
     /// All files that are known.
@@ -360,7 +387,16 @@ impl Replica {
             Record::Dirty { file, data } => {
                 self.uses(data)?;
                 let node = self.nodes.get_mut(&file)?;
-                (node.is_dirty, node.data) = (true, data);
+                if node.data != data {
+                    (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
+                }
+                node.is_dirty = true;
+            }
+            Record::Hoarded { path, priority: Some(priority) } => {
+                self.hoard.insert(path, priority);
+            }
+            Record::Hoarded { path, priority: None } => {
+                self.hoard.remove(&path)?;
             }
             Record::Clean(file) => self.nodes.get_mut(&file)?.is_dirty = false,
             Record::Did { operation, when } => self.did(operation, when)?,
@@ -407,11 +443,9 @@ impl Replica {
         let mut names = BTreeMap::new();
         for NamedFacts { name, facts } in entries {
             names.insert(name, facts.id);
-            let (child, kind) = (facts.id, facts.kind);
+            let child = facts.id;
             self.know(facts);
-            if kind == Kind::Directory
-                && let Some(node) = self.nodes.get_mut(&child)
-            {
+            if let Some(node) = self.nodes.get_mut(&child) {
                 node.parent = id;
             }
         }
@@ -572,8 +606,8 @@ impl Replica {
     fn moved(&mut self, file: FileId, from: FileId, to: FileId, when: Time) -> Option<()> {
         let node = self.nodes.get_mut(&file)?;
         node.facts.ctime = when;
+        node.parent = to;
         if node.facts.kind == Kind::Directory {
-            node.parent = to;
             let dir = self.nodes.get_mut(&from)?;
             dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
             let dir = self.nodes.get_mut(&to)?;
@@ -704,18 +738,37 @@ impl Replica {
 
     /// A place that leads to a file, if one is known.
     pub fn place_of(&self, file: FileId) -> Option<Place> {
-        let at_home = self.nodes.iter().filter_map(|(dir, node)| Some((*dir, node.names.as_ref()?)));
-        let here = |place: &Place| self.child(place) == Child::Is(file);
-        for (dir, names) in at_home {
-            for (name, id) in names {
-                let place = (dir, name.clone());
-                if *id == file && here(&place) {
-                    return Some(place);
-                }
+        let in_dir = |dir: FileId| {
+            let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
+            let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
+            let here = self.log.changed_in(dir).filter(|(_, id)| *id == Some(file)).map(|(name, _)| name.to_vec());
+            let mut places = here.chain(at_home).map(|name| (dir, name));
+            places.find(|place| self.child(place) == Child::Is(file))
+        };
+        let likely = self.nodes.get(&file).and_then(|node| in_dir(node.parent));
+        likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
+    }
+
+    /// A path that leads to a file from the root, without a slash at its beginning.
+    pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        let root = self.membership.as_ref()?.root;
+        let (mut names, mut at) = (Vec::new(), file);
+        while at != root {
+            let (parent, name) = self.place_of(at)?;
+            names.push(name);
+            at = parent;
+            if names.len() > self.nodes.len() {
+                return None;
             }
         }
-        let changed = self.log.naming(file).flat_map(|(_, operation)| operation.places());
-        changed.into_iter().find(|place| here(place)).cloned()
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    /// The path of a name, whether there is anything or not.
+    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        let dir = self.path_of(*dir)?;
+        Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
     }
 }
 
@@ -724,10 +777,8 @@ impl Wire for Replica {
         VERSION.encode(out);
         self.membership.encode(out);
         self.stamp.encode(out);
-        let mut nodes: Vec<(FileId, &Node)> = self.nodes().collect();
-        nodes.sort_unstable_by_key(|(id, _)| *id);
-        (nodes.len() as u64).encode(out);
-        for (_, node) in nodes {
+        (self.nodes.len() as u64).encode(out);
+        for node in self.nodes.values() {
             let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, .. } = node.clone();
             Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty }.encode(out);
         }
@@ -736,6 +787,7 @@ impl Wire for Replica {
         self.answered.encode(out);
         self.ids.encode(out);
         self.next_data.encode(out);
+        self.hoard.encode(out);
         self.troubles.encode(out);
         self.next_trouble.encode(out);
     }
@@ -746,7 +798,7 @@ impl Wire for Replica {
             found => return Err(DecodeError::Version { what: "the cache", found, known: VERSION }),
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
-        let (mut nodes, mut last) = (HashMap::new(), None);
+        let (mut nodes, mut last) = (BTreeMap::new(), None);
         for _ in 0..u64::decode(r)? {
             let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty } = Wire::decode(r)?;
             let have = kept.clone();
@@ -765,6 +817,7 @@ impl Wire for Replica {
             answered: Wire::decode(r)?,
             ids: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
+            hoard: Wire::decode(r)?,
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
         };

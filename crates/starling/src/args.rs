@@ -36,14 +36,42 @@ pub enum Command {
   starling store ./s0 --listen 0.0.0.0:7450 --keys ./keys
   starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450 --store tls://three:7450")]
     Keys(Keys),
+    /// Export directories to clients that roam, such as laptops.
+    Home(Home),
+    /// Let a client in: prints a line to give to `starling mount` there, which can be used once.
+    #[command(after_help = "Examples:
+  starling invite --data ./home
+  starling invite --data ./home --volume photos --user ann --valid 2d
+  starling invite --data ./home --address home.example.org:7443      where the client finds this home, if that is not an address of this machine
+
+The last line printed is the invitation. Whoever has it is let in as the user named, so hand it over as you would a password.")]
+    Invite(Invite),
+    /// Mount what a home exports; goes on working without a network.
+    Mount(Mount),
+    /// Show what was done here and is not home yet, in the order in which it goes.
+    #[command(after_help = "Examples:\n  starling pending ./work\n  starling pending ./work --json | jq length")]
+    Pending(Status),
+    /// Choose whether and how a mount uses the network.
+    #[command(after_help = "Examples:
+  starling connect off ./work          work from the cache alone
+  starling connect fetch-only ./work   fetch what is needed, send nothing
+  starling connect weak ./work         send in the background only, however near the home is
+  starling connect auto ./work         as the link is (what a mount begins with)")]
+    Connect(Connect),
+    /// Change how a mount that roams behaves.
+    Set(Set),
+    /// Keep files and directories in the cache of a mount that roams.
+    Hoard(Hoard),
+    /// Show what was done here and could not be done at home as it was, since others did something else there.
+    Conflicts(Conflicts),
     /// Commit everything, unmount, and end the process that serves the mount.
     #[command(after_help = "Examples:\n  starling down ./mnt")]
     Down(Mounted),
     /// Commit everything now: when this returns, all that was written is durable.
     #[command(
-        after_help = "Examples:\n  starling sync ./mnt\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
+        after_help = "Examples:\n  starling sync ./mnt\n  starling sync --home ./work      of a mount that roams: everything is home when this returns\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
     )]
-    Sync(Mounted),
+    Sync(Sync),
     /// Show stores, space, segments, caches and what is not committed yet.
     #[command(after_help = "Examples:\n  starling status ./mnt\n  starling status ./mnt --json | jq .space")]
     Status(Status),
@@ -176,4 +204,215 @@ pub struct Up {
     /// A TOML file with any of the settings above, by the same names; the command line wins.
     #[arg(long)]
     pub config: Option<PathBuf>,
+}
+
+/// Arguments of `home`.
+#[derive(ClapArgs, Debug)]
+pub struct Home {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: HomeCommand,
+}
+
+/// What `home` does.
+#[derive(Subcommand, Debug)]
+pub enum HomeCommand {
+    /// Serve directories until a signal ends it.
+    #[command(after_help = "Examples:
+  starling home serve dir:/srv/projects --data /var/lib/starling-home --listen 0.0.0.0:7443
+  starling home serve dir:/srv/projects photos=dir:/srv/pictures --data ./home --background
+  starling invite --data ./home --volume projects      lets a client in
+
+A directory is a volume, named as its last part unless NAME= says otherwise; one of a mounted Starling file system will do. Other programs may go on
+using the directories. Run by root it serves any user, otherwise only whoever runs it. Each exported directory gets a folder .starling, which clients do not see.")]
+    Serve(HomeServe),
+}
+
+/// Arguments of `home serve`.
+#[derive(ClapArgs, Debug)]
+pub struct HomeServe {
+    /// What to export.
+    #[arg(required = true, value_name = "[NAME=]dir:PATH")]
+    pub exports: Vec<String>,
+    /// Folder for the home's key and all that it must remember; made if it is not there.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// Address and UDP port to listen at.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7443")]
+    pub listen: std::net::SocketAddr,
+    /// Detach from the terminal once listening; the log is starling.log in the data folder.
+    #[arg(long)]
+    pub background: bool,
+}
+
+/// Arguments of `invite`.
+#[derive(ClapArgs, Debug)]
+pub struct Invite {
+    /// The home's data folder.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// Which volume [default: the only one].
+    #[arg(long)]
+    pub volume: Option<String>,
+    /// As whom the home does what the client asks, by name or number [default: whoever runs this].
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Where the client finds the home, repeated if there are several [default: the addresses of this machine].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Vec<String>,
+    /// For how long it can be accepted: a number with m, h or d.
+    #[arg(long, default_value = "7d")]
+    pub valid: String,
+}
+
+/// Arguments of `mount`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling mount starling1-... ./work           accepts an invitation and mounts
+  starling mount projects ./work                mounts again, by the volume's name: needs no network
+  starling mount projects ./work --background   returns when mounted; end it with `starling down ./work`
+  starling mount starling1-... ./work --cache ./cache
+  starling mount ./work --cache ./cache         mounts again what is cached there
+
+What was done without a network goes home when there is one. The cache is kept in the user's data folder (~/.local/share/starling) unless --cache
+says otherwise; what is not home yet is only there.")]
+pub struct Mount {
+    /// An invitation or the name of a volume that was mounted before, and where to mount; with --cache the latter will do.
+    #[arg(required = true, num_args = 1..=2, value_names = ["INVITATION|VOLUME", "MOUNTPOINT"])]
+    pub what: Vec<String>,
+    /// Folder of the cache.
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub behaviour: Behaviour,
+    /// Let other users in, with the permissions that files and directories give them.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Detach from the terminal once mounted; the log is starling.log in the cache.
+    #[arg(long)]
+    pub background: bool,
+}
+
+/// How a mount that roams behaves.
+#[derive(ClapArgs, Debug)]
+pub struct Behaviour {
+    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s (asked at least this often), none (always).
+    #[arg(long, value_name = "HOW")]
+    pub consistency: Option<roam::Consistency>,
+    /// When changes go home over a link that is slow: idle, lottery, delayed=15m, preemptive, through (before they are answered), manual.
+    #[arg(long, value_name = "WHEN")]
+    pub writes: Option<roam::Writes>,
+    /// What is fetched of a file that is read: auto, file (all of it), block (what is read).
+    #[arg(long, value_name = "WHAT")]
+    pub unit: Option<roam::Unit>,
+    /// Bound of the cache on disk; what is not home yet is kept beyond that.
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub cache_size: Option<u64>,
+}
+
+/// Arguments of `set`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling set ./work --consistency poll=30s
+  starling set ./work --writes manual          `starling sync --home ./work` sends what waits
+  starling set ./work --cache-size 5GiB --unit block
+
+Holds until the mount ends.")]
+pub struct Set {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub behaviour: Behaviour,
+}
+
+/// Arguments of `sync`.
+#[derive(ClapArgs, Debug)]
+pub struct Sync {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    /// Of a mount that roams: send everything home now, and wait until it is there.
+    #[arg(long)]
+    pub home: bool,
+}
+
+/// Arguments of `hoard`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling hoard add ./work/thesis --priority 90
+  starling hoard add --profile ./hoard.txt --mount ./work      a line each: PRIORITY PATH, from the mount's root
+  starling hoard walk ./work                                   fetches all of it; exit code 0: the link may go
+  starling hoard list ./work
+
+What is hoarded is fetched and kept up to date every 10 minutes, and leaves the cache last.")]
+pub struct Hoard {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: HoardCommand,
+}
+
+/// What `hoard` does.
+#[derive(Subcommand, Debug)]
+pub enum HoardCommand {
+    /// Keep a file or directory, with all below it, in the cache.
+    Add {
+        /// Below a mount.
+        #[arg(required_unless_present = "profile")]
+        path: Option<PathBuf>,
+        /// How dear it is, up to 100: what is dearest is fetched first and leaves last.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
+        priority: u8,
+        /// A file with a line for each path.
+        #[arg(long, requires = "mount")]
+        profile: Option<PathBuf>,
+        /// The mount that the profile is for.
+        #[arg(long)]
+        mount: Option<PathBuf>,
+    },
+    /// Show what is kept.
+    List(Status),
+    /// Keep it no longer; what is cached stays until the room is needed.
+    Remove {
+        /// As it was added.
+        path: PathBuf,
+    },
+    /// Bring the cache up to date and fetch all that is kept; says whether you can unplug now.
+    Walk(Status),
+}
+
+/// Arguments of `connect`.
+#[derive(ClapArgs, Debug)]
+pub struct Connect {
+    /// How.
+    #[arg(value_parser = ["auto", "weak", "fetch-only", "off"])]
+    pub state: String,
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+}
+
+/// Arguments of `conflicts`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling conflicts list ./work
+  starling conflicts resolve ./work 3           says that the third has been seen to
+
+What was changed here while somebody else changed it at home is beside the home's version, as NAME (conflict).EXTENSION: compare, keep what is wanted,
+remove the rest, and resolve it.")]
+pub struct Conflicts {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ConflictsCommand,
+}
+
+/// What `conflicts` does.
+#[derive(Subcommand, Debug)]
+pub enum ConflictsCommand {
+    /// Show all that nobody has seen to yet.
+    List(Status),
+    /// Say that one has been seen to.
+    Resolve {
+        /// The mount point, or anything below it.
+        mountpoint: PathBuf,
+        /// Its number.
+        number: u64,
+    },
 }

@@ -1,7 +1,8 @@
 //! The commands that ask a serving process: down, sync, status, scrub.
 
-use crate::control::{Request, Served, ask};
+use crate::control::{Request, ask};
 use crate::size::show;
+use crate::up::Served;
 use cluster::maps::MapsStatus;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -28,9 +29,9 @@ pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
 }
 
 /// `starling sync`.
-pub async fn sync(path: &Path) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Sync, |_| {}).await?;
-    println!("{}: everything is committed", path.display());
+pub async fn sync(path: &Path, home: bool) -> anyhow::Result<ExitCode> {
+    ask(path, Request::Sync { home }, |_| {}).await?;
+    println!("{}: everything is {}", path.display(), if home { "home" } else { "committed" });
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,6 +164,10 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let s = ask(path, Request::Status, |_| {}).await?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&s)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if s.get("roaming").is_some() {
+        crate::roaming::show_status(&s);
         return Ok(ExitCode::SUCCESS);
     }
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();

@@ -5,7 +5,6 @@
 //! is all a command needs. Only the owner of the data folder can connect.
 
 use anyhow::Context;
-use cluster::Machine;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::CString;
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, watch};
-use vfs::fs::FileSystem;
+use types::BoxFuture;
 
 /// Name of the socket in the data folder.
 pub const SOCKET: &str = "control.sock";
@@ -31,7 +30,10 @@ const PROGRESS_QUEUE_MAX: usize = 64;
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
     /// Commit everything.
-    Sync,
+    Sync {
+        /// And send it home.
+        home: bool,
+    },
     /// Commit, unmount, end.
     Down,
     /// See [`crate::ask::status`].
@@ -41,16 +43,53 @@ pub enum Request {
         /// Rebuild what is missing or damaged.
         repair: bool,
     },
+    /// See [`crate::roaming::pending`].
+    Pending,
+    /// See [`crate::roaming::connect`].
+    Connect {
+        /// The state; `auto` leaves it to the link.
+        state: String,
+    },
+    /// See [`crate::roaming::set`].
+    Set {
+        /// When the cache is believed.
+        consistency: Option<String>,
+        /// When changes go home.
+        writes: Option<String>,
+        /// What is fetched.
+        unit: Option<String>,
+        /// Bound of the cache in bytes.
+        cache_bytes: Option<u64>,
+    },
+    /// See [`crate::hoarding`].
+    Hoard {
+        /// From the mount's root.
+        path: String,
+        /// How dear; `None`: not at all any more.
+        priority: Option<u8>,
+    },
+    /// What is hoarded.
+    Hoarded,
+    /// Walks what is hoarded.
+    Walk,
+    /// See [`crate::roaming::conflicts`].
+    Conflicts,
+    /// Says that a conflict has been seen to.
+    Settle {
+        /// Its number.
+        number: u64,
+    },
 }
 
-/// What a serving process consists of.
-pub struct Served {
-    /// The roles.
-    pub machine: Machine,
-    /// Where its stores are, in their order.
-    pub places: Vec<crate::location::Location>,
-    /// The mount, until it ends.
-    pub mount: Mutex<Option<fuse::Mount>>,
+/// What a serving process can be asked, beyond to end.
+pub trait Served: Send + Sync + 'static {
+    /// Answers; what there is to say meanwhile goes to `progress`, as far as there is room.
+    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>>;
+}
+
+/// What to say to requests that make no sense for what is mounted.
+pub fn not_here() -> Result<Value, String> {
+    Err("there is no such thing for what is mounted here".into())
 }
 
 type Outcome = Option<Result<(), String>>;
@@ -75,7 +114,7 @@ fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
 
 impl Server {
     /// Starts to listen. The data folder is locked, so a socket that is there already is a dead process's.
-    pub fn start(path: &Path, served: Arc<Served>) -> anyhow::Result<Server> {
+    pub fn start(path: &Path, served: Arc<dyn Served>) -> anyhow::Result<Server> {
         let _ = std::fs::remove_file(path);
         let (_folder, address) = short(path)?;
         let listener = UnixListener::bind(address)?;
@@ -120,7 +159,7 @@ impl Server {
 
 async fn connection(
     mut stream: UnixStream,
-    served: Arc<Served>,
+    served: Arc<dyn Served>,
     down: Arc<Notify>,
     mut outcome: watch::Receiver<Outcome>,
 ) -> anyhow::Result<()> {
@@ -129,26 +168,19 @@ async fn connection(
     BufReader::new(read.take(REQUEST_LEN_MAX)).read_line(&mut line).await?;
     let answer = match serde_json::from_str::<Request>(&line) {
         Err(e) => Err(format!("bad request: {e}")),
-        Ok(Request::Sync) => served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}")),
         Ok(Request::Down) => {
             down.notify_one();
             let ended = outcome.wait_for(Option::is_some).await?.clone();
             ended.unwrap_or(Ok(())).map(|()| json!({ "process": std::process::id() }))
         }
-        Ok(Request::Status) => Ok(crate::ask::collect(&served).await),
-        Ok(Request::Scrub { repair }) => {
+        Ok(request) => {
+            // A full queue only means that a progress line is left out.
             let (sender, mut progress) = mpsc::channel(PROGRESS_QUEUE_MAX);
-            let stripe = served.machine.stripe.clone();
-            let scrub = tokio::spawn(async move {
-                // A full queue only means that a progress line is left out.
-                stripe.scrub(repair, move |p| _ = sender.try_send(p)).await
-            });
-            while let Some(p) = progress.recv().await {
-                let line =
-                    json!({"progress": {"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments}});
-                write.write_all(format!("{line}\n").as_bytes()).await?;
+            let answer = tokio::spawn(served.answer(request, sender));
+            while let Some(value) = progress.recv().await {
+                write.write_all(format!("{}\n", json!({ "progress": value })).as_bytes()).await?;
             }
-            scrub.await?.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
+            answer.await?
         }
     };
     let line = match answer {

@@ -5,6 +5,7 @@
 //! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
+//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `private`: folders of either.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
 //! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
@@ -16,15 +17,19 @@ mod background;
 mod control;
 mod folder;
 mod fsck;
+mod hoarding;
+mod home;
 mod keys;
 mod location;
+mod private;
+mod roaming;
 mod settings;
 mod size;
 mod store;
 mod up;
 
 use anyhow::Context;
-use args::{Args, Command};
+use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::io::Write;
@@ -91,9 +96,38 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 runtime.context("start the runtime")?.block_on(store::run(store))
             }
         },
+        Command::Home(home) => match home.command {
+            HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, home::READY),
+            HomeCommand::Serve(serve) => runtime()?.block_on(home::serve(serve)),
+        },
+        Command::Invite(a) => runtime()?.block_on(home::invite(a)),
+        Command::Mount(mount) => {
+            let asked = roaming::Asked::from(mount)?;
+            match asked.background {
+                true => background::start(&asked.cache, up::READY),
+                false => runtime()?.block_on(roaming::run(asked)),
+            }
+        }
+        Command::Pending(a) => runtime()?.block_on(roaming::pending(&a.mountpoint, a.json)),
+        Command::Connect(a) => runtime()?.block_on(roaming::connect(&a.mountpoint, a.state)),
+        Command::Conflicts(a) => match a.command {
+            ConflictsCommand::List(a) => runtime()?.block_on(roaming::conflicts(&a.mountpoint, a.json)),
+            ConflictsCommand::Resolve { mountpoint, number } => {
+                runtime()?.block_on(roaming::settle(&mountpoint, number))
+            }
+        },
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
-        Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint)),
+        Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),
+        Command::Set(a) => runtime()?.block_on(roaming::set(&a.mountpoint, &a.behaviour)),
+        Command::Hoard(a) => match a.command {
+            HoardCommand::Add { path, priority, profile, mount } => {
+                runtime()?.block_on(hoarding::add(path, priority, profile, mount))
+            }
+            HoardCommand::List(a) => runtime()?.block_on(hoarding::list(&a.mountpoint, a.json)),
+            HoardCommand::Remove { path } => runtime()?.block_on(hoarding::remove(&path)),
+            HoardCommand::Walk(a) => runtime()?.block_on(hoarding::walk(&a.mountpoint, a.json)),
+        },
         Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
         Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),

@@ -1,7 +1,7 @@
 //! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until told to stop.
 
 use crate::background;
-use crate::control::{self, Served, Server};
+use crate::control::{self, Request, Server, not_here};
 use crate::folder::Folder;
 use crate::location::Location;
 use crate::settings::{Geometry, Settings};
@@ -9,15 +9,55 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, INDEX_RANGE_LEN, Machine, Run, StartError};
 use host::Host;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use types::BoxFuture;
+use vfs::fs::FileSystem;
 
 const MANAGER_COUNT: u16 = 2;
 const BLOCK_SIZE_DEFAULT: u32 = 64 * 1024;
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "mounted at";
+
+/// What a process that serves a file system of its own consists of.
+pub struct Served {
+    /// The roles.
+    pub machine: Machine,
+    /// Where its stores are, in their order.
+    pub places: Vec<Location>,
+    /// The mount, until it ends.
+    pub mount: Mutex<Option<fuse::Mount>>,
+}
+
+/// What commands ask it by way of the control socket.
+struct Control(Arc<Served>);
+
+impl control::Served for Control {
+    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
+        let served = self.0.clone();
+        Box::pin(async move {
+            match request {
+                Request::Sync { home: false } => {
+                    served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
+                }
+                Request::Status => Ok(crate::ask::collect(&served).await),
+                Request::Scrub { repair } => {
+                    let tell = move |p: stripe::ScrubProgress| {
+                        let value = json!({"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments});
+                        let _ = progress.try_send(value);
+                    };
+                    let report = served.machine.stripe.scrub(repair, tell).await;
+                    report.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
+                }
+                _ => not_here(),
+            }
+        })
+    }
+}
 
 /// An error of starting, as the one who asked is told of it.
 fn explain(e: StartError) -> anyhow::Error {
@@ -133,17 +173,17 @@ fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
 }
 
 /// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
-fn check_mountpoint(settings: &Settings) -> anyhow::Result<()> {
-    check_apart(&settings.mountpoint, &settings.data)?;
-    let mountpoint = std::path::absolute(&settings.mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
+pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
+    check_apart(mountpoint, data)?;
+    let mountpoint = std::path::absolute(mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
-    fuse::check(existing, settings.allow_other).map_err(|e| usage(e.to_string()))
+    fuse::check(existing, allow_other).map_err(|e| usage(e.to_string()))
 }
 
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
-    check_mountpoint(&settings)?;
+    check_mountpoint(&settings.mountpoint, &settings.data, settings.allow_other)?;
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
     if Folder::is_new(&settings.data) {
@@ -180,7 +220,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     };
     let closed = mount.closed();
     let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)) });
-    let server = Server::start(&socket, served.clone()).context("control socket")?;
+    let server = Server::start(&socket, Arc::new(Control(served.clone()))).context("control socket")?;
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());

@@ -5,6 +5,7 @@ mod syscall;
 mod tasks;
 
 pub use disk::{RealDisk, sync_count};
+pub use syscall::random_u64 as random;
 pub use tasks::TokioTasks;
 
 use crate::{Clock, Host, Random, SplitMix64};

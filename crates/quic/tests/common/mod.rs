@@ -55,8 +55,8 @@ impl Desk {
 
 impl Service for Desk {
     fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session> {
-        self.seen.send_modify(|seen| seen.peers.push(peer));
         self.pushes.lock().push(push);
+        self.seen.send_modify(|seen| seen.peers.push(peer));
         Arc::new(self.clone())
     }
 }

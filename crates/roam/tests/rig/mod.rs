@@ -1,12 +1,15 @@
 //! A home over the model file system, and clients that roam, in the simulated world.
 #![allow(dead_code)]
 
+pub mod session;
+pub mod tree;
+
 use bytes::Bytes;
 use home::Home;
 use home::export::Export;
 use home::invitation::{self, Invitation};
 use host::sim::{Machine, Sim, SimDisk};
-use host::{Clock, Disk};
+use host::{Clock, Disk, first};
 use parking_lot::Mutex;
 use roam::{Client, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
@@ -16,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tree::Tree;
 use types::{BoxFuture, Time};
 use vfs::mem::MemFs;
 
@@ -27,14 +31,23 @@ pub struct Rig {
     pub sim: Sim,
     pub fs: MemFs,
     pub disk: SimDisk,
+    pub home: Arc<Mutex<Option<Running>>>,
+    /// The home's operations on its files take time, so that it may crash between any two.
+    pub paced: bool,
+}
+
+/// A home while it runs.
+#[derive(Clone)]
+pub struct Running {
+    pub home: Home,
     pub machine: Machine,
-    pub home: Arc<Mutex<Option<Home>>>,
+    pub tree: Tree,
 }
 
 /// A network between one client and the home.
 #[derive(Clone)]
 pub struct Network {
-    home: Arc<Mutex<Option<Home>>>,
+    home: Arc<Mutex<Option<Running>>>,
     clock: Arc<dyn Clock>,
     key: PeerKey,
     pub up: Arc<AtomicBool>,
@@ -42,6 +55,8 @@ pub struct Network {
     pub lose_requests: Arc<AtomicBool>,
     pub lose_answers: Arc<AtomicBool>,
     pub delay: Duration,
+    /// Requests take so much longer, in milliseconds.
+    pub lag_ms: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
 }
@@ -64,8 +79,12 @@ impl Push for Pushes {
     }
 }
 
+/// A request that did not arrive.
+struct Missed;
+
 struct Connection {
     network: Network,
+    machine: Machine,
     session: Arc<dyn Session>,
     pushes: Arc<Pushes>,
 }
@@ -83,12 +102,12 @@ impl Dialer for Network {
         Box::pin(async move {
             me.clock.sleep(me.delay).await;
             let home = me.home.lock().clone();
-            match home.filter(|_| me.up.load(Relaxed)) {
+            match home.filter(|home| home.machine.is_up() && me.up.load(Relaxed)) {
                 None => Err(DialError::Unreachable("nobody there".into())),
-                Some(home) => {
+                Some(Running { home, machine, .. }) => {
                     let pushes = Arc::new(Pushes::default());
                     let session = home.connected(me.key, pushes.clone());
-                    Ok(Arc::new(Connection { network: me, session, pushes }) as Arc<dyn Channel>)
+                    Ok(Arc::new(Connection { network: me, machine, session, pushes }) as Arc<dyn Channel>)
                 }
             }
         })
@@ -98,17 +117,24 @@ impl Dialer for Network {
 impl Channel for Connection {
     fn ask(&self, _: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
         let (network, session, pushes) = (self.network.clone(), self.session.clone(), self.pushes.clone());
+        if pushes.ended.load(Relaxed) || !self.machine.is_up() {
+            return Box::pin(std::future::ready(Err(Lost)));
+        }
+        network.requests.fetch_add(1, Relaxed);
+        network.bytes.fetch_add(request.len() as u64, Relaxed);
+        let there = network.clone();
+        // What was sent arrives, whether or not somebody still waits for the answer.
+        let answered = self.machine.run(async move {
+            there.clock.sleep(there.delay + Duration::from_millis(there.lag_ms.load(Relaxed))).await;
+            if !there.up.load(Relaxed) || there.lose_requests.load(Relaxed) {
+                return Err(Missed);
+            }
+            Ok(session.answer(request).await)
+        });
         Box::pin(async move {
-            network.requests.fetch_add(1, Relaxed);
-            network.bytes.fetch_add(request.len() as u64, Relaxed);
-            network.clock.sleep(network.delay).await;
-            if !network.up.load(Relaxed) || network.lose_requests.load(Relaxed) {
-                return std::future::pending().await;
-            }
-            if pushes.ended.load(Relaxed) || network.home.lock().is_none() {
-                return Err(Lost);
-            }
-            let answer = session.answer(request).await.ok_or(Lost)?;
+            let Ok(answer) = answered.await else { return Err(Lost) };
+            let Ok(answer) = answer else { return std::future::pending().await };
+            let answer = answer.ok_or(Lost)?;
             network.clock.sleep(network.delay).await;
             if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
                 return std::future::pending().await;
@@ -119,7 +145,7 @@ impl Channel for Connection {
     }
 
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
-        let (network, pushes) = (self.network.clone(), self.pushes.clone());
+        let (network, pushes, machine) = (self.network.clone(), self.pushes.clone(), self.machine.clone());
         Box::pin(async move {
             loop {
                 let next = match network.up.load(Relaxed) {
@@ -129,11 +155,11 @@ impl Channel for Connection {
                 if let Some(message) = next {
                     return Ok(message);
                 }
-                if pushes.ended.load(Relaxed) {
+                if pushes.ended.load(Relaxed) || !machine.is_up() {
                     return Err(Lost);
                 }
                 match network.up.load(Relaxed) {
-                    true => pushes.come.notified().await,
+                    true => drop(first(pushes.come.notified(), machine.crashed()).await),
                     false => network.clock.sleep(Duration::from_millis(100)).await,
                 }
             }
@@ -154,41 +180,54 @@ impl Channel for Connection {
 
 impl Rig {
     pub fn new(seed: u64) -> Rig {
+        Rig::with_pace(seed, false)
+    }
+
+    pub fn with_pace(seed: u64, paced: bool) -> Rig {
         let sim = Sim::new(seed);
-        let machine = sim.machine("home");
-        let clock = machine.host().clock;
+        let clock = sim.machine("home").host().clock;
         let fs = MemFs::new(Arc::new(move || clock.wall()));
         let disk = SimDisk::new(&sim, 1 << 30);
-        let rig = Rig { sim, fs, disk, machine, home: Arc::default() };
+        let rig = Rig { sim, fs, disk, home: Arc::default(), paced };
         rig.start_home();
         rig
     }
 
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.sim.machine("home").host().clock
+    }
+
     /// Starts the home, which must not be running.
     pub fn start_home(&self) {
-        let host = self.machine.host();
-        let disk = self.disk.mount(&self.machine);
-        let fs: Arc<dyn Export> = Arc::new(self.fs.clone());
+        let machine = self.sim.machine("home");
+        let host = machine.host();
+        let disk = self.disk.mount(&machine);
+        let pace = self.paced.then(|| (host.clock.clone(), host.random.next_u64()));
+        let tree = Tree::new(self.fs.clone(), pace);
+        let fs: Arc<dyn Export> = Arc::new(tree.clone());
         let home = self.sim.block_on(Home::open(&host, disk, vec![(VOLUME.into(), fs)])).expect("home");
-        *self.home.lock() = Some(home);
+        *self.home.lock() = Some(Running { home, machine, tree });
     }
 
     /// The home's process ends at once.
     pub fn crash_home(&self) {
-        *self.home.lock() = None;
-        self.machine.crash();
+        let running = self.home.lock().take();
+        if let Some(running) = running {
+            running.machine.crash();
+        }
     }
 
     /// A network for a client with this key.
     pub fn network(&self, key: u8, delay: Duration) -> Network {
         Network {
             home: self.home.clone(),
-            clock: self.machine.host().clock,
+            clock: self.clock(),
             key: PeerKey([key; 32]),
             up: Arc::new(AtomicBool::new(true)),
             lose_requests: Arc::default(),
             lose_answers: Arc::default(),
             delay,
+            lag_ms: Arc::default(),
             requests: Arc::default(),
             bytes: Arc::default(),
         }
@@ -196,7 +235,7 @@ impl Rig {
 
     /// Invites whoever is at the end of a network.
     pub fn enroll(&self, network: &Network, user: User) {
-        let disk = self.disk.mount(&self.machine);
+        let disk = self.disk.mount(&self.sim.machine("home"));
         let until = Time { sec: i64::MAX, nsec: 0 };
         let invitation = Invitation { volume: VOLUME.into(), user, until };
         self.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invitation");
@@ -209,7 +248,7 @@ impl Rig {
 
     /// A client with a cache on a disk.
     pub fn client(&self, machine: &Machine, disk: &SimDisk, network: &Network) -> Client {
-        let settings = Settings { volume: VOLUME.into(), owner: None, pinned: None };
+        let settings = Settings::new(VOLUME);
         let (host, disk): (_, Arc<dyn Disk>) = (machine.host(), disk.mount(machine));
         let client = self.sim.block_on(Client::open(&host, disk, Arc::new(network.clone()), settings)).expect("open");
         self.sim.run_for(Duration::from_secs(1));
@@ -220,7 +259,7 @@ impl Rig {
     pub fn new_client(&self, key: u8, delay: Duration) -> (Client, Network, SimDisk, Machine) {
         let network = self.network(key, delay);
         self.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
-        let (machine, disk) = (self.sim.machine("laptop"), SimDisk::new(&self.sim, 1 << 30));
+        let (machine, disk) = (self.sim.machine(&format!("laptop {key}")), SimDisk::new(&self.sim, 1 << 30));
         let client = self.client(&machine, &disk, &network);
         (client, network, disk, machine)
     }

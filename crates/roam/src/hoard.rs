@@ -1,0 +1,271 @@
+//! What is kept in the cache: what the user has named, before what was used lately (Coda's hoarding; Froese and Bunt; design, section 4.6).
+//!
+//! A walk brings everything up to date that is cached, and fetches all that is to be kept. It runs now and then and when somebody asks, and
+//! says whether the link may go. What is not home yet is never dropped.
+
+use crate::client::{Client, Inner};
+use crate::live::{LinkState, Need};
+use crate::replica::{Child, Record};
+use roam_wire::channel::Class;
+use roam_wire::message::{Facts, Reply, Request};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Weak;
+use std::time::Duration;
+use types::{FileId, FsError, Kind};
+
+/// How often everything is walked.
+const WALK_PERIOD: Duration = Duration::from_secs(600);
+/// Files that are asked for together.
+const BATCH_COUNT: usize = 200;
+/// When the cache is full, it is emptied to this share of what it may hold.
+const LOW_WATER: (u64, u64) = (9, 10);
+/// How often it is looked at whether the cache is full.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+
+/// What a walk has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// Files that were looked at.
+    pub files: u64,
+    /// Bytes that are to be kept.
+    pub bytes: u64,
+    /// Of them, those that are cached.
+    pub cached: u64,
+    /// Paths of what could not be fetched, or is not there; some of them, if there are many.
+    pub missing: Vec<Vec<u8>>,
+}
+
+impl Walk {
+    /// True if all that is to be kept is cached.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.cached == self.bytes
+    }
+
+    fn miss(&mut self, path: &[u8]) {
+        /// More are not remembered.
+        const MISSING_COUNT_MAX: usize = 100;
+        if self.missing.len() < MISSING_COUNT_MAX {
+            self.missing.push(path.to_vec());
+        }
+    }
+}
+
+impl Client {
+    /// Keeps a path in the cache, with all below it, as dear as that (up to 100); `None`: no longer. ENOENT if it was not kept.
+    pub async fn hoard(&self, path: &[u8], priority: Option<u8>) -> Result<(), FsError> {
+        {
+            let mut live = self.0.live.lock();
+            if priority.is_none() && !live.replica.hoard().contains_key(path) {
+                return Err(FsError::NotFound);
+            }
+            live.record(Record::Hoarded { path: path.to_vec(), priority });
+        }
+        self.0.log.settled().await.map_err(|_| FsError::Io)
+    }
+
+    /// Brings what is cached up to date and fetches all that is to be kept; says how far it is.
+    pub async fn walk(&self, mut progress: impl FnMut(&Walk) + Send) -> Result<Walk, FsError> {
+        self.revalidate().await?;
+        let mut walk = Walk::default();
+        let mut paths: Vec<(u8, Vec<u8>)> =
+            self.look(|replica, _| replica.hoard().iter().map(|(path, priority)| (*priority, path.clone())).collect());
+        // What is dearest comes first.
+        paths.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+        for (_, path) in paths {
+            match self.find_path(&path).await {
+                Ok(id) => self.walk_below(id, path, &mut walk, &mut progress).await,
+                Err(_) => walk.miss(&path),
+            }
+        }
+        self.settle_bytes().await;
+        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        progress(&walk);
+        Ok(walk)
+    }
+
+    async fn find_path(&self, path: &[u8]) -> Result<FileId, FsError> {
+        let mut at = Vec::new();
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            if let Child::Is(dir) = self.look(|replica, _| replica.at_path(&at)) {
+                self.names_of(dir).await?;
+            }
+            if !at.is_empty() {
+                at.push(b'/');
+            }
+            at.extend_from_slice(name);
+        }
+        match self.look(|replica, _| replica.at_path(&at)) {
+            Child::Is(id) => Ok(id),
+            Child::Nothing => Err(FsError::NotFound),
+            Child::Unknown => Err(FsError::TimedOut),
+        }
+    }
+
+    async fn names_of(&self, dir: FileId) -> Result<(), FsError> {
+        let wanted = self.look(|replica, state| !replica.has_names(dir) && state != LinkState::Disconnected);
+        if wanted { self.fetch(Need::Names(dir)).await } else { Ok(()) }
+    }
+
+    async fn walk_below(&self, id: FileId, path: Vec<u8>, walk: &mut Walk, progress: &mut (impl FnMut(&Walk) + Send)) {
+        let mut waiting = vec![(id, path)];
+        while let Some((id, path)) = waiting.pop() {
+            let known = self.look(|replica, _| replica.node(id).map(|node| (node.facts.kind, node.facts.size)));
+            let Ok((kind, size)) = known else {
+                walk.miss(&path);
+                continue;
+            };
+            walk.files += 1;
+            match kind {
+                Kind::Directory => {
+                    let listed = match self.names_of(id).await {
+                        Ok(()) => self.look(|replica, _| replica.list(id)),
+                        Err(_) => None,
+                    };
+                    let Some(names) = listed else {
+                        walk.miss(&path);
+                        continue;
+                    };
+                    for (name, child) in names.into_iter().rev() {
+                        let below = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
+                        waiting.push((child, below));
+                    }
+                }
+                Kind::File => {
+                    walk.bytes += size;
+                    progress(walk);
+                    let _ = self.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
+                    let whole = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.is_whole()));
+                    if whole {
+                        walk.cached += size;
+                    } else {
+                        walk.miss(&path);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks for everything of which others may have changed something.
+    async fn revalidate(&self) -> Result<(), FsError> {
+        let stale: Vec<FileId> = self.look(|replica, state| {
+            let ids = replica.nodes().map(|(id, _)| id);
+            ids.filter(|id| state != LinkState::Disconnected && replica.is_stale(*id)).collect()
+        });
+        for batch in stale.chunks(BATCH_COUNT) {
+            self.refresh(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Learns what of some files others have changed: facts only of those that are other than they were.
+    async fn refresh(&self, files: &[FileId]) -> Result<(), FsError> {
+        let known: HashMap<FileId, Facts> = self.look(|replica, _| {
+            files.iter().filter_map(|id| Some((*id, replica.node(*id).ok()?.facts.clone()))).collect()
+        });
+        let breaks = self.0.live.lock().breaks;
+        let versions = known.iter().map(|(id, facts)| (*id, facts.version)).collect();
+        let reply = self.0.ask(Class::Prefetch, &Request::Validate { files: versions }).await?;
+        let Reply::Stale(stale) = reply else { return Err(FsError::Io) };
+        {
+            let mut live = self.0.live.lock();
+            if live.breaks != breaks {
+                // Others have changed something meanwhile: what was said may be of before.
+                return Ok(());
+            }
+            for (id, facts) in &known {
+                let same = live.replica.node(*id).is_ok_and(|node| node.facts.version == facts.version);
+                if same && !stale.contains(id) {
+                    live.record(Record::Known(Box::new(facts.clone())));
+                }
+            }
+        }
+        if stale.is_empty() { Ok(()) } else { self.fetch_facts(&stale).await }
+    }
+
+    /// How dear files are: those that are to be kept, with all below them.
+    fn priorities(&self) -> HashMap<FileId, u8> {
+        self.look(|replica, _| {
+            let mut dear = HashMap::new();
+            for (path, priority) in replica.hoard() {
+                let Child::Is(id) = replica.at_path(path) else { continue };
+                let mut waiting = vec![id];
+                let mut seen = BTreeSet::new();
+                while let Some(id) = waiting.pop() {
+                    if !seen.insert(id) {
+                        continue;
+                    }
+                    let known = dear.entry(id).or_insert(0);
+                    *known = (*known).max(*priority);
+                    waiting.extend(replica.list(id).into_iter().flatten().map(|(_, child)| child));
+                }
+            }
+            dear
+        })
+    }
+
+    /// Bytes of files in the cache.
+    pub fn cached_bytes(&self) -> u64 {
+        self.look(|replica, _| replica.nodes().map(|(_, node)| node.have.len()).sum())
+    }
+
+    /// Makes room in the cache: what was used least lately goes first, among what is least dear. Never what is not home yet, or open.
+    pub(crate) async fn make_room(&self) {
+        let limit = self.0.settings.lock().cache_bytes;
+        let mut cached = self.cached_bytes();
+        if cached <= limit {
+            return;
+        }
+        let dear = self.priorities();
+        let mut clean: Vec<(u8, u64, FileId, u64, u64)> = {
+            let live = self.0.live.lock();
+            let nodes = live
+                .replica
+                .nodes()
+                .filter(|(id, node)| node.data > 0 && !live.replica.is_own(*id) && !live.open_counts.contains_key(id));
+            nodes
+                .map(|(id, node)| {
+                    let used = live.used.get(&id).copied().unwrap_or(0);
+                    (dear.get(&id).copied().unwrap_or(0), used, id, node.have.len(), node.data)
+                })
+                .collect()
+        };
+        clean.sort_unstable();
+        for (_, _, id, len, data) in clean {
+            if cached <= limit / LOW_WATER.1 * LOW_WATER.0 {
+                return;
+            }
+            {
+                let mut live = self.0.live.lock();
+                let still = live.replica.node(id).is_ok_and(|node| node.data == data) && !live.replica.is_own(id);
+                if !still || live.open_counts.contains_key(&id) {
+                    continue;
+                }
+                live.record(Record::Dropped(id));
+                live.files.remove(&data);
+            }
+            self.0.remove_data(data);
+            cached -= len;
+        }
+    }
+}
+
+/// Walks now and then, for as long as the client exists, if anything is to be kept.
+pub(crate) async fn keep(inner: Weak<Inner>) {
+    let mut waited = Duration::ZERO;
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        client.make_room().await;
+        let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
+        if waited >= WALK_PERIOD && wanted {
+            waited = Duration::ZERO;
+            if let Err(error) = client.walk(|_| {}).await {
+                tracing::info!(%error, "the hoard walk did not get to its end");
+            }
+        }
+        drop(client);
+        clock.sleep(LOOK_PERIOD).await;
+        waited += LOOK_PERIOD;
+    }
+}

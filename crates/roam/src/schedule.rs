@@ -1,0 +1,254 @@
+//! Who uses a slow link next (Huston and Honeyman, section 4.1; design, section 4.5).
+//!
+//! Small questions that somebody waits for go at once. All else goes in chunks, few of which are under way at a time: as many as the link holds,
+//! and one more. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
+//! what the link carries in a moment, so that nobody waits for much longer than that.
+
+use host::Host;
+use parking_lot::Mutex;
+use policy::lottery::{Class as Tickets, Lottery};
+use roam_wire::channel::{Class, Path};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A chunk takes about so long on its way.
+const CHUNK_TIME: Duration = Duration::from_millis(500);
+/// Shortest chunk.
+const CHUNK_LEN_MIN: u64 = 1 << 10;
+/// Longest chunk.
+pub const CHUNK_LEN_MAX: u64 = 256 << 10;
+/// Most chunks under way at a time.
+const CHUNK_COUNT_MAX: usize = 64;
+/// What a link is taken for before anything is known, in bytes per second.
+const RATE_AT_FIRST: f64 = 128_000.0;
+/// How much a new measurement counts.
+const WEIGHT: f64 = 0.25;
+/// What is shorter says nothing of the rate.
+const MEASURED_LEN_MIN: u64 = 2 << 10;
+
+/// In which direction a chunk goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To the home.
+    Up,
+    /// From the home.
+    Down,
+}
+
+/// What of each class is drawn, in the order of [`Class`]: demand, prefetch, replay. Replay that waits is never left behind for good.
+pub const TICKETS: [Tickets; 3] = [
+    Tickets { tickets: 60, wait_max: None },
+    Tickets { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
+    Tickets { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
+];
+
+struct State {
+    lottery: Lottery,
+    /// Who waits since when, by class.
+    waiting: [VecDeque<(Duration, oneshot::Sender<Permit>)>; 3],
+    under_way: usize,
+    /// Bytes per second, up and down.
+    rates: [f64; 2],
+    round_trip: Duration,
+    /// When the link was last used for what somebody waited for.
+    used: Duration,
+}
+
+/// See the module's header.
+pub struct Schedule {
+    host: Host,
+    state: Mutex<State>,
+}
+
+/// The right to have a chunk under way, until dropped.
+pub struct Permit(Option<Arc<Schedule>>);
+
+fn place(class: Class) -> Option<usize> {
+    match class {
+        Class::Interactive => None,
+        Class::Demand => Some(0),
+        Class::Prefetch => Some(1),
+        Class::Replay => Some(2),
+    }
+}
+
+impl Schedule {
+    /// For a link of which nothing is known.
+    pub fn new(host: &Host) -> Arc<Schedule> {
+        let state = State {
+            lottery: Lottery::new(TICKETS.to_vec()),
+            waiting: Default::default(),
+            under_way: 0,
+            rates: [RATE_AT_FIRST; 2],
+            round_trip: Duration::ZERO,
+            used: Duration::ZERO,
+        };
+        Arc::new(Schedule { host: host.clone(), state: Mutex::new(state) })
+    }
+
+    /// Changes the tickets of demand, prefetch and replay.
+    pub fn set_tickets(&self, tickets: [Tickets; 3]) {
+        let mut state = self.state.lock();
+        tickets.into_iter().enumerate().for_each(|(class, tickets)| state.lottery.set(class, tickets));
+    }
+
+    /// Waits for the right to send or fetch a chunk. Small questions need none.
+    pub async fn admit(self: &Arc<Self>, class: Class) -> Permit {
+        let now = self.host.clock.now();
+        let Some(place) = place(class) else {
+            self.state.lock().used = now;
+            return Permit(None);
+        };
+        let turn = {
+            let mut state = self.state.lock();
+            if class == Class::Demand {
+                state.used = now;
+            }
+            if state.under_way < state.under_way_max() && state.waiting.iter().all(VecDeque::is_empty) {
+                state.under_way += 1;
+                return Permit(Some(self.clone()));
+            }
+            let (sender, turn) = oneshot::channel();
+            state.waiting[place].push_back((now, sender));
+            turn
+        };
+        // Whoever is not drawn any more, since the sender is gone, goes without.
+        turn.await.unwrap_or(Permit(None))
+    }
+
+    /// Gives the place of a chunk that is done to the next.
+    fn done(self: &Arc<Self>) {
+        let now = self.host.clock.now();
+        let mut state = self.state.lock();
+        state.under_way -= 1;
+        while state.under_way < state.under_way_max() {
+            // Those who have given up waiting do not take part.
+            state.waiting.iter_mut().for_each(|waiting| waiting.retain(|(_, sender)| !sender.is_closed()));
+            let waited: Vec<Option<Duration>> =
+                state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.0))).collect();
+            let Some(class) = state.lottery.draw(&waited, self.host.random.next_u64()) else { return };
+            let Some((_, sender)) = state.waiting[class].pop_front() else { return };
+            match sender.send(Permit(Some(self.clone()))) {
+                Ok(()) => state.under_way += 1,
+                // It was never given, and is not given back.
+                Err(mut permit) => permit.0 = None,
+            }
+        }
+    }
+
+    /// Something of so many bytes has taken so long, all in all.
+    pub fn measured(&self, direction: Direction, len: u64, took: Duration, path: &Path) {
+        let mut state = self.state.lock();
+        state.round_trip = path.round_trip;
+        let on_the_link = took.saturating_sub(path.round_trip).max(Duration::from_micros(100));
+        if len >= MEASURED_LEN_MIN {
+            // Others were under way at the same time.
+            let shared = state.under_way.max(1) as f64;
+            let rate = len as f64 * shared / on_the_link.as_secs_f64();
+            let known = &mut state.rates[direction as usize];
+            *known += WEIGHT * (rate - *known);
+        }
+    }
+
+    /// Bytes per second.
+    pub fn rate(&self, direction: Direction) -> f64 {
+        self.state.lock().rates[direction as usize]
+    }
+
+    /// How many bytes make a chunk.
+    pub fn chunk_len(&self, direction: Direction) -> u64 {
+        let len = self.rate(direction) * CHUNK_TIME.as_secs_f64();
+        (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+    }
+
+    /// For how long nobody has waited for the link.
+    pub fn idle_for(&self) -> Duration {
+        self.host.clock.now().saturating_sub(self.state.lock().used)
+    }
+}
+
+impl State {
+    /// As many chunks as the link holds, and one.
+    fn under_way_max(&self) -> usize {
+        let held = self.round_trip.as_secs_f64() / CHUNK_TIME.as_secs_f64();
+        (held.ceil() as usize + 1).min(CHUNK_COUNT_MAX)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(schedule) = self.0.take() {
+            schedule.done();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::sim::Sim;
+
+    /// Chunks of one class after the other, for as long as it goes on.
+    async fn send(schedule: Arc<Schedule>, class: Class, count: Arc<Mutex<u64>>) {
+        loop {
+            let _permit = schedule.admit(class).await;
+            schedule.host.clock.sleep(Duration::from_millis(500)).await;
+            *count.lock() += 1;
+        }
+    }
+
+    #[test]
+    fn sim_shares_follow_tickets() {
+        for replay in [10, 50, 90] {
+            let sim = Sim::new(7);
+            let machine = sim.machine("laptop");
+            let schedule = Schedule::new(&machine.host());
+            let tickets = |tickets| Tickets { tickets, wait_max: None };
+            schedule.set_tickets([tickets(100 - replay), tickets(0), tickets(replay)]);
+            let counts = [Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0))];
+            for (class, count) in [Class::Demand, Class::Replay].into_iter().zip(&counts) {
+                for _ in 0..3 {
+                    machine.host().tasks.spawn(Box::pin(send(schedule.clone(), class, count.clone())));
+                }
+            }
+            sim.run_for(Duration::from_secs(2000));
+            let (demand, sent) = (*counts[0].lock(), *counts[1].lock());
+            let share = 100 * sent / (demand + sent);
+            assert!(share.abs_diff(u64::from(replay)) <= 5, "{replay} tickets sent {share} of 100");
+        }
+    }
+
+    #[test]
+    fn sim_replay_waits_no_longer_than_its_age_allows() {
+        let sim = Sim::new(3);
+        let machine = sim.machine("laptop");
+        let schedule = Schedule::new(&machine.host());
+        schedule.set_tickets([TICKETS[0], TICKETS[1], Tickets { tickets: 0, ..TICKETS[2] }]);
+        let counts = [Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0))];
+        for _ in 0..4 {
+            machine.host().tasks.spawn(Box::pin(send(schedule.clone(), Class::Demand, counts[0].clone())));
+        }
+        machine.host().tasks.spawn(Box::pin(send(schedule.clone(), Class::Replay, counts[1].clone())));
+        sim.run_for(Duration::from_secs(40));
+        assert!(*counts[1].lock() >= 1);
+    }
+
+    #[test]
+    fn sim_small_questions_wait_for_nobody_and_those_who_give_up_leave_no_gap() {
+        let sim = Sim::new(5);
+        let machine = sim.machine("laptop");
+        let schedule = Schedule::new(&machine.host());
+        sim.block_on(async {
+            let first = schedule.admit(Class::Replay).await;
+            let mut given_up = Box::pin(schedule.admit(Class::Demand));
+            let clock = machine.host().clock;
+            assert!(host::timeout(&*clock, Duration::from_secs(1), &mut given_up).await.is_err());
+            drop(schedule.admit(Class::Interactive).await);
+            drop(given_up);
+            drop(first);
+            let _next = schedule.admit(Class::Demand).await;
+        });
+    }
+}

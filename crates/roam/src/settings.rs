@@ -1,0 +1,209 @@
+//! How a mount behaves, as its user asks for it; all but the volume may change while it is mounted.
+
+use crate::live::LinkState;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// When what is cached is believed (design, section 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// Until the home says that others have changed it.
+    Callbacks,
+    /// Until the home is asked what has changed: at least this often, more often while it does (Zhao and Figueiredo, section 4.2.1).
+    Poll(Duration),
+    /// Always: what was seen once stays as it is.
+    None,
+}
+
+/// When what was done here goes home, where the home is far (Huston and Honeyman, section 4; Zhao and Figueiredo, section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// When the link was not used otherwise for a moment.
+    Idle,
+    /// At once, in a lottery with what is fetched.
+    Lottery,
+    /// When it is so old.
+    Delayed(Duration),
+    /// At once, before anything is fetched ahead.
+    Preemptive,
+    /// Before it is answered, even where the home is far.
+    Through,
+    /// When somebody asks for it.
+    Manual,
+}
+
+/// How much of a file is fetched when it is opened (Zhao and Figueiredo, section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// All of it, if that takes no more than some seconds.
+    Auto,
+    /// All of it.
+    File,
+    /// What is read.
+    Block,
+}
+
+/// See the module's header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The volume's name.
+    pub volume: String,
+    /// As whom files of the home's user are shown here, user and group; `None`: as the home has them.
+    pub owner: Option<(u32, u32)>,
+    /// The state that the user has chosen; `None`: what the link is like decides.
+    pub pinned: Option<LinkState>,
+    /// When what is cached is believed.
+    pub consistency: Consistency,
+    /// When what was done here goes home.
+    pub writes: Writes,
+    /// How much is fetched.
+    pub unit: Unit,
+    /// Bytes of files that may be cached; what is not home yet is kept beyond that.
+    pub cache_bytes: u64,
+}
+
+impl Settings {
+    /// What a mount begins with.
+    pub fn new(volume: impl Into<String>) -> Settings {
+        Settings {
+            volume: volume.into(),
+            owner: None,
+            pinned: None,
+            consistency: Consistency::Callbacks,
+            writes: Writes::Lottery,
+            unit: Unit::Auto,
+            cache_bytes: 20 << 30,
+        }
+    }
+}
+
+/// `90s`, `15m`, `12h`, `7d`.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time: write a number with s, m, h or d");
+    let seconds: u64 = match text.chars().next_back() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        Some('d') => 86400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+struct Shown(Duration);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            s if s > 0 && s.is_multiple_of(86_400) => write!(f, "{}d", s / 86_400),
+            s if s > 0 && s.is_multiple_of(3600) => write!(f, "{}h", s / 3600),
+            s if s > 0 && s.is_multiple_of(60) => write!(f, "{}m", s / 60),
+            s => write!(f, "{s}s"),
+        }
+    }
+}
+
+impl FromStr for Consistency {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "callbacks" => Ok(Consistency::Callbacks),
+            None if text == "none" => Ok(Consistency::None),
+            None if text == "poll" => Ok(Consistency::Poll(Duration::from_secs(30))),
+            Some(("poll", time)) => match parse_time(time)? {
+                Duration::ZERO => Err("poll=0s would ask all the time: write at least poll=1s".into()),
+                time => Ok(Consistency::Poll(time)),
+            },
+            _ => Err(format!("{text:?} is no consistency: write callbacks, poll=30s or none")),
+        }
+    }
+}
+
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Consistency::Callbacks => f.write_str("callbacks"),
+            Consistency::Poll(time) => write!(f, "poll={}", Shown(*time)),
+            Consistency::None => f.write_str("none"),
+        }
+    }
+}
+
+impl FromStr for Writes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text.split_once('=') {
+            None if text == "idle" => Writes::Idle,
+            None if text == "lottery" => Writes::Lottery,
+            None if text == "preemptive" => Writes::Preemptive,
+            None if text == "through" => Writes::Through,
+            None if text == "manual" => Writes::Manual,
+            None if text == "delayed" => Writes::Delayed(Duration::from_secs(15 * 60)),
+            Some(("delayed", time)) => Writes::Delayed(parse_time(time)?),
+            _ => {
+                return Err(format!(
+                    "{text:?} is no way to write: choose idle, lottery, delayed=15m, preemptive, through or manual"
+                ));
+            }
+        })
+    }
+}
+
+impl fmt::Display for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Writes::Idle => f.write_str("idle"),
+            Writes::Lottery => f.write_str("lottery"),
+            Writes::Delayed(time) => write!(f, "delayed={}", Shown(*time)),
+            Writes::Preemptive => f.write_str("preemptive"),
+            Writes::Through => f.write_str("through"),
+            Writes::Manual => f.write_str("manual"),
+        }
+    }
+}
+
+impl FromStr for Unit {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Unit::Auto),
+            "file" => Ok(Unit::File),
+            "block" => Ok(Unit::Block),
+            _ => Err(format!("{text:?} is no unit: choose auto, file or block")),
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unit::Auto => "auto",
+            Unit::File => "file",
+            Unit::Block => "block",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_they_are_shown() {
+        for text in ["callbacks", "poll=30s", "poll=2h", "none"] {
+            assert_eq!(text.parse::<Consistency>().map(|value| value.to_string()), Ok(text.to_string()));
+        }
+        for text in ["idle", "lottery", "delayed=15m", "delayed=0s", "preemptive", "through", "manual"] {
+            assert_eq!(text.parse::<Writes>().map(|value| value.to_string()), Ok(text.to_string()));
+        }
+        for text in ["auto", "file", "block"] {
+            assert_eq!(text.parse::<Unit>().map(|value| value.to_string()), Ok(text.to_string()));
+        }
+        for wrong in ["", "poll=", "poll=0s", "poll=5", "none=1s", "poll=1ü"] {
+            assert!(wrong.parse::<Consistency>().is_err(), "{wrong}");
+        }
+        assert!("delayed=x".parse::<Writes>().is_err() && "all".parse::<Unit>().is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! What storms found, each reduced to what it takes.
+
+mod rig;
+
+use host::sim::{Machine, SimDisk};
+use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use rig::{Network, Rig};
+use roam::Client;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+use vfs::fs::{Cred, FileSystem};
+
+const DELAY: Duration = Duration::from_millis(50);
+/// A loss of power may go either way.
+const SEED_COUNT: u64 = 20;
+
+/// A client of a home, and all that it runs on.
+struct Setup {
+    rig: Rig,
+    client: Client,
+    network: Network,
+    disk: SimDisk,
+    machine: Machine,
+}
+
+impl Setup {
+    fn new(seed: u64) -> Setup {
+        let rig = Rig::new(seed);
+        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        Setup { rig, client, network, disk, machine }
+    }
+
+    fn done(&self, op: Op) {
+        self.rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    }
+
+    fn write(&self, path: &str, how: How, text: &str) {
+        self.done(Op::Write(path.into(), how, text.into()));
+    }
+
+    fn read(&self, path: &str) -> String {
+        let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, path).await?).await });
+        String::from_utf8_lossy(&read.expect(path)).into_owned()
+    }
+
+    fn at_home(&self, path: &str) -> Result<String, FsError> {
+        let fs = &self.rig.fs;
+        let read = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn online(&self, online: bool) {
+        self.network.up.store(online, Relaxed);
+        self.rig.sim.run_for(Duration::from_secs(60));
+    }
+
+    fn restart(self, power: bool) -> Setup {
+        let Setup { rig, client, network, disk, machine } = self;
+        machine.crash();
+        drop(client);
+        if power {
+            disk.power_loss();
+        }
+        let machine = rig.sim.machine("laptop 1");
+        let client = rig.client(&machine, &disk, &network);
+        Setup { rig, client, network, disk, machine }
+    }
+}
+
+/// Neither the number of the file of the cache was logged that has a new file's bytes, nor was that file's name durable.
+#[test]
+fn regression_what_was_closed_is_there_after_a_loss_of_power() {
+    for seed in 0..SEED_COUNT {
+        let setup = Setup::new(seed);
+        setup.done(Op::List(String::new()));
+        setup.online(false);
+        setup.write("/file", How::Replace, "closed");
+        let setup = setup.restart(true);
+        assert_eq!(setup.read("/file"), "closed", "seed {seed}");
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("closed"), "seed {seed}");
+    }
+}
+
+/// What was fetched before the first byte of a file was changed was not durable when it began to count as the user's own.
+#[test]
+fn regression_what_was_fetched_to_be_changed_is_there_after_a_loss_of_power() {
+    for seed in 0..SEED_COUNT {
+        let setup = Setup::new(seed);
+        let (fs, old) = (setup.rig.fs.clone(), "old ".repeat(1000));
+        setup.rig.sim.block_on(perform(&fs, &Op::Write("/file".into(), How::Replace, old.clone().into()))).unwrap();
+        setup.rig.sim.block_on(async {
+            let (id, handle) = open_to_write(&setup.client, "/file", How::Append).await.unwrap();
+            setup.client.write(&Cred::ROOT, id, handle, 0, b"new").await.unwrap();
+        });
+        let setup = setup.restart(true);
+        setup.online(true);
+        let there = setup.at_home("/file").unwrap();
+        assert!(there.starts_with(&old), "seed {seed}: {} bytes", there.len());
+    }
+}
+
+/// What was found in the cache when it was opened was logged before it was durable.
+#[test]
+fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
+    for seed in 0..SEED_COUNT {
+        let setup = Setup::new(seed);
+        setup.done(Op::List(String::new()));
+        setup.online(false);
+        setup.rig.sim.block_on(async {
+            let (id, handle) = open_to_write(&setup.client, "/file", How::Append).await.unwrap();
+            setup.client.write(&Cred::ROOT, id, handle, 0, b"written").await.unwrap();
+        });
+        setup.rig.sim.run_for(Duration::from_secs(1));
+        let setup = setup.restart(false);
+        assert_eq!(setup.read("/file"), "written", "seed {seed}");
+        let setup = setup.restart(true);
+        assert_eq!(setup.read("/file"), "written", "seed {seed}");
+    }
+}
+
+/// A file of which only a part was cached, and which was being cut to nothing, came back with zeroes where nothing was cached.
+#[test]
+fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
+    for seed in 0..SEED_COUNT {
+        let setup = Setup::new(seed);
+        let (fs, old) = (setup.rig.fs.clone(), "old ".repeat(200_000));
+        setup.rig.sim.block_on(perform(&fs, &Op::Write("/file".into(), How::Replace, old.clone().into()))).unwrap();
+        setup.rig.sim.block_on(async {
+            let id = find(&setup.client, "/file").await.unwrap();
+            let flags = vfs::fs::OpenFlags { read: true, ..Default::default() };
+            let handle = setup.client.open(&Cred::ROOT, id, flags).await.unwrap();
+            setup.client.read(id, handle, 700_000, 1000).await.unwrap();
+            close(&setup.client, id, handle).await.unwrap();
+        });
+        setup.rig.sim.run_for(Duration::from_secs(10));
+        setup.online(false);
+        setup.machine.crash_after(seed);
+        let client = setup.client.clone();
+        let cut = setup.machine.run(async move { open_to_write(&client, "/file", How::Replace).await.map(drop) });
+        setup.rig.sim.run_for(Duration::from_secs(1));
+        drop(cut);
+        let setup = setup.restart(seed % 2 == 0);
+        setup.online(true);
+        let there = setup.at_home("/file").unwrap();
+        assert!(there == old || there.is_empty(), "seed {seed}: {} bytes", there.len());
+    }
+}
+
+/// The home crashes at every step of what one client did while it was away. Whatever was done and not remembered is recognised when it is
+/// asked for again: nothing is done twice, and nothing is taken for somebody else's doing.
+fn home_crashes_at_every_step(done: &[Op], expected: &[(&str, Option<&str>)]) {
+    for steps in 0.. {
+        let rig = Rig::with_pace(steps, true);
+        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        let setup = Setup { rig, client, network, disk, machine };
+        setup.done(Op::List(String::new()));
+        setup.online(false);
+        done.iter().for_each(|op| setup.done(op.clone()));
+        let home = setup.rig.home.lock().clone().unwrap().machine;
+        home.crash_after(steps * 3);
+        setup.online(true);
+        let crashed = !home.is_up();
+        if crashed {
+            setup.rig.crash_home();
+            setup.rig.disk.power_loss();
+            setup.rig.start_home();
+            // Others look before this client asks again.
+            let (other, ..) = setup.rig.new_client(2, Duration::from_millis(1));
+            setup.rig.sim.block_on(vfs::tree::walk(&other)).unwrap();
+            setup.online(true);
+        }
+        let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
+        assert_eq!(troubles, [], "{steps} steps");
+        for (path, content) in expected {
+            assert_eq!(setup.at_home(path).ok().as_deref(), *content, "{path}, {steps} steps");
+        }
+        let names = setup.rig.fs.dump().len() - 2;
+        assert_eq!(names, setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).unwrap().len() - 1, "{steps} steps");
+        if !crashed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn regression_what_a_home_made_before_a_crash_is_what_the_client_made() {
+    let done = [
+        Op::MakeDir("/dir".into()),
+        Op::Write("/dir/file".into(), How::Replace, b"text".to_vec()),
+        Op::MakeSymlink("/dir/link".into(), "file".into()),
+        Op::MakeDir("/dir/more".into()),
+        Op::SetXattr("/dir/file".into(), b"mark".to_vec()),
+        Op::SetMode("/dir/file".into(), 0o600),
+        Op::Write("/dir/file".into(), How::Append, b" and more".to_vec()),
+    ];
+    home_crashes_at_every_step(&done, &[("/dir/file", Some("text and more"))]);
+}
+
+#[test]
+fn regression_operations_that_later_ones_have_overtaken_are_done() {
+    let before = [
+        Op::Write("/file".into(), How::Replace, b"text".to_vec()),
+        Op::Link("/file".into(), "/name".into()),
+        Op::Unlink("/file".into()),
+        Op::Write("/file".into(), How::Replace, b"another".to_vec()),
+        Op::Rename("/file".into(), "/moved".into(), Default::default()),
+        Op::SetMode("/name".into(), 0o600),
+        Op::Unlink("/name".into()),
+    ];
+    home_crashes_at_every_step(&before, &[("/file", None), ("/name", None), ("/moved", Some("another"))]);
+}
+
+/// What was made in a directory that was gone was made there again, for ever.
+#[test]
+fn regression_what_was_made_in_a_removed_directory_is_kept_at_the_top() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::List("/dir".into()));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    setup.online(false);
+    setup.write("/dir/file.txt", How::Replace, "text");
+    setup.rig.sim.block_on(perform(&fs, &Op::RemoveDir("/dir".into()))).unwrap();
+    setup.online(true);
+    assert!(setup.client.look(|replica, _| replica.log().is_empty()));
+    assert_eq!(setup.at_home("/file (conflict).txt").as_deref(), Ok("text"));
+    assert_eq!(setup.read("/file (conflict).txt"), "text");
+}
+
+/// What was made in a directory that could not be made as it was came home before the directory.
+#[test]
+fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::List(String::new()));
+    setup.online(false);
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::MakeDir("/dir/sub".into()));
+    setup.write("/dir/sub/file", How::Replace, "text");
+    setup.rig.sim.block_on(perform(&fs, &Op::Write("/dir".into(), How::Replace, b"taken".to_vec()))).unwrap();
+    setup.online(true);
+    assert_eq!(setup.at_home("/dir").as_deref(), Ok("taken"));
+    assert_eq!(setup.at_home("/dir (conflict)/sub/file").as_deref(), Ok("text"));
+}

@@ -1,0 +1,233 @@
+//! The model file system as a home exports it while others change it, too: whatever happens in a watched directory is noticed, or is noticed to
+//! have been missed.
+
+use bytes::Bytes;
+use home::export::{Export, Listed, Noticed};
+use host::{Clock, Random, SplitMix64};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use types::{Answer, BoxFuture, FileId};
+use vfs::fs::{
+    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
+    SetAttr, XattrMode,
+};
+use vfs::mem::MemFs;
+
+/// Longest that one operation of the home takes, if it takes any time.
+const PACE_MAX: Duration = Duration::from_micros(300);
+
+/// Clones are the same. A home that starts again begins with a new one.
+#[derive(Clone)]
+pub struct Tree(Arc<Inner>);
+
+struct Inner {
+    fs: MemFs,
+    /// With which the home's operations take time.
+    pace: Option<(Arc<dyn Clock>, SplitMix64)>,
+    watched: Mutex<BTreeSet<FileId>>,
+    events: Mutex<VecDeque<Noticed>>,
+    come: Notify,
+}
+
+impl Tree {
+    pub fn new(fs: MemFs, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
+        let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
+        let (watched, events, come) = Default::default();
+        Tree(Arc::new(Inner { fs, pace, watched, events, come }))
+    }
+
+    /// What comes of a name, for who watches.
+    pub fn tell_name(&self, dir: FileId, name: &[u8]) {
+        self.tell(dir, Noticed::Entry { dir, name: name.to_vec(), names_changed: true });
+    }
+
+    /// A file has changed: whoever watches one of its names notices.
+    pub fn tell_file(&self, id: FileId) {
+        if self.0.watched.lock().contains(&id) {
+            self.tell(id, Noticed::Directory(id));
+        }
+        let all = self.0.fs.dump();
+        for entry in all.iter().filter(|entry| entry.attr.id == id && !entry.path.is_empty()) {
+            let slash = entry.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+            if let Some(dir) = all.iter().find(|dir| dir.path == entry.path[..slash]) {
+                let (dir, name) = (dir.attr.id, entry.path[slash + 1..].to_vec());
+                self.tell(dir, Noticed::Entry { dir, name, names_changed: false });
+            }
+        }
+    }
+
+    fn tell(&self, dir: FileId, noticed: Noticed) {
+        if self.0.watched.lock().contains(&dir) {
+            self.0.events.lock().push_back(noticed);
+            self.0.come.notify_one();
+        }
+    }
+
+    /// What waits is lost, which is noticed.
+    pub fn lose_events(&self) {
+        let mut events = self.0.events.lock();
+        events.clear();
+        events.push_back(Noticed::Lost);
+        self.0.come.notify_one();
+    }
+
+    fn run<T: Send + 'static>(&self, f: impl FnOnce(&Tree) -> Answer<T> + Send + 'static) -> Answer<T> {
+        let Some((clock, random)) = &self.0.pace else { return f(self) };
+        let pause = random.next_u64() % PACE_MAX.as_nanos() as u64;
+        let sleep = clock.sleep(Duration::from_nanos(pause));
+        let me = self.clone();
+        Answer::later(async move {
+            sleep.await;
+            f(&me).await
+        })
+    }
+}
+
+fn then<T>(answer: Answer<T>, tell: impl FnOnce(&T)) -> Answer<T> {
+    if let Answer::Now(Ok(value)) = &answer {
+        tell(value);
+    }
+    answer
+}
+
+type MaybeHandle = Option<Handle>;
+type MaybeOwner = Option<u64>;
+
+macro_rules! kind {
+    (Creds) => {
+        &Cred
+    };
+    (Name) => {
+        &[u8]
+    };
+    ($other:ident) => {
+        $other
+    };
+}
+macro_rules! own {
+    (Creds, $e:ident) => {
+        $e.clone()
+    };
+    (Name, $e:ident) => {
+        $e.to_vec()
+    };
+    ($other:ident, $e:ident) => {
+        $e
+    };
+}
+macro_rules! lend {
+    (Creds, $e:ident) => {
+        &$e
+    };
+    (Name, $e:ident) => {
+        &$e[..]
+    };
+    ($other:ident, $e:ident) => {
+        $e
+    };
+}
+/// Passes methods on, and tells what they have changed.
+macro_rules! pass {
+    ($(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
+        impl FileSystem for Tree {
+            $(fn $method(&self, $($arg: kind!($kind)),*) -> Answer<$out> {
+                $(let $arg = own!($kind, $arg);)*
+                self.run(move |tree| {
+                    let answer = tree.0.fs.$method($(lend!($kind, $arg)),*);
+                    $(let $tree = tree;
+                    return then(answer, |$value| $tell);)?
+                    #[allow(unreachable_code)]
+                    answer
+                })
+            })*
+        }
+    };
+}
+
+pass! {
+    fn lookup(cred: Creds, parent: FileId, name: Name) -> Entry;
+    fn getattr(id: FileId) -> Entry;
+    fn setattr(cred: Creds, id: FileId, handle: MaybeHandle, set: SetAttr) -> Entry, tree, _done => tree.tell_file(id);
+    fn readlink(id: FileId) -> Bytes;
+    fn mknod(cred: Creds, parent: FileId, name: Name, node: NewNode) -> Entry, tree, _done => tree.tell_name(parent, &name);
+    fn create(cred: Creds, parent: FileId, name: Name, mode: u32, umask: u32, flags: OpenFlags) -> (Entry, Handle),
+        tree, _done => tree.tell_name(parent, &name);
+    fn mkdir(cred: Creds, parent: FileId, name: Name, mode: u32, umask: u32) -> Entry, tree, _done => tree.tell_name(parent, &name);
+    fn symlink(cred: Creds, parent: FileId, name: Name, target: Name) -> Entry, tree, _done => tree.tell_name(parent, &name);
+    fn link(cred: Creds, id: FileId, new_parent: FileId, new_name: Name) -> Entry, tree, _done => {
+        tree.tell_name(new_parent, &new_name);
+        tree.tell_file(id);
+    };
+    fn unlink(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
+    fn rmdir(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
+    fn rename(cred: Creds, parent: FileId, name: Name, new_parent: FileId, new_name: Name, flags: RenameFlags) -> (), tree, _done => {
+        tree.tell_name(parent, &name);
+        tree.tell_name(new_parent, &new_name);
+    };
+    fn access(cred: Creds, id: FileId, mask: u32) -> ();
+    fn open(cred: Creds, id: FileId, flags: OpenFlags) -> Handle, tree, _done => {
+        if flags.truncate {
+            tree.tell_file(id);
+        }
+    };
+    fn read(id: FileId, handle: Handle, offset: u64, len: u32) -> Bytes;
+    fn write(cred: Creds, id: FileId, handle: Handle, offset: u64, data: Name) -> u32, tree, _done => tree.tell_file(id);
+    fn fsync(id: FileId, handle: Handle, data_only: bool) -> ();
+    fn fsync_dir(id: FileId, handle: Handle) -> ();
+    fn flush(id: FileId, handle: Handle, lock_owner: u64) -> ();
+    fn release(id: FileId, handle: Handle, flock_owner: MaybeOwner) -> ();
+    fn opendir(cred: Creds, id: FileId) -> Handle;
+    fn readdir(id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Vec<DirEntry>;
+    fn releasedir(id: FileId, handle: Handle) -> ();
+    fn getxattr(cred: Creds, id: FileId, name: Name) -> Bytes;
+    fn setxattr(cred: Creds, id: FileId, name: Name, value: Name, mode: XattrMode) -> (), tree, _done => tree.tell_file(id);
+    fn listxattr(cred: Creds, id: FileId) -> Vec<Vec<u8>>;
+    fn removexattr(cred: Creds, id: FileId, name: Name) -> (), tree, _done => tree.tell_file(id);
+    fn fallocate(cred: Creds, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> (), tree, _done => tree.tell_file(id);
+    fn lseek(id: FileId, handle: Handle, offset: u64, whence: Seek) -> u64;
+    fn copy_file_range(cred: Creds, from: At, to: At, len: u64) -> u64, tree, _done => tree.tell_file(to.id);
+    fn statfs() -> FsStat;
+    fn getlk(id: FileId, handle: Handle, lock: FileLock) -> Option<FileLock>;
+    fn setlk(id: FileId, handle: Handle, lock: FileLock, wait: bool) -> ();
+    fn sync() -> ();
+}
+
+impl Export for Tree {
+    fn superuser(&self) -> Cred {
+        self.0.fs.superuser()
+    }
+
+    fn identity(&self, id: FileId) -> Answer<Bytes> {
+        self.run(move |tree| tree.0.fs.identity(id))
+    }
+
+    fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
+        let name = name.to_vec();
+        self.run(move |tree| tree.0.fs.identified(parent, &name))
+    }
+
+    fn list(&self, dir: FileId) -> Answer<Vec<Listed>> {
+        self.run(move |tree| Export::list(&tree.0.fs, dir))
+    }
+
+    fn watch(&self, dir: FileId) -> Answer<()> {
+        self.0.watched.lock().insert(dir);
+        Answer::ok(())
+    }
+
+    fn noticed(&self) -> BoxFuture<Noticed> {
+        let me = self.clone();
+        Box::pin(async move {
+            loop {
+                let next = me.0.events.lock().pop_front();
+                match next {
+                    Some(noticed) => return noticed,
+                    None => me.0.come.notified().await,
+                }
+            }
+        })
+    }
+}

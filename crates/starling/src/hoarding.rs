@@ -1,0 +1,128 @@
+//! `starling hoard`: what a mount that roams keeps in its cache.
+
+use crate::control::{Request, ask};
+use crate::size::show;
+use crate::usage;
+use indicatif::{ProgressBar, ProgressStyle};
+use roam::Client;
+use roam::replica::Replica;
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::sync::mpsc;
+
+/// What is hoarded, as JSON.
+pub fn listed(replica: &Replica) -> Value {
+    let all = replica.hoard().iter();
+    Value::Array(
+        all.map(|(path, priority)| json!({ "path": String::from_utf8_lossy(path), "priority": priority })).collect(),
+    )
+}
+
+/// Walks, telling how far it is.
+pub async fn serve_walk(client: Client, progress: mpsc::Sender<Value>) -> Result<Value, String> {
+    let tell = move |walk: &roam::hoard::Walk| {
+        // A full queue only means that a progress line is left out.
+        let _ = progress.try_send(json!({ "files": walk.files, "bytes": walk.bytes, "cached": walk.cached }));
+    };
+    let walk = client.walk(tell).await.map_err(|_| "the home cannot be reached: the cache is as it was")?;
+    let missing: Vec<_> = walk.missing.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    Ok(json!({
+        "files": walk.files,
+        "bytes": walk.bytes,
+        "cached": walk.cached,
+        "missing": missing,
+        "complete": walk.is_complete(),
+    }))
+}
+
+/// A path from the root of the mount that it is below.
+fn inside(path: &Path) -> anyhow::Result<String> {
+    let path = path.canonicalize().map_err(|e| usage(format!("{}: {e}", path.display())))?;
+    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
+    let on = device(&path);
+    let root = path.ancestors().take_while(|above| device(above) == on).last().unwrap_or(&path);
+    let inside = path.strip_prefix(root).unwrap_or(Path::new(""));
+    inside.to_str().map(str::to_string).ok_or_else(|| usage(format!("{}: a path in UTF-8 is wanted", path.display())))
+}
+
+/// `starling hoard add`.
+pub async fn add(
+    path: Option<PathBuf>,
+    priority: u8,
+    profile: Option<PathBuf>,
+    mount: Option<PathBuf>,
+) -> anyhow::Result<ExitCode> {
+    if let Some(path) = path {
+        let name = inside(&path)?;
+        ask(&path, Request::Hoard { path: name, priority: Some(priority) }, |_| {}).await?;
+        println!("{} is hoarded with priority {priority}; `starling hoard walk` fetches it now", path.display());
+    }
+    if let (Some(profile), Some(mount)) = (profile, mount) {
+        let text = std::fs::read_to_string(&profile).map_err(|e| usage(format!("{}: {e}", profile.display())))?;
+        let entries = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+        let parsed = entries.map(|(i, line)| {
+            let entry = line.trim().split_once(char::is_whitespace);
+            let entry = entry.and_then(|(priority, path)| Some((priority.parse::<u8>().ok()?, path.trim())));
+            entry.filter(|(priority, _)| (1..=100).contains(priority)).ok_or_else(|| {
+                usage(format!("{}, line {}: write PRIORITY PATH, with a priority up to 100", profile.display(), i + 1))
+            })
+        });
+        // All of it, or nothing.
+        let parsed = parsed.collect::<anyhow::Result<Vec<_>>>()?;
+        for (priority, path) in &parsed {
+            let path = path.trim_matches('/').to_string();
+            ask(&mount, Request::Hoard { path, priority: Some(*priority) }, |_| {}).await?;
+        }
+        println!("{} paths are hoarded; `starling hoard walk` fetches them now", parsed.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `starling hoard remove`.
+pub async fn remove(path: &Path) -> anyhow::Result<ExitCode> {
+    ask(path, Request::Hoard { path: inside(path)?, priority: None }, |_| {}).await?;
+    println!("{} is not hoarded any more", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `starling hoard list`.
+pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let all = ask(path, Request::Hoarded, |_| {}).await?;
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = all.as_array().cloned().unwrap_or_default();
+    if all.is_empty() {
+        println!("nothing is hoarded");
+    }
+    for one in all {
+        println!("{:>4}  /{}", one["priority"], one["path"].as_str().unwrap_or("?"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `starling hoard walk`. Exit code 1: not all is cached.
+pub async fn walk(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template("{spinner} {msg}")?);
+    let told = |p: &Value| {
+        let bytes = |field: &str| show(p[field].as_u64().unwrap_or(0));
+        bar.set_message(format!("{} files, {} of {} cached", p["files"], bytes("cached"), bytes("bytes")));
+        bar.tick();
+    };
+    let walk = ask(path, Request::Walk, told).await?;
+    bar.finish_and_clear();
+    let complete = walk["complete"] == json!(true);
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&walk)?);
+    } else {
+        println!("{} files, {} cached", walk["files"], show(walk["cached"].as_u64().unwrap_or(0)));
+        for missing in walk["missing"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            println!("missing: /{missing}");
+        }
+        println!("{}", if complete { "you can unplug now" } else { "not all that is hoarded is cached" });
+    }
+    Ok(ExitCode::from(u8::from(!complete)))
+}

@@ -1,0 +1,211 @@
+//! `starling home serve` and `starling invite`.
+//!
+//! The data folder: `key` is the home's, `state/` is what the home must remember and its invitations, `home.json` is where it listens and what it
+//! exports, for `invite`; `starling.log` is where a background process logs.
+
+use crate::args::{HomeServe, Invite};
+use crate::{background, private, say, usage};
+use anyhow::Context;
+use home::Home;
+use home::export::Export;
+use home::invitation::{self, Invitation};
+use host::real::RealDisk;
+use localdir::LocalDir;
+use quic::{Identity, Listener, Token};
+use roam_wire::message::User;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use types::Time;
+
+/// What the process prints when it serves; `background` waits for it.
+pub const READY: &str = "home listening at";
+const KEY: &str = "key";
+const STATE: &str = "state";
+const ABOUT: &str = "home.json";
+
+/// What `home.json` has.
+#[derive(Serialize, Deserialize)]
+struct About {
+    listen: SocketAddr,
+    volumes: Vec<String>,
+}
+
+/// `NAME=dir:PATH` or `dir:PATH`.
+fn export(text: &str) -> anyhow::Result<(String, PathBuf)> {
+    let wrong = || usage(format!("{text}: write what to export as dir:PATH or NAME=dir:PATH"));
+    let (name, place) = match text.split_once('=') {
+        Some((name, place)) if !name.contains(':') => (Some(name.to_string()), place),
+        _ => (None, text),
+    };
+    let path = Path::new(place.strip_prefix("dir:").ok_or_else(wrong)?);
+    let path = path.canonicalize().map_err(|e| usage(format!("{}: {e}", path.display())))?;
+    if !path.is_dir() {
+        return Err(usage(format!("{} is not a directory", path.display())));
+    }
+    let last = || path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = name.or_else(last).filter(|name| !name.is_empty()).ok_or_else(wrong)?;
+    Ok((name, path))
+}
+
+/// `starling home serve`.
+pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
+    let exports = args.exports.iter().map(|text| export(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let data = private::make(&args.data)?;
+    for (i, (name, path)) in exports.iter().enumerate() {
+        if data.starts_with(path) {
+            let (data, path) = (data.display(), path.display());
+            return Err(usage(format!(
+                "{data} lies in {path}, so clients could read the home's key: choose another --data"
+            )));
+        }
+        if exports[..i].iter().any(|(other, _)| other == name) {
+            return Err(usage(format!("two volumes are called {name}: give one another name, as NAME=dir:PATH")));
+        }
+    }
+    let disk = private::lock(&private::make(&data.join(STATE))?)?;
+    let identity = Identity::load_or_make(&data, KEY).map_err(|e| usage(e.to_string()))?;
+    background::take_over(&data)?;
+    let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
+    let mut volumes: Vec<(String, Arc<dyn Export>)> = Vec::new();
+    for (name, path) in &exports {
+        let dir = LocalDir::open(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
+        volumes.push((name.clone(), Arc::new(dir)));
+    }
+    let home = Home::open(&host, disk, volumes).await.map_err(|e| usage(e.to_string()))?;
+    let listener =
+        Listener::listen(args.listen, &identity, Arc::new(home.clone())).map_err(|e| usage(e.to_string()))?;
+    let listen = listener.local_addr();
+    let about = About { listen, volumes: exports.into_iter().map(|(name, _)| name).collect() };
+    write_about(&data, &about).context("write home.json")?;
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt()).context("signals")?, signal(SignalKind::terminate()).context("signals")?);
+    say(&format!("{READY} {listen}"));
+
+    host::first(interrupt.recv(), terminate.recv()).await;
+    listener.close().await;
+    home.close().await.context("close the home")?;
+    say("home closed");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Readers see the older one or the newer one.
+fn write_about(data: &Path, about: &About) -> anyhow::Result<()> {
+    let new = data.join("home.json.new");
+    std::fs::write(&new, serde_json::to_vec_pretty(about)?)?;
+    std::fs::rename(&new, data.join(ABOUT))?;
+    Ok(())
+}
+
+/// `starling invite`.
+pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
+    let shown = args.data.display();
+    let about = std::fs::read(args.data.join(ABOUT))
+        .map_err(|e| usage(format!("{shown} is not the data folder of a home that was served before ({e})")))?;
+    let about: About = serde_json::from_slice(&about).map_err(|e| usage(format!("{shown}/{ABOUT}: {e}")))?;
+    let volume = match (&args.volume, &about.volumes[..]) {
+        (None, [only]) => only.clone(),
+        (Some(volume), known) if known.contains(volume) => volume.clone(),
+        (_, known) => return Err(usage(format!("say which with --volume: {}", known.join(", ")))),
+    };
+    let user = user(args.user.as_deref())?;
+    // SAFETY: this call takes nothing and cannot fail.
+    let me = unsafe { libc::geteuid() };
+    if me != 0 && user.uid != me {
+        return Err(usage(
+            "a home that is not root's serves only the user who runs it: leave --user out, or run it as root",
+        ));
+    }
+    let addresses = match args.address.is_empty() {
+        true => addresses(about.listen)?,
+        false => args.address.clone(),
+    };
+    let valid = roam::settings::parse_time(&args.valid).map_err(usage)?;
+    let identity = Identity::load_or_make(&args.data, KEY).map_err(|e| usage(e.to_string()))?;
+    let mut secret = [0; 16];
+    for half in secret.chunks_exact_mut(8) {
+        half.copy_from_slice(&host::real::random().context("random numbers")?.to_le_bytes());
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("clock")?;
+    let until = Time { sec: (now + valid).as_secs() as i64, nsec: 0 };
+    let disk = RealDisk::open(args.data.join(STATE)).map_err(|e| usage(format!("{shown}: {e}")))?;
+    let invitation = Invitation { volume: volume.clone(), user: user.clone(), until };
+    invitation::write(&*disk, &secret, &invitation).await.context("write the invitation")?;
+    let token = Token { addresses: addresses.clone(), home: identity.key(), volume: volume.clone(), secret };
+    eprintln!("lets one client use {volume} as user {}, at {}, for {}", user.uid, addresses.join(", "), args.valid);
+    eprintln!("there: starling mount INVITATION MOUNTPOINT, with this line as INVITATION:");
+    say(&token.to_string());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A user of this machine, by name or number.
+fn user(name: Option<&str>) -> anyhow::Result<User> {
+    // SAFETY: this call takes nothing and cannot fail.
+    let me = unsafe { libc::geteuid() };
+    let number = name.map_or(Some(me), |name| name.parse().ok());
+    let c_name = CString::new(name.unwrap_or_default()).map_err(|_| usage("a user's name has no NUL"))?;
+    // SAFETY: the arguments are valid; what is returned is read before anybody else asks, since this process does nothing else meanwhile.
+    let found = unsafe {
+        let entry = match number {
+            Some(uid) => libc::getpwuid(uid),
+            None => libc::getpwnam(c_name.as_ptr()),
+        };
+        entry.as_ref().map(|e| (CStr::from_ptr(e.pw_name).to_owned(), e.pw_uid, e.pw_gid))
+    };
+    let Some((name, uid, gid)) = found else {
+        return match number {
+            Some(uid) => Ok(User { uid, gid: uid, groups: Vec::new() }),
+            None => Err(usage(format!("there is no user {}", name.unwrap_or_default()))),
+        };
+    };
+    let mut groups = vec![0; 1024];
+    let mut count = groups.len() as i32;
+    // SAFETY: the buffer has room for as many as is said.
+    if unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) } < 0 {
+        return Err(usage("the user is in too many groups"));
+    }
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups.retain(|group| *group != gid);
+    Ok(User { uid, gid, groups })
+}
+
+/// Where clients find a home that listens here: at this address, or, if it listens at all of them, at those of this machine, its
+/// own last.
+fn addresses(listen: SocketAddr) -> anyhow::Result<Vec<String>> {
+    if !listen.ip().is_unspecified() {
+        return Ok(vec![listen.to_string()]);
+    }
+    let mut found: Vec<IpAddr> = Vec::new();
+    let mut list = std::ptr::null_mut();
+    // SAFETY: the list is as getifaddrs made it, and freed once.
+    unsafe {
+        if libc::getifaddrs(&mut list) != 0 {
+            return Err(std::io::Error::last_os_error()).context("addresses of this machine");
+        }
+        let mut at = list;
+        while let Some(entry) = at.as_ref() {
+            if let Some(address) = entry.ifa_addr.as_ref() {
+                if i32::from(address.sa_family) == libc::AF_INET {
+                    let v4 = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
+                    found.push(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()));
+                } else if i32::from(address.sa_family) == libc::AF_INET6 && listen.is_ipv6() {
+                    let v6 = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
+                    found.push(IpAddr::from(v6.sin6_addr.s6_addr));
+                }
+            }
+            at = entry.ifa_next;
+        }
+        libc::freeifaddrs(list);
+    }
+    let local = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    found.retain(|address| !local(address));
+    found.sort_by_key(IpAddr::is_loopback);
+    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, listen.port()).to_string()).collect())
+}

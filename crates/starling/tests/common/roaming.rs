@@ -1,0 +1,146 @@
+//! Homes and mounts that roam. Every process started is ended and every mount taken away, also when a test fails.
+
+use crate::common::{run, starling};
+use linkem::{Relay, Settings, Shape};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Starts a process and waits for a line of its standard output that begins with `ready`; gives the rest of it.
+fn start(command: &mut Command, ready: &str) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("start");
+    let mut lines = BufReader::new(child.stdout.take().expect("output")).lines();
+    let line = lines.next().expect("a line").expect("a line");
+    // What it says later goes nowhere, but it may say it.
+    std::thread::spawn(move || lines.count());
+    let rest = line.strip_prefix(ready).unwrap_or_else(|| panic!("{line:?} is not {ready:?}"));
+    (child, rest.trim().to_string())
+}
+
+fn end(child: &mut Child, signal: i32) {
+    // SAFETY: kill takes numbers only; the process is one that this test started, and nobody has waited for it.
+    unsafe { libc::kill(child.id() as i32, signal) };
+    let _ = child.wait();
+}
+
+/// A home that serves a folder.
+pub struct Home {
+    pub exported: PathBuf,
+    data: PathBuf,
+    process: Option<Child>,
+    pub address: SocketAddr,
+}
+
+impl Home {
+    /// Serves `src` below a folder, which is made if it is not there.
+    pub fn serve(below: &Path) -> Home {
+        let (exported, data) = (below.join("src"), below.join("home"));
+        fs::create_dir_all(&exported).expect("folder");
+        let mut home = Home { exported, data, process: None, address: ([127, 0, 0, 1], 0).into() };
+        home.start();
+        home
+    }
+
+    /// Serves it at the address where it was before.
+    pub fn start(&mut self) {
+        let mut command = starling();
+        command.arg("home").arg("serve").arg(format!("dir:{}", self.exported.display()));
+        command.arg("--data").arg(&self.data).arg("--listen").arg(self.address.to_string());
+        let (process, address) = start(&mut command, "home listening at");
+        self.address = address.parse().expect("an address");
+        self.process = Some(process);
+    }
+
+    /// Ends it, in good order or at once.
+    pub fn stop(&mut self, signal: i32) {
+        if let Some(mut process) = self.process.take() {
+            end(&mut process, signal);
+        }
+    }
+
+    /// An invitation by way of an address.
+    pub fn invite(&self, address: SocketAddr) -> String {
+        let invited =
+            run(starling().arg("invite").arg("--data").arg(&self.data).arg("--address").arg(address.to_string()));
+        invited.lines().last().expect("an invitation").to_string()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.stop(libc::SIGKILL);
+    }
+}
+
+/// A mount that roams, and its link to the home.
+pub struct Laptop {
+    pub mountpoint: PathBuf,
+    pub cache: PathBuf,
+    pub link: Relay,
+    process: Option<Child>,
+}
+
+impl Laptop {
+    /// Mounts NAME below a folder, over a link of its own.
+    pub fn mount(home: &Home, below: &Path, name: &str) -> Laptop {
+        let link = Relay::start(([127, 0, 0, 1], 0).into(), home.address, Settings::both(Shape::default()));
+        let link = link.expect("a link");
+        let (mountpoint, cache) = (below.join(name), below.join(format!("{name}.cache")));
+        let mut laptop = Laptop { mountpoint, cache, link, process: None };
+        laptop.start(&[&home.invite(laptop.link.address())]);
+        laptop
+    }
+
+    fn start(&mut self, what: &[&str]) {
+        let mut command = starling();
+        command.arg("mount").args(what).arg(&self.mountpoint).arg("--cache").arg(&self.cache);
+        self.process = Some(start(&mut command, "mounted at").0);
+    }
+
+    /// Mounts what is cached again.
+    pub fn mount_again(&mut self) {
+        self.start(&[]);
+    }
+
+    /// Ends it, in good order or at once.
+    pub fn stop(&mut self, signal: i32) {
+        if let Some(mut process) = self.process.take() {
+            end(&mut process, signal);
+        }
+        let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
+    }
+
+    /// What a command says of it as JSON.
+    pub fn ask(&self, command: &[&str]) -> Value {
+        let said = run(starling().args(command).arg(&self.mountpoint).arg("--json"));
+        serde_json::from_str(&said).expect("JSON")
+    }
+
+    /// What its link is thought to be.
+    pub fn state(&self) -> String {
+        self.ask(&["status"])["state"].as_str().expect("a state").to_string()
+    }
+
+    /// Waits until everything is home.
+    pub fn wait_until_home(&self, time: Duration) {
+        self.wait(time, "everything is home", |laptop| laptop.ask(&["pending"]) == Value::Array(Vec::new()));
+    }
+
+    pub fn wait(&self, time: Duration, what: &str, done: impl Fn(&Laptop) -> bool) {
+        let deadline = Instant::now() + time;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "{what}: {}, {}", self.ask(&["status"]), self.ask(&["pending"]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Laptop {
+    fn drop(&mut self) {
+        self.stop(libc::SIGKILL);
+    }
+}

@@ -1,0 +1,252 @@
+//! Mounts that roam, as users see them: real mounts, a home over a real folder, and links that are emulated.
+
+mod common;
+#[path = "common/roaming.rs"]
+mod roaming;
+
+use common::{run, starling, tree};
+use linkem::units::Rate;
+use linkem::{Direction, Shape};
+use roaming::{Home, Laptop};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// Reads all of a tree, so that it is cached.
+fn warm(root: &Path) {
+    tree(root);
+}
+
+#[test]
+fn what_one_does_the_other_sees() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("old.txt"), "old").expect("write");
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    assert_eq!(fs::read_to_string(one.mountpoint.join("old.txt")).expect("read"), "old");
+    fs::create_dir(one.mountpoint.join("dir")).expect("mkdir");
+    fs::write(one.mountpoint.join("dir/new.txt"), "new").expect("write");
+    one.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("dir/new.txt")).expect("read"), "new");
+    two.wait(LONG, "what one has made", |two| two.mountpoint.join("dir/new.txt").exists());
+    assert_eq!(fs::read_to_string(two.mountpoint.join("dir/new.txt")).expect("read"), "new");
+    fs::write(home.exported.join("dir/new.txt"), "newer, by another program").expect("write");
+    let newer = |laptop: &Laptop| {
+        fs::read_to_string(laptop.mountpoint.join("dir/new.txt")).expect("read") == "newer, by another program"
+    };
+    one.wait(LONG, "what another program has written", newer);
+    two.wait(LONG, "what another program has written", newer);
+    assert_eq!(tree(&one.mountpoint).len(), 2);
+}
+
+#[test]
+fn a_mount_needs_no_network_once_it_was_attached() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::write(home.exported.join("cached.txt"), "cached").expect("write");
+    fs::write(home.exported.join("other.txt"), "other").expect("write");
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("cached.txt")).expect("read"), "cached");
+    laptop.stop(libc::SIGTERM);
+    home.stop(libc::SIGTERM);
+    laptop.mount_again();
+    assert_eq!(laptop.state(), "disconnected");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("cached.txt")).expect("read"), "cached");
+    // It is known to be there, but not what is in it: neither missing nor empty.
+    assert_eq!(fs::metadata(laptop.mountpoint.join("other.txt")).expect("stat").len(), 5);
+    let error = fs::read(laptop.mountpoint.join("other.txt")).expect_err("not cached");
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+    fs::write(laptop.mountpoint.join("made.txt"), "made without a network").expect("write");
+    fs::write(laptop.mountpoint.join("cached.txt"), "changed").expect("write");
+    // The battery runs out.
+    laptop.stop(libc::SIGKILL);
+    laptop.mount_again();
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("made.txt")).expect("read"), "made without a network");
+    home.start();
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("made.txt")).expect("read"), "made without a network");
+    assert_eq!(fs::read_to_string(home.exported.join("cached.txt")).expect("read"), "changed");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("other.txt")).expect("read"), "other");
+}
+
+#[test]
+fn what_is_hoarded_is_there_without_a_network() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::create_dir_all(home.exported.join("thesis/figures")).expect("mkdir");
+    fs::write(home.exported.join("thesis/text.tex"), "text").expect("write");
+    fs::write(home.exported.join("thesis/figures/one.eps"), vec![7; 3_000_000]).expect("write");
+    fs::write(home.exported.join("other"), "other").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    let removed = starling().args(["hoard", "remove"]).arg(&laptop.mountpoint).output().expect("start");
+    assert!(!removed.status.success() && common::text(&removed).contains("is not hoarded"), "{removed:?}");
+    run(starling().args(["hoard", "add", "--priority", "90"]).arg(laptop.mountpoint.join("thesis")));
+    let walked = run(starling().args(["hoard", "walk"]).arg(&laptop.mountpoint));
+    assert!(walked.contains("you can unplug now"), "{walked}");
+    assert_eq!(laptop.ask(&["hoard", "list"]), serde_json::json!([{ "path": "thesis", "priority": 90 }]));
+    home.stop(libc::SIGKILL);
+    assert_eq!(fs::read(laptop.mountpoint.join("thesis/figures/one.eps")).expect("read"), vec![7; 3_000_000]);
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("thesis/text.tex")).expect("read"), "text");
+}
+
+#[test]
+fn what_is_written_goes_home_when_the_user_wants() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    run(starling().args(["set", "--writes", "manual", "--cache-size", "1MiB"]).arg(&laptop.mountpoint));
+    fs::write(laptop.mountpoint.join("file"), "text").expect("write");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!home.exported.join("file").exists());
+    assert_eq!(laptop.ask(&["pending"]).as_array().map(Vec::len), Some(2));
+    let synced = run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
+    assert!(synced.contains("everything is home"), "{synced}");
+    assert_eq!(fs::read_to_string(home.exported.join("file")).expect("read"), "text");
+    // More than fits the cache is still the same when it is read again.
+    run(starling().args(["set", "--writes", "through"]).arg(&laptop.mountpoint));
+    for i in 0..8u8 {
+        fs::write(laptop.mountpoint.join(format!("big{i}")), vec![i; 400_000]).expect("write");
+    }
+    laptop.wait(LONG, "room was made", |laptop| {
+        laptop.ask(&["status"])["cache"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1 << 20)
+    });
+    for i in 0..8u8 {
+        assert_eq!(fs::read(laptop.mountpoint.join(format!("big{i}"))).expect("read"), vec![i; 400_000]);
+    }
+    let wrong = common::refused(starling().args(["set", "--writes", "sometimes"]).arg(&laptop.mountpoint));
+    assert!(wrong.contains("choose idle, lottery"), "{wrong}");
+}
+
+#[test]
+fn invitations_are_for_one_use_and_caches_for_one_home() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let token = home.invite(home.address);
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    laptop.stop(libc::SIGTERM);
+    let mount = |what: &str, cache: &Path| {
+        let mut command = starling();
+        command.arg("mount").arg(what).arg(below.path().join("mnt")).arg("--cache").arg(cache);
+        common::refused(&mut command)
+    };
+    let other = below.path().join("other.cache");
+    assert!(mount(&token[..token.len() - 4], &other).contains("invitation"));
+    let mut elsewhere = token.clone();
+    elsewhere.replace_range(20..21, if &token[20..21] == "a" { "b" } else { "a" });
+    assert!(mount(&elsewhere, &other).contains("copy it again"));
+    assert!(mount("work", &other).contains("give an invitation"));
+    // Somebody uses it up.
+    let mut used = starling();
+    used.arg("mount").arg(&token).arg(below.path().join("mnt")).arg("--cache").arg(below.path().join("first.cache"));
+    let mut used = used.arg("--background").spawn().expect("start");
+    assert!(used.wait().expect("wait").success());
+    run(starling().arg("down").arg(below.path().join("mnt")));
+    assert!(mount(&token, &other).contains("used before"));
+    // Another home's invitation does not fit a cache.
+    let second = tempfile::tempdir().expect("folder");
+    let another = Home::serve(second.path());
+    assert!(mount(&another.invite(another.address), &laptop.cache).contains("another home"));
+    // What others can look into is no place for a cache.
+    let open = below.path().join("open.cache");
+    fs::create_dir(&open).expect("mkdir");
+    fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+    assert!(mount(&home.invite(home.address), &open).contains("chmod 700"));
+}
+
+#[test]
+fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for i in 0..20 {
+        let dir = home.exported.join(format!("d{}", i % 4));
+        fs::create_dir_all(&dir).expect("mkdir");
+        fs::write(dir.join(format!("f{i}")), format!("file {i}\n").repeat(50)).expect("write");
+    }
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    warm(&one.mountpoint);
+    warm(&two.mountpoint);
+    // Two goes into a tunnel. Both edit the same tree meanwhile.
+    two.link.off();
+    let mut edits = BTreeSet::new();
+    for (name, laptop) in [("one", &one), ("two", &two)] {
+        let at = |path: &str| laptop.mountpoint.join(path);
+        let mut write = |path: &str| {
+            let text = format!("{path} as {name} wants it\n").repeat(20);
+            fs::write(at(path), &text).expect("write");
+            edits.insert(text);
+        };
+        // Files of both, of one of them, and new ones.
+        for path in ["d0/f0", "d0/f4", "d1/f1"] {
+            write(path);
+        }
+        write(if name == "one" { "d2/f2" } else { "d2/f6" });
+        fs::create_dir(at(&format!("new-{name}"))).expect("mkdir");
+        write(&format!("new-{name}/file"));
+        write("both");
+        // One removes what the other edits, and moves what nobody else touches.
+        match name {
+            "one" => fs::remove_file(at("d3/f3")).expect("remove"),
+            _ => write("d3/f3"),
+        }
+        let moved = if name == "one" { ("d1/f5", "d1/moved-by-one") } else { ("d1/f9", "d2/moved-by-two") };
+        fs::rename(at(moved.0), at(moved.1)).expect("rename");
+        // Editors write beside and replace.
+        let text = format!("d2/f10 as {name} has edited it\n");
+        fs::write(at("d2/f10~"), &text).expect("write");
+        fs::rename(at("d2/f10~"), at("d2/f10")).expect("rename");
+        edits.insert(text);
+    }
+    assert_eq!(fs::read_to_string(two.mountpoint.join("both")).expect("read"), "both as two wants it\n".repeat(20));
+    // Out of the tunnel, over 64 kb/s, down for two seconds of every six.
+    for laptop in [&one, &two] {
+        let slow = Shape { rate: Some(Rate::kbits_per_s(64)), delay: Duration::from_millis(100), ..Shape::default() };
+        Direction::BOTH.into_iter().for_each(|direction| laptop.link.set(direction, slow));
+    }
+    std::thread::scope(|scope| {
+        let (done, stop) = std::sync::mpsc::channel::<()>();
+        let links = [one.link.control().clone(), two.link.control().clone()];
+        scope.spawn(move || {
+            use std::sync::mpsc::RecvTimeoutError::Timeout;
+            loop {
+                links.iter().for_each(|link| link.on());
+                if stop.recv_timeout(Duration::from_secs(4)) != Err(Timeout) {
+                    return;
+                }
+                links.iter().for_each(|link| link.off());
+                if stop.recv_timeout(Duration::from_secs(2)) != Err(Timeout) {
+                    return links.iter().for_each(|link| link.on());
+                }
+            }
+        });
+        one.wait_until_home(LONG);
+        two.wait_until_home(LONG);
+        drop(done);
+    });
+    // Every edit of both is at home, in its place or beside it.
+    let at_home: BTreeSet<String> =
+        tree(&home.exported).into_values().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
+    for edit in &edits {
+        assert!(at_home.contains(edit), "lost: {edit}");
+    }
+    let conflicts = two.ask(&["conflicts", "list"]);
+    let conflicts = conflicts.as_array().expect("a list");
+    let paths: BTreeSet<&str> = conflicts.iter().filter_map(|conflict| conflict["path"].as_str()).collect();
+    assert!(paths.is_superset(&["d0/f0", "d0/f4", "d1/f1", "both"].into()), "{conflicts:?}");
+    assert_eq!(one.ask(&["conflicts", "list"]), serde_json::json!([]), "one was first everywhere");
+    for path in ["d2/moved-by-two", "d1/moved-by-one", "new-one/file", "new-two/file", "d2/f2", "d2/f6"] {
+        assert!(home.exported.join(path).exists(), "{path}");
+    }
+    // Both see what the home has.
+    for laptop in [&one, &two] {
+        let relative = |root: &Path| -> Vec<_> {
+            let inside = |path: &Path| path.strip_prefix(root).expect("inside").to_owned();
+            tree(root).into_iter().map(|(path, bytes)| (inside(&path), bytes)).collect()
+        };
+        let mut at_home = relative(&home.exported);
+        at_home.retain(|(path, _)| !path.starts_with(".starling"));
+        laptop.wait(LONG, "what is at home", |laptop| relative(&laptop.mountpoint) == at_home);
+    }
+}
