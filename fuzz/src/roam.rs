@@ -30,13 +30,14 @@ fn applied(bytes: &[u8]) -> bool {
         if replica.apply(record).is_none() {
             return false;
         }
-        for (id, node) in replica.nodes() {
-            node.is_whole();
-            replica.is_stale(id);
-            replica.place_of(id);
-            replica.list(id);
-        }
         replica.take_data_number();
+    }
+    for (id, node) in replica.nodes() {
+        node.is_whole();
+        replica.is_stale(id);
+        replica.place_of(id);
+        replica.list(id);
+        replica.path_of(id);
     }
     // What was made by records can be kept, and read again.
     let again = replica.to_bytes();

@@ -257,20 +257,8 @@ impl Doing<'_> {
 
     /// What is at a place.
     pub(crate) async fn look(&self, place: &Place) -> Result<Option<(FileId, Entry)>, Stop> {
-        self.check_name(place)?;
+        self.volume.check_name(place)?;
         Ok(self.volume.look(place.0, &place.1, crate::volume::OTHERS).await?)
-    }
-
-    fn check_name(&self, (dir, name): &Place) -> Result<(), Stop> {
-        let own = name == crate::exported::OWN && self.volume.root()? == *dir;
-        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
-        if !is_name || name == b"." || name == b".." || own {
-            return Err(Stop::Refused(FsError::InvalidArgument));
-        }
-        if name.len() > NAME_LEN_MAX {
-            return Err(Stop::Refused(FsError::NameTooLong));
-        }
-        Ok(())
     }
 
     /// Numbers that no file can have.
@@ -279,17 +267,6 @@ impl Doing<'_> {
             return Err(Stop::Refused(FsError::InvalidArgument));
         }
         Ok(())
-    }
-
-    /// A client makes files with ids that it was given, and nobody else has these.
-    fn check_id(&self, file: FileId) -> Result<(), Stop> {
-        let root = self.volume.root()?;
-        let live = self.home.live.lock();
-        let grant = live.state.grant(&self.whose.key, &self.volume.name);
-        match grant.is_some_and(|(_, grant)| grant.was_given(file.index())) && file.volume() == root.volume() {
-            true => Ok(()),
-            false => Err(Stop::Refused(FsError::InvalidArgument)),
-        }
     }
 
     /// True if nobody else has changed what is in the file since the client knew it, or its rights.
@@ -311,15 +288,14 @@ impl Doing<'_> {
     }
 
     async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
-        let dir = self.enter(at.0).await;
-        self.check_name(at)?;
-        self.check_id(file)?;
+        self.volume.check_name(at)?;
+        self.volume.check_id(&self.whose.key, file)?;
         self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
-        // It has made it already, and the home had no time to say so. What was done to it since, or to its directory, is another matter.
         if self.volume.with(|volume| volume.file(file).is_some())? {
+            // It was made before a crash, and may be elsewhere by now.
             return Ok(());
         }
-        let dir = dir?;
+        let dir = self.enter(at.0).await?;
         let fs = &self.volume.fs;
         match fs.identified(dir, &at.1).await {
             Err(FsError::NotFound) => {}
@@ -565,19 +541,24 @@ impl Exported {
     pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
         let pending: Vec<_> = {
             let live = self.live.lock();
-            let clients = live.state.clients.values();
-            let grants = clients.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
-            grants.map(|(author, grant)| (author, grant.user.clone(), grant.applying.clone())).collect()
+            let clients = live.state.clients.iter();
+            let grants =
+                clients.filter_map(|(key, client)| Some((*key, client.number, client.grants.get(&self.name)?)));
+            let whose = |key, author, user| Whose { key, author, user };
+            grants
+                .map(|(key, author, grant)| (whose(key, author, grant.user.clone()), grant.applying.clone()))
+                .collect()
         };
-        for (author, user, operations) in pending {
+        for (whose, operations) in pending {
+            let author = whose.author;
             for (_, operation) in operations {
                 let finished = match &operation {
-                    Operation::Make { at, file, made } => self.finish_make(author, &cred(&user), at, *file, made).await,
+                    Operation::Make { at, file, made } => self.finish_make(&whose, at, *file, made).await,
                     operation => self.finish_changes(author, operation).await,
                 };
-                match finished {
-                    Ok(()) | Err(FsError::Stale | FsError::NotFound | FsError::NotADirectory) => {}
-                    Err(error) => return Err(error),
+                // What cannot be, or was not allowed, was not done.
+                if let Err(error @ (FsError::Io | FsError::TimedOut)) = finished {
+                    return Err(error);
                 }
             }
         }
@@ -586,12 +567,15 @@ impl Exported {
 
     async fn finish_make(
         &self,
-        author: u32,
-        cred: &Cred,
+        Whose { key, author, user }: &Whose,
         at: &Place,
         file: FileId,
         made: &Made,
     ) -> Result<(), FsError> {
+        let (author, cred) = (*author, &cred(user));
+        // It was announced, and would perhaps have been refused.
+        self.check_name(at).and(self.check_id(key, file))?;
+        self.check_reach(cred, at.0).await?;
         let (entry, identity) = self.fs.identified(self.source(at.0).await?, &at.1).await?;
         let id = entry.attr.id;
         let new = self.with(|volume| volume.known(&identity).is_none() && volume.file(file).is_none())?;
@@ -602,7 +586,8 @@ impl Exported {
                 Kind::Symlink => self.fs.readlink(id).await? == made.target,
                 _ => entry.attr.rdev == made.rdev,
             };
-        if !new || !alike {
+        let is_theirs = cred.uid == 0 || cred.uid == entry.attr.uid;
+        if !new || !alike || !is_theirs {
             return Ok(());
         }
         let entry = if entry.attr.mtime == made.when { entry } else { self.dress(cred, &entry, made).await? };
@@ -630,6 +615,30 @@ impl Exported {
             self.saw(&entry, &known.identity, None, author);
         }
         Ok(())
+    }
+
+    /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.
+    fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
+        let own = name == crate::exported::OWN && self.root()? == *dir;
+        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
+        if !is_name || name == b"." || name == b".." || own {
+            return Err(FsError::InvalidArgument);
+        }
+        if name.len() > NAME_LEN_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(())
+    }
+
+    /// A client makes files with ids that it was given, and nobody else has these.
+    fn check_id(&self, key: &Key, file: FileId) -> Result<(), FsError> {
+        let root = self.root()?;
+        let live = self.live.lock();
+        let grant = live.state.grant(key, &self.name);
+        match grant.is_some_and(|(_, grant)| grant.was_given(file.index())) && file.volume() == root.volume() {
+            true => Ok(()),
+            false => Err(FsError::InvalidArgument),
+        }
     }
 
     /// EACCES unless the user may search every directory from the root down to `dir`.

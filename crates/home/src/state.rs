@@ -46,12 +46,12 @@ pub struct Grant {
     pub outcomes: BTreeMap<u64, Outcome>,
     /// The store that may be half done.
     pub intent: Option<Intent>,
-    /// Operations that may be done although they were not answered, by their numbers.
-    pub applying: Vec<(u64, Operation)>,
     /// Ids for files that it makes, by the first of each range, with the end of that.
     pub ids: BTreeMap<u64, u64>,
+    /// Operations that may be done although they were not answered, by their numbers.
+    pub applying: Vec<(u64, Operation)>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, applying, ids });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying });
 
 impl Grant {
     /// True if the client was given the id with this index.
@@ -206,8 +206,8 @@ impl State {
                     heard: 0,
                     outcomes: BTreeMap::new(),
                     intent: None,
-                    applying: Vec::new(),
                     ids: BTreeMap::new(),
+                    applying: Vec::new(),
                 });
             }
             Record::Began { key, volume, incarnation } => {

@@ -5,6 +5,7 @@ use home::state::{Intent, Record, State};
 use home::volume::{OTHERS, Print, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::message::{Conflict, Outcome, User};
+use roam_wire::operation::Operation;
 use types::{Kind, Time};
 
 #[path = "../../../fuzz/src/home.rs"]
@@ -41,6 +42,7 @@ fn records() -> Vec<Record> {
     volume.learn(stored.clone()).expect("sense");
     let left = volume.left(&place).expect("it was there");
     let learned = |learned| Record::Learned { volume: name(), learned };
+    let operations = vec![(3, Operation::Link { file: seen.id, at: place.clone() })];
     let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id };
     let outcome = Outcome::Conflict(Conflict::Changed);
     vec![
@@ -51,9 +53,11 @@ fn records() -> Vec<Record> {
         learned(seen),
         Record::Reserved { key: KEY, volume: name(), next: 1 << 24 },
         Record::Answered { key: KEY, volume: name(), seq: 2, outcome: Outcome::Done },
+        Record::Applying { key: KEY, volume: name(), operations: operations.clone() },
         Record::Answered { key: KEY, volume: name(), seq: 3, outcome },
         Record::Acknowledged { key: KEY, volume: name(), through: 2 },
         Record::Intended { key: KEY, volume: name(), intent },
+        Record::Applying { key: KEY, volume: name(), operations },
         learned(stored),
         learned(left),
     ]
@@ -80,8 +84,9 @@ fn the_corpus_has_what_this_program_writes() {
             ("enrolled", record(1)),
             ("learned", record(4)),
             ("reserved", record(5)),
-            ("answered", record(7)),
-            ("intended", record(9)),
+            ("applying", record(7)),
+            ("answered", record(8)),
+            ("intended", record(10)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),

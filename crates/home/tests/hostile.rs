@@ -503,6 +503,44 @@ fn ids_that_are_not_the_clients_own_make_nothing() {
     }
 }
 
+/// What was announced, and not done because something before it waits, was taken for done when the home started again.
+#[test]
+fn regression_what_waits_is_not_taken_for_done_by_a_home_that_starts() {
+    for uid in [MALLORY, 0] {
+        let mut world = World::new();
+        {
+            let peer = world.client(1, uid);
+            let root = world.home.state().volumes[VOLUME].root();
+            let first = peer.ids().raw();
+            let missing = Change { cut: 0, size: 5, ranges: Ranges::of(0..5), mtime: Time::default() };
+            let plain = peer.id(peer.id(root, "mallory"), "plain");
+            let mut sent = vec![peer.sent(Operation::Store { file: plain, change: missing }, b"")];
+            let places = [at(root, OWN), at(root, b"bob"), at(root, b".."), at(root, b"."), at(root, b"mallory/plain")];
+            for (place, n) in places.into_iter().zip(0..) {
+                for (file, kind) in [(first + n, Kind::Directory), (first + n, Kind::File), (1 << 40, Kind::Directory)]
+                {
+                    let file = FileId::new(file);
+                    sent.push(peer.sent(Operation::Make { at: place.clone(), file, made: made(kind, 0o777) }, b""));
+                }
+            }
+            assert_eq!(peer.apply(sent), Reply::Failed(FsError::TimedOut));
+        }
+        let before = world.tree("nowhere");
+        world.restart();
+        if uid != 0 {
+            assert_eq!(world.tree("nowhere"), before);
+        }
+        let peer = world.attach(1);
+        let root = world.home.state().volumes[VOLUME].root();
+        assert!(!peer.list(root).contains_key(OWN));
+        let own = world.sim.block_on(async {
+            let own = world.fs.lookup(&Cred::ROOT, ROOT, OWN).await.expect("it is there").attr.id;
+            world.fs.identity(own).await.expect("identity")
+        });
+        assert_eq!(world.home.state().volumes[VOLUME].known(&own), None);
+    }
+}
+
 #[test]
 fn ids_do_not_run_out_for_others() {
     let world = World::new();

@@ -98,6 +98,7 @@ fn records() -> Vec<Record> {
         Record::Dropped(id(2)),
         Record::Gone(id(3)),
         Record::AllBroken,
+        Record::Hoarded { path: b"sub/folder".to_vec(), priority: Some(7) },
     ]);
     records
 }
