@@ -13,7 +13,7 @@ use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{FileId, FsError, Kind};
+use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
 
 /// A client of a volume.
@@ -390,7 +390,7 @@ impl Doing<'_> {
             return if last && elsewhere { conflict(Conflict::Changed) } else { Ok(()) };
         }
         let is_dir = entry.attr.kind == Kind::Directory;
-        if last && !is_dir && !self.is_as_known(file, self.sent.bases.0, false)? {
+        if !is_dir && !self.may_end(file, &entry, self.sent.bases.0, last)? {
             return conflict(Conflict::Changed);
         }
         let fs = &self.volume.fs;
@@ -403,6 +403,14 @@ impl Doing<'_> {
             error => error.into(),
         })?;
         self.settle(&[at]).await
+    }
+
+    /// True if a name of a file may be removed: the client knew what it contains if that is its last, and that it is.
+    fn may_end(&self, file: FileId, entry: &Entry, base: u64, last: bool) -> Result<bool, Stop> {
+        match last {
+            true => self.is_as_known(file, base, false),
+            false => Ok(entry.attr.nlink > 1),
+        }
     }
 
     async fn rename(&self, file: FileId, from: &Place, to: &Place, replaced: Option<(FileId, bool)>) -> Done {
@@ -419,7 +427,7 @@ impl Doing<'_> {
             (None, _) => {}
             (Some((there, entry)), Some((gone, last))) if *there == gone => {
                 let is_dir = entry.attr.kind == Kind::Directory;
-                if last && !is_dir && !self.is_as_known(gone, self.sent.bases.1, false)? {
+                if !is_dir && !self.may_end(gone, entry, self.sent.bases.1, last)? {
                     return conflict(Conflict::Changed);
                 }
             }
@@ -503,8 +511,8 @@ impl Doing<'_> {
     }
 
     /// A store is about to be put in place: durable before it is.
-    pub(crate) async fn intend(&self, file: FileId, identity: &[u8]) -> Done {
-        let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file };
+    pub(crate) async fn intend(&self, file: FileId, identity: &[u8], beside: Option<(u64, Time)>) -> Done {
+        let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file, beside };
         let (key, volume) = (self.whose.key, self.volume.name.clone());
         self.home.live.lock().record(Record::Intended { key, volume, intent });
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))

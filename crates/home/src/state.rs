@@ -30,8 +30,10 @@ pub struct Intent {
     pub identity: Vec<u8>,
     /// The file that it will be.
     pub file: types::FileId,
+    /// Its size and time of modification, if it is made beside the file; otherwise the file itself is changed.
+    pub beside: Option<(u64, types::Time)>,
 }
-wire_struct!(Intent { seq, identity, file });
+wire_struct!(Intent { seq, identity, file, beside });
 
 /// What a client may use, and how its operations ended there.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -79,7 +79,10 @@ impl Exported {
             if let Ok((entry, identity)) = self.fs.identified(source, &name).await
                 && identity == intent.identity
             {
-                self.learn(author, |volume| volume.stored(intent.file, &identity, Print::of(&entry.attr), author));
+                // Others may have changed it since, which is seen next.
+                let mut print = Print::of(&entry.attr);
+                (print.size, print.mtime) = intent.beside.unwrap_or((print.size, print.mtime));
+                self.learn(author, |volume| volume.stored(intent.file, &identity, print, author));
                 self.means(intent.file, entry.attr.id);
             }
         }
@@ -169,7 +172,12 @@ impl Doing<'_> {
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
         // Before anything else: what is there is compared with what was sent.
         volume.fs.access(&self.cred, source, vfs::perm::WRITE).await?;
-        let mine = redone.is_some_and(|intent| intent.identity == identity);
+        let redone = redone.filter(|intent| intent.identity == identity);
+        if redone.as_ref().is_some_and(|intent| intent.beside.is_some()) {
+            // It was put in place, whole, before a crash.
+            return Ok(());
+        }
+        let mine = redone.is_some();
         if !mine && !self.is_as_known(file, self.sent.bases.0, false)? {
             return match self.is_stored(source, &entry, change, &data).await? {
                 true => Ok(()),
@@ -266,7 +274,7 @@ impl Doing<'_> {
             FsError::Stale => Stop::Refused(FsError::Io),
             error => Stop::Refused(error),
         })?;
-        self.intend(file, &made).await?;
+        self.intend(file, &made, Some((change.size, change.mtime))).await?;
         *scene = Some(volume.scene.write().await);
         let flags = RenameFlags { no_replace: false, exchange: true };
         let own = temporary.as_bytes();
@@ -334,7 +342,7 @@ impl Doing<'_> {
         let fs = &self.volume.fs;
         let handle = fs.open(&self.cred, source, OpenFlags { write: true, ..OpenFlags::default() }).await?;
         let written = async {
-            self.intend(file, identity).await?;
+            self.intend(file, identity, None).await?;
             *scene = Some(self.volume.scene.write().await);
             for size in [change.cut, change.size] {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };

@@ -43,7 +43,7 @@ fn records() -> Vec<Record> {
     let left = volume.left(&place).expect("it was there");
     let learned = |learned| Record::Learned { volume: name(), learned };
     let operations = vec![(3, Operation::Link { file: seen.id, at: place.clone() })];
-    let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id };
+    let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id, beside: None };
     let outcome = Outcome::Conflict(Conflict::Changed);
     vec![
         Record::Volume { name: name(), epoch: 77 },

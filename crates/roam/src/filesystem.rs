@@ -123,7 +123,12 @@ impl Client {
         let (cred, name) = (self.act_as(cred), name.to_vec());
         self.entry(self.change(move |live, now| {
             let operation = live.make(&cred, parent, &name, new, b"", now)?;
-            Ok(live.did_make(operation, now)?)
+            let attr = live.did_make(operation, now)?;
+            if attr.kind == Kind::File {
+                // Nobody is about to write it.
+                live.record(Record::Clean(attr.id));
+            }
+            Ok(attr)
         }))
     }
 

@@ -244,3 +244,62 @@ fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
     assert_eq!(setup.at_home("/dir").as_deref(), Ok("taken"));
     assert_eq!(setup.at_home("/dir (conflict)/sub/file").as_deref(), Ok("text"));
 }
+
+/// A file that was made and not written counted as being written for ever: what others wrote to it was never seen.
+#[test]
+fn regression_what_others_write_to_a_file_made_here_is_seen() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::Make("/file".into(), 0o644));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    setup.rig.sim.block_on(perform(&fs, &Op::Write("/file".into(), How::Replace, b"theirs".to_vec()))).unwrap();
+    setup.rig.home.lock().as_ref().unwrap().tree.lose_events();
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.read("/file"), "theirs");
+}
+
+/// A file lost its last name because the client thought that it had another.
+#[test]
+fn regression_a_last_name_is_not_removed_as_one_of_several() {
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    setup.done(Op::List(String::new()));
+    setup.online(false);
+    setup.write("/file", How::Replace, "text");
+    setup.done(Op::Link("/file".into(), "/name".into()));
+    setup.rig.sim.block_on(perform(&fs, &Op::Write("/name".into(), How::Replace, b"taken".to_vec()))).unwrap();
+    setup.done(Op::Unlink("/file".into()));
+    setup.online(true);
+    assert_eq!(setup.at_home("/name").as_deref(), Ok("taken"));
+    let kept = setup.rig.fs.dump().iter().any(|entry| entry.attr.size == 4 && entry.attr.nlink == 1);
+    assert!(kept, "{:?}", setup.rig.fs.dump());
+}
+
+/// What others added to a file after a store, and before a home that had crashed knew of the store, counted as part of it.
+#[test]
+fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
+    for steps in 0.. {
+        let rig = Rig::with_pace(steps, true);
+        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        let setup = Setup { rig, client, network, disk, machine };
+        let fs = setup.rig.fs.clone();
+        setup.write("/file", How::Replace, "old");
+        setup.rig.sim.run_for(Duration::from_secs(5));
+        setup.online(false);
+        setup.write("/file", How::Append, " new");
+        let home = setup.rig.home.lock().clone().unwrap().machine;
+        home.crash_after(steps);
+        setup.online(true);
+        if home.is_up() {
+            return;
+        }
+        setup.rig.crash_home();
+        setup.rig.sim.block_on(perform(&fs, &Op::Write("/file".into(), How::Append, b" theirs".to_vec()))).unwrap();
+        setup.rig.start_home();
+        setup.online(true);
+        let there = setup.at_home("/file").unwrap();
+        let beside = setup.at_home("/file (conflict)").unwrap_or_default();
+        assert!(there.ends_with(" theirs"), "{steps} steps: {there}, {beside}");
+        assert!(there.contains(" new") || beside.contains(" new"), "{steps} steps: {there}, {beside}");
+    }
+}

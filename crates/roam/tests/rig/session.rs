@@ -52,13 +52,14 @@ impl Op {
         let path = || random_path(random, top);
         match random.below(30) {
             0 | 1 => Op::Make(path(), [0o644, 0o600, 0o755][random.below(3) as usize]),
-            2..=4 => Op::MakeDir(path()),
+            2..=4 => Op::MakeDir(random_dir(random, top)),
             5 => Op::MakeSymlink(path(), tag.into()),
             6 | 7 => Op::Link(path(), path()),
             8..=10 => Op::Unlink(path()),
-            11 => Op::RemoveDir(path()),
-            12..=14 => Op::Rename(path(), path(), RenameFlags::default()),
+            11 => Op::RemoveDir(random_dir(random, top)),
+            12 | 14 => Op::Rename(path(), path(), RenameFlags::default()),
             15 => Op::Rename(path(), path(), RenameFlags { no_replace: true, exchange: false }),
+            13 => Op::Rename(random_dir(random, top), random_dir(random, top), RenameFlags::default()),
             16 => Op::Rename(path(), path(), RenameFlags { no_replace: false, exchange: true }),
             17 => Op::SetMode(path(), [0o644, 0o600, 0o755][random.below(3) as usize]),
             18 => Op::SetXattr(path(), tag.into()),
@@ -71,12 +72,21 @@ impl Op {
     }
 }
 
+/// Directories mostly have other names than files, so that most operations meet what they need.
 pub fn random_path(random: &SplitMix64, top: &str) -> String {
     let mut path = top.to_string();
-    for _ in 0..random.below(3) {
-        path += ["/a", "/b"][random.below(2) as usize];
+    for _ in 0..[0, 1, 1, 2][random.below(4) as usize] {
+        path += ["/a", "/a", "/b"][random.below(3) as usize];
     }
-    path + ["/a", "/b", "/x", "/y", "/z.txt"][random.below(5) as usize]
+    path + ["/x", "/y", "/z.txt", "/x", "/y", "/z.txt", "/a", "/b"][random.below(8) as usize]
+}
+
+/// Where a directory may be.
+fn random_dir(random: &SplitMix64, top: &str) -> String {
+    let path = random_path(random, top);
+    let (dir, name) = split(&path);
+    let name = if random.chance(5, 6) { ["a", "a", "b"][random.below(3) as usize] } else { name };
+    format!("{dir}/{name}")
 }
 
 fn random_how(random: &SplitMix64) -> How {
