@@ -139,8 +139,7 @@ impl Inner {
             applied.facts = self.facts_after(volume, whose, sent).await;
             volume.drop_upload(whose.author, sent.seq).await;
         }
-        let mut live = self.live.lock();
-        live.tell(&volume.name);
+        volume.tell().await;
         Ok(applied)
     }
 
