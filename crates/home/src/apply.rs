@@ -151,8 +151,7 @@ impl Inner {
         }
         // Of the others it is told when it asks again.
         applied.truncate(fitting);
-        let mut live = self.live.lock();
-        live.tell(&volume.name);
+        volume.tell().await;
         Ok(applied)
     }
 

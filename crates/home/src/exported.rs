@@ -81,27 +81,25 @@ impl Live {
         }
     }
 
-    /// Tells those who are attached what changed.
-    pub(crate) fn tell(&mut self, volume: &str) {
-        let Some(known) = self.state.volumes.get(volume) else { return };
+    /// What those who are attached have to be told of changes.
+    fn untold(&mut self, volume: &str) -> Vec<(Arc<dyn Push>, Bytes)> {
+        let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();
-        let Some(attached) = self.attached.get_mut(volume) else { return };
-        attached.retain_mut(|attached| {
-            if attached.told == stamp {
-                return true;
-            }
+        let attached = self.attached.get_mut(volume).into_iter().flatten().filter(|attached| attached.told != stamp);
+        let untold = attached.flat_map(|attached| {
             let before = std::mem::replace(&mut attached.told, stamp);
             let files = std::mem::take(&mut attached.changed).into_iter();
             let mut files: Vec<FileId> = files.filter(|file| !known.is_hidden(&attached.user, *file)).collect();
-            let tell = |files, stamp| attached.push.push(pack(&Pushed::Changed { files, stamp })).is_ok();
+            let mut messages = Vec::new();
             while files.len() > TOLD_COUNT_MAX {
                 // All is told only with the last message.
-                if !tell(files.split_off(files.len() - TOLD_COUNT_MAX), before) {
-                    return false;
-                }
+                messages.push((files.split_off(files.len() - TOLD_COUNT_MAX), before));
             }
-            tell(files, stamp)
+            messages.push((files, stamp));
+            let push = attached.push.clone();
+            messages.into_iter().map(move |(files, stamp)| (push.clone(), pack(&Pushed::Changed { files, stamp })))
         });
+        untold.collect()
     }
 }
 
@@ -138,6 +136,8 @@ pub(crate) struct Exported {
     pub(crate) own: FileId,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
+    /// Whoever is told of changes is told in their order.
+    telling: tokio::sync::Mutex<()>,
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<crate::store::Uploads>,
@@ -175,6 +175,7 @@ impl Exported {
             sources: Mutex::default(),
             own: own.attr.id,
             applying: tokio::sync::Mutex::default(),
+            telling: tokio::sync::Mutex::default(),
             scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
         });
@@ -215,6 +216,30 @@ impl Exported {
         };
         self.means(id, entry.attr.id);
         Some(id)
+    }
+
+    /// Tells those who are attached what changed, when that is durable: after a crash, no other change gets the number of one that was told.
+    pub(crate) async fn tell(&self) {
+        let _in_order = self.telling.lock().await;
+        let (log, untold) = {
+            let mut live = self.live.lock();
+            (live.log.clone(), live.untold(&self.name))
+        };
+        if untold.is_empty() {
+            return;
+        }
+        if let Some(log) = log
+            && log.settled().await.is_err()
+        {
+            return;
+        }
+        for (push, message) in untold {
+            if push.push(message).is_err()
+                && let Some(attached) = self.live.lock().attached.get_mut(&self.name)
+            {
+                attached.retain(|attached| !Arc::ptr_eq(&attached.push, &push));
+            }
+        }
     }
 
     /// What an id means to the file system.
@@ -400,7 +425,7 @@ impl Exported {
                 let _ = self.source(id).await;
             }
         }
-        self.live.lock().tell(&self.name);
+        self.tell().await;
         Ok(())
     }
 
@@ -456,7 +481,7 @@ impl Exported {
                 }
             }
         }
-        self.live.lock().tell(&self.name);
+        self.tell().await;
     }
 
     /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id that no file has.
