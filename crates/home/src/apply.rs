@@ -22,6 +22,8 @@ pub(crate) struct Whose {
     pub(crate) key: Key,
     pub(crate) author: u32,
     pub(crate) user: User,
+    /// Which log its numbers are of.
+    pub(crate) incarnation: u64,
 }
 
 /// Why an operation was not done.
@@ -118,11 +120,13 @@ impl Inner {
                             Outcome::Done
                         }
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
-                        // The file system is in trouble, or the home is: later perhaps.
-                        Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut))) if applied.is_empty() => {
+                        // The file system is in trouble, or full, or the home is: later perhaps.
+                        Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)))
+                            if applied.is_empty() =>
+                        {
                             return Err(error);
                         }
-                        Err(Stop::Refused(FsError::Io | FsError::TimedOut)) => break,
+                        Err(Stop::Refused(FsError::Io | FsError::TimedOut | FsError::NoSpace)) => break,
                         Err(Stop::Refused(error)) => Outcome::Refused(error),
                     }
                 }
@@ -167,6 +171,10 @@ impl Inner {
             let mut live = self.live.lock();
             let (key, volume) = (whose.key, volume.name.clone());
             let (_, grant) = live.state.grant(&key, &volume).ok_or(FsError::Stale)?;
+            // It was sent before the client began anew, and has been sent again since.
+            if grant.incarnation != whose.incarnation {
+                return Err(FsError::InvalidArgument);
+            }
             let (heard, redone) = (grant.heard, grant.applying.iter().map(|(seq, _)| *seq).collect());
             let fresh = operations.iter().filter(|sent| sent.seq > heard);
             let operations: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
@@ -551,9 +559,11 @@ impl Exported {
             let clients = live.state.clients.iter();
             let grants =
                 clients.filter_map(|(key, client)| Some((*key, client.number, client.grants.get(&self.name)?)));
-            let whose = |key, author, user| Whose { key, author, user };
+            let whose = |key, author, user, incarnation| Whose { key, author, user, incarnation };
             grants
-                .map(|(key, author, grant)| (whose(key, author, grant.user.clone()), grant.applying.clone()))
+                .map(|(key, author, grant)| {
+                    (whose(key, author, grant.user.clone(), grant.incarnation), grant.applying.clone())
+                })
                 .collect()
         };
         for (whose, operations) in pending {
@@ -574,7 +584,7 @@ impl Exported {
 
     async fn finish_make(
         &self,
-        Whose { key, author, user }: &Whose,
+        Whose { key, author, user, .. }: &Whose,
         at: &Place,
         file: FileId,
         made: &Made,

@@ -148,7 +148,7 @@ impl Client {
                 let attached = Attached { author, user, push, changed: BTreeSet::new(), told: newest };
                 live.attached.entry(name.to_string()).or_default().push(attached);
             }
-            let whose = Whose { key, author, user: user.clone() };
+            let whose = Whose { key, author, user: user.clone(), incarnation };
             *self.to.lock() = Some((whose, volume));
             Reply::Attached { root, user, since, heard }
         };

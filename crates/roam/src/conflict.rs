@@ -46,8 +46,10 @@ pub struct Trouble {
     pub mine: Option<Place>,
     /// Number of the file of the cache with what both versions were made of; 0: there is none.
     pub base: u64,
+    /// Number of the file of the cache with this client's version, where there is no place for that; 0: there is none.
+    pub kept: u64,
 }
-wire_struct!(Trouble { deed, place, file, outcome, when, mine, base });
+wire_struct!(Trouble { deed, place, file, outcome, when, mine, base, kept });
 
 /// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N from 2 on.
 pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
@@ -83,6 +85,12 @@ impl Replica {
             return;
         }
         let mine = match &operation {
+            // What the home refuses, it would refuse beside it, too.
+            Operation::Make { at, .. } if matches!(outcome, Outcome::Refused(_)) => {
+                let since = self.log().depending_on(file, at);
+                self.withdraw(since, outcome, when);
+                None
+            }
             Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
             Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
             _ => None,
@@ -100,7 +108,33 @@ impl Replica {
             (Deed::Store, Ok(node)) => std::mem::take(&mut node.base),
             _ => 0,
         };
-        self.note(Trouble { deed, place, file, outcome, when, mine, base });
+        let kept = if deed == Deed::Make && mine.is_none() { self.put_aside(file) } else { 0 };
+        self.note(Trouble { deed, place, file, outcome, when, mine, base, kept });
+    }
+
+    /// Takes back what depends on something that the home refuses. Files that were made are kept out of the tree.
+    fn withdraw(&mut self, since: Vec<u64>, outcome: Outcome, when: Time) {
+        for seq in since {
+            let Some(operation) = self.unlog(seq) else { continue };
+            self.undo_link(&operation);
+            for id in operation.files() {
+                if let Ok(node) = self.node_mut(id) {
+                    (node.is_stale, node.names_of) = (true, None);
+                }
+            }
+            if let Operation::Make { at, file, .. } = operation {
+                let (place, kept) = (Some(at), self.put_aside(file));
+                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine: None, base: 0, kept });
+            }
+        }
+    }
+
+    /// Takes a file that was made here out of the tree. Gives the number of the file of the cache that has its bytes.
+    fn put_aside(&mut self, file: FileId) -> u64 {
+        let Ok(node) = self.node_mut(file) else { return 0 };
+        node.facts.nlink = 0;
+        (node.have, node.kept, node.is_dirty) = (Ranges::default(), Ranges::default(), false);
+        std::mem::take(&mut node.data)
     }
 
     /// A file that was thought to have lost its last name has it still.

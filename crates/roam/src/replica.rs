@@ -337,7 +337,8 @@ impl Replica {
     /// All files of the cache that are needed.
     pub fn needed(&self) -> impl Iterator<Item = u64> {
         let nodes = self.nodes.values().flat_map(|node| [node.data, node.base]);
-        nodes.chain(self.troubles.values().map(|trouble| trouble.base)).filter(|number| *number > 0)
+        let troubles = self.troubles.values().flat_map(|trouble| [trouble.base, trouble.kept]);
+        nodes.chain(troubles).filter(|number| *number > 0)
     }
 
     /// True if what is known of a file is this client's own, before the home has heard of it.
@@ -441,7 +442,7 @@ impl Replica {
             }
             Record::Settled(number) => {
                 let trouble = self.troubles.remove(&number)?;
-                self.unused.push(trouble.base);
+                self.unused.extend([trouble.base, trouble.kept]);
             }
         }
         Some(())

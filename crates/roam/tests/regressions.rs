@@ -6,10 +6,11 @@ use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
 use roam::Client;
+use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::FsError;
-use vfs::fs::{Cred, FileSystem};
+use types::{FileId, FsError};
+use vfs::fs::{Cred, FileSystem, SetAttr};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A loss of power may go either way.
@@ -302,4 +303,37 @@ fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
         assert!(there.ends_with(" theirs"), "{steps} steps: {there}, {beside}");
         assert!(there.contains(" new") || beside.contains(" new"), "{steps} steps: {there}, {beside}");
     }
+}
+
+/// What the home refuses was made beside it again and again.
+#[test]
+fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
+    let rig = Rig::new(1);
+    let network = rig.network(1, DELAY);
+    let user = User { uid: 1000, gid: 1000, groups: Vec::new() };
+    let open = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let dir = rig.sim.block_on(async {
+        let dir = rig.fs.mkdir(&Cred::ROOT, FileId::ROOT, b"dir", 0o777, 0).await.expect("mkdir").attr.id;
+        rig.fs.setattr(&Cred::ROOT, dir, None, open(0o777)).await.expect("chmod");
+        dir
+    });
+    rig.enroll(&network, user);
+    let (machine, disk) = (rig.sim.machine("laptop"), SimDisk::new(&rig.sim, 1 << 30));
+    let client = rig.client(&machine, &disk, &network);
+    let setup = Setup { rig, client, network, disk, machine };
+    assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/nothing")).err(), Some(FsError::NotFound));
+    setup.online(false);
+    setup.done(Op::MakeDir("/dir/new".into()));
+    setup.write("/dir/new/file", How::Replace, "kept");
+    setup.write("/dir/other", How::Replace, "kept, too");
+    setup.rig.sim.block_on(setup.rig.fs.setattr(&Cred::ROOT, dir, None, open(0o755)).into_future()).expect("chmod");
+    setup.online(true);
+    let setup = setup.restart(true);
+    setup.client.look(|replica, _| {
+        assert!(replica.log().is_empty(), "{:?}", replica.log().iter().collect::<Vec<_>>());
+        let kept: Vec<bool> = replica.troubles().map(|(_, trouble)| trouble.kept > 0).collect();
+        assert_eq!(kept.iter().filter(|kept| **kept).count(), 2, "both files are kept: {kept:?}");
+    });
+    assert_eq!(setup.at_home("/dir/other"), Err(FsError::NotFound));
+    assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/other")).err(), Some(FsError::NotFound));
 }

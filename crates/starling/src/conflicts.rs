@@ -23,6 +23,8 @@ const PLACES: &str = "places";
 struct Conflict {
     place: PathBuf,
     mine: Option<PathBuf>,
+    /// Mine is a file of the mount.
+    is_beside: bool,
     base: Option<PathBuf>,
     /// Where its versions are kept when it is resolved.
     kept: PathBuf,
@@ -39,7 +41,10 @@ async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
     let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
     let place = path("path").context("the conflict's path")?;
     let mine = path("mine").filter(|mine| mine.exists());
-    Ok(Conflict { place, mine, base, kept: cache.join("resolved").join(number.to_string()), about })
+    // What the home refused is in the cache only.
+    let mine = mine.or_else(|| about["kept"].as_str().map(PathBuf::from));
+    let is_beside = about["mine"].is_string();
+    Ok(Conflict { place, mine, is_beside, base, kept: cache.join("resolved").join(number.to_string()), about })
 }
 
 /// `starling conflicts list`.
@@ -107,8 +112,8 @@ fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
 
 /// `starling conflicts resolve`.
 pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Option<&str>) -> anyhow::Result<ExitCode> {
-    let Conflict { place, mine, base, kept, .. } = find(mount, number).await?;
-    if let Some(mine) = mine.as_ref().filter(|_| which != Some("both")) {
+    let Conflict { place, mine, is_beside, base, kept, .. } = find(mount, number).await?;
+    if let Some(mine) = mine.as_ref().filter(|_| which != Some("both") || !is_beside) {
         if mine.is_dir() || place.is_dir() {
             return Err(usage(
                 "these are directories: move what is wanted from one to the other, then resolve it as both",
@@ -119,14 +124,17 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
         if place.exists() {
             keep(&place, &kept.join(THEIRS))?;
         }
-        let places = [place.as_os_str().as_encoded_bytes(), b"\n", mine.as_os_str().as_encoded_bytes()].concat();
+        let back = if is_beside { mine } else { &place };
+        let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
         std::fs::write(kept.join(PLACES), places)?;
         match merge {
             Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
-            None if which == Some("mine") => put(mine, &place)?,
+            None if which == Some("mine") || (which == Some("both") && !place.exists()) => put(mine, &place)?,
             None => {}
         }
-        std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
+        if is_beside {
+            std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
+        }
     } else if merge.is_some() {
         return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
     }

@@ -452,6 +452,7 @@ impl Control {
 
     fn conflicts(&self) -> Value {
         let now = self.clock.wall();
+        let in_cache = |number| (number > 0).then(|| self.cache.join(STATE).join(roam::data_name(number)));
         self.client.look(|replica, _| {
             let all = replica.troubles().map(|(number, trouble)| {
                 let at = |place: &Place| replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path));
@@ -477,7 +478,8 @@ impl Control {
                     "here": what,
                     "why": why,
                     "mine": trouble.mine.as_ref().map(at),
-                    "base": (trouble.base > 0).then(|| self.cache.join(STATE).join(roam::data_name(trouble.base))),
+                    "base": in_cache(trouble.base),
+                    "kept": in_cache(trouble.kept),
                     "age_s": seconds_since(now, Some(trouble.when)),
                 })
             });
