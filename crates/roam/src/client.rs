@@ -182,7 +182,7 @@ impl Client {
             let before = settings.clone();
             change(&mut settings);
             settings.volume = before.volume;
-            settings.consistency != before.consistency
+            (settings.consistency, settings.validation) != (before.consistency, before.validation)
         };
         if anew {
             // What the home pushes, and what was missed, is settled by attaching again.

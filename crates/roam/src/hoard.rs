@@ -6,6 +6,7 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Need};
 use crate::replica::{Child, Record};
+use crate::settings::Validation;
 use roam_wire::channel::Class;
 use roam_wire::message::{Facts, Reply, Request};
 use std::collections::{BTreeSet, HashMap};
@@ -152,7 +153,12 @@ impl Client {
             let ids = replica.nodes().map(|(id, _)| id);
             ids.filter(|id| state != LinkState::Disconnected && replica.is_stale(*id)).collect()
         });
-        for batch in stale.chunks(BATCH_COUNT) {
+        let validation = self.0.settings.lock().validation;
+        let together = match validation {
+            Validation::Volume => BATCH_COUNT,
+            Validation::Files(count) => count.max(1),
+        };
+        for batch in stale.chunks(together) {
             self.refresh(batch).await?;
         }
         Ok(())

@@ -25,4 +25,4 @@ pub mod settings;
 pub use client::{CacheError, Client, data_name};
 pub use filesystem::VALID;
 pub use live::{Forget, LinkState};
-pub use settings::{Consistency, Settings, Unit, Writes};
+pub use settings::{Consistency, Settings, Unit, Validation, Writes};

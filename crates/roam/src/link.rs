@@ -3,7 +3,7 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live};
 use crate::replica::{Membership, Record};
-use crate::settings::Consistency;
+use crate::settings::{Consistency, Validation};
 use host::{Either, first, timeout};
 use roam_wire::channel::{Channel, Class};
 use roam_wire::journal::Since;
@@ -61,9 +61,9 @@ impl Client {
     /// Attaches over a connection, and takes in what has changed meanwhile.
     async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         let inner = &self.0;
-        let (volume, consistency) = {
+        let (volume, consistency, validation) = {
             let settings = inner.settings.lock();
-            (settings.volume.clone(), settings.consistency)
+            (settings.volume.clone(), settings.consistency, settings.validation)
         };
         loop {
             let (incarnation, acknowledged, stamp, pinned) = {
@@ -99,6 +99,9 @@ impl Client {
             }
             live.is_frozen = consistency == Consistency::None;
             live.learn_of(since);
+            if validation != Validation::Volume {
+                live.break_all();
+            }
             live.channel = Some(channel.clone());
             live.state = LinkState::Weak;
             break;

@@ -44,6 +44,18 @@ pub enum Unit {
     Block,
 }
 
+/// How the cache is found to be valid after the home was out of reach (Mummert and Satyanarayanan, section 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validation {
+    /// By the volume's stamp, in one question.
+    Volume,
+    /// File by file, so many in one question; for comparison.
+    Files(usize),
+}
+
+/// Files that the Batched strategy asks for together.
+const BATCHED: usize = 50;
+
 /// See the module's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -59,6 +71,8 @@ pub struct Settings {
     pub writes: Writes,
     /// How much is fetched.
     pub unit: Unit,
+    /// How the cache is found to be valid again.
+    pub validation: Validation,
     /// Bytes of files that may be cached; what is not home yet is kept beyond that.
     pub cache_bytes: u64,
 }
@@ -73,6 +87,7 @@ impl Settings {
             consistency: Consistency::Callbacks,
             writes: Writes::Lottery,
             unit: Unit::Auto,
+            validation: Validation::Volume,
             cache_bytes: 20 << 30,
         }
     }
@@ -186,6 +201,28 @@ impl fmt::Display for Unit {
     }
 }
 
+impl FromStr for Validation {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "volume" => Ok(Validation::Volume),
+            "batched" => Ok(Validation::Files(BATCHED)),
+            "single" => Ok(Validation::Files(1)),
+            _ => Err(format!("{text:?} is no way to validate: choose volume, batched or single")),
+        }
+    }
+}
+
+impl fmt::Display for Validation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Validation::Volume => "volume",
+            Validation::Files(1) => "single",
+            Validation::Files(_) => "batched",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +234,9 @@ mod tests {
         }
         for text in ["idle", "lottery", "delayed=15m", "delayed=0s", "preemptive", "through", "manual"] {
             assert_eq!(text.parse::<Writes>().map(|value| value.to_string()), Ok(text.to_string()));
+        }
+        for text in ["volume", "batched", "single"] {
+            assert_eq!(text.parse::<Validation>().map(|value| value.to_string()), Ok(text.to_string()));
         }
         for text in ["auto", "file", "block"] {
             assert_eq!(text.parse::<Unit>().map(|value| value.to_string()), Ok(text.to_string()));

@@ -305,6 +305,10 @@ pub struct Behaviour {
     /// What is fetched of a file that is read: auto, file (all of it), block (what is read).
     #[arg(long, value_name = "WHAT")]
     pub unit: Option<roam::Unit>,
+    /// How the cache is found to be valid after a time without the home: volume (one question for all), and for comparison batched (50 files in a
+    /// question) or single.
+    #[arg(long, value_name = "HOW")]
+    pub validation: Option<roam::Validation>,
     /// Bound of the cache on disk; what is not home yet is kept beyond that.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,

@@ -58,6 +58,8 @@ pub enum Request {
         writes: Option<String>,
         /// What is fetched.
         unit: Option<String>,
+        /// How the cache is found to be valid.
+        validation: Option<String>,
         /// Bound of the cache in bytes.
         cache_bytes: Option<u64>,
     },

@@ -104,6 +104,7 @@ impl Behaviour {
         settings.consistency = self.consistency.unwrap_or(settings.consistency);
         settings.writes = self.writes.unwrap_or(settings.writes);
         settings.unit = self.unit.unwrap_or(settings.unit);
+        settings.validation = self.validation.unwrap_or(settings.validation);
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
     }
 }
@@ -311,11 +312,12 @@ impl control::Served for Control {
                 }
                 Ok(json!({}))
             }),
-            Request::Set { consistency, writes, unit, cache_bytes } => Box::pin(async move {
+            Request::Set { consistency, writes, unit, validation, cache_bytes } => Box::pin(async move {
                 let behaviour = Behaviour {
                     consistency: consistency.map(|text| text.parse()).transpose()?,
                     writes: writes.map(|text| text.parse()).transpose()?,
                     unit: unit.map(|text| text.parse()).transpose()?,
+                    validation: validation.map(|text| text.parse()).transpose()?,
                     cache_size: cache_bytes,
                 };
                 client.set(|settings| behaviour.apply(settings));
@@ -537,16 +539,20 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
         behaviour.consistency.map(|c| format!("consistency {c}")),
         behaviour.writes.map(|w| format!("writes {w}")),
         behaviour.unit.map(|u| format!("unit {u}")),
+        behaviour.validation.map(|v| format!("validation {v}")),
         behaviour.cache_size.map(|s| format!("cache size {}", show(s))),
     ];
     let shown: Vec<String> = shown.into_iter().flatten().collect();
     if shown.is_empty() {
-        return Err(usage("say what to set: --consistency, --writes, --unit or --cache-size; see --help"));
+        return Err(usage(
+            "say what to set: --consistency, --writes, --unit, --validation or --cache-size; see --help",
+        ));
     }
     let request = Request::Set {
         consistency: behaviour.consistency.map(|c| c.to_string()),
         writes: behaviour.writes.map(|w| w.to_string()),
         unit: behaviour.unit.map(|u| u.to_string()),
+        validation: behaviour.validation.map(|v| v.to_string()),
         cache_bytes: behaviour.cache_size,
     };
     ask(path, request, |_| {}).await?;
