@@ -253,7 +253,8 @@ impl Inner {
 /// Keeps a client connected for as long as it exists.
 async fn keep_connected(inner: Weak<Inner>) {
     let mut pause = PAUSE_MIN;
-    let mut idle: Option<Arc<dyn Channel>> = None;
+    // Whether its socket is to be another.
+    let mut idle: Option<(Arc<dyn Channel>, bool)> = None;
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
@@ -266,19 +267,22 @@ async fn keep_connected(inner: Weak<Inner>) {
             }
             continue;
         }
-        // A connection that was silent may have been through a tunnel.
-        let channel = match idle.take() {
-            Some(channel) => {
-                channel.rebind();
-                Some(channel)
+        // A connection that was silent may have been through a tunnel. Another socket is the second try only, since what proves to each side that the
+        // other is there takes several full packets.
+        let (channel, retry) = match idle.take() {
+            Some((channel, anew)) => {
+                if anew {
+                    channel.rebind();
+                }
+                (Some(channel), !anew)
             }
             None => match timeout(&*clock, DIAL_TIME_MAX, client.0.dialer.dial()).await {
-                Ok(Ok(channel)) => Some(channel),
+                Ok(Ok(channel)) => (Some(channel), false),
                 Ok(Err(error)) => {
                     tracing::info!(%error, "the home");
-                    None
+                    (None, false)
                 }
-                Err(_) => None,
+                Err(_) => (None, false),
             },
         };
         let attached = match &channel {
@@ -291,7 +295,11 @@ async fn keep_connected(inner: Weak<Inner>) {
                 tracing::info!("attached");
                 client.listen(&channel).await;
                 tracing::info!("not attached any more");
-                idle = Some(channel);
+                idle = Some((channel, false));
+            }
+            (Err(AttachError::Unreachable), Some(channel)) if retry => {
+                client.0.lost(&channel);
+                idle = Some((channel, true));
             }
             (attached, channel) => {
                 if let Some(channel) = channel {

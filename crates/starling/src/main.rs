@@ -80,7 +80,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whoever reads what a command prints may have read enough: that ends the command, quietly, as with any other. Processes that serve say their lines
+/// by [`say`].
+fn end_with_reader(command: &Command) {
+    if !matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_)) {
+        // SAFETY: the default action takes no handler; no other thread runs yet.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+}
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
+    end_with_reader(&command);
     match command {
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
