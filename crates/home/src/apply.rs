@@ -194,20 +194,23 @@ impl Inner {
     /// of these is not what is here.
     async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
         let mut files = sent.operation.files();
-        files.retain(|file| {
+        let is_its_own = |file: &FileId| {
             let base = if *file == sent.operation.file() { sent.bases.0 } else { sent.bases.1 };
             let known = volume.with(|volume| {
                 let file = volume.file(*file)?;
                 Some(file.print.kind == Kind::Directory || file.contents.is_as_known(base, whose.author))
             });
             known.ok().flatten().unwrap_or(false)
-        });
+        };
+        files.retain(is_its_own);
         files.sort_unstable();
         files.dedup();
         let mut facts = Vec::new();
         for file in files {
             if volume.check_reach(&cred(&whose.user), file).await.is_ok()
                 && let Ok(known) = volume.facts(file, &whose.user).await
+                // Looking may have found that somebody else has changed it meanwhile.
+                && is_its_own(&file)
             {
                 facts.push(known);
             }

@@ -28,6 +28,11 @@ const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Most changed files that one message tells of: they fit, whatever their ids.
 pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
+/// True for an extended attribute that means something on the home's machine only.
+pub(crate) fn is_of_machine(name: &[u8]) -> bool {
+    MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
+}
+
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {
     pub(crate) state: State,

@@ -42,6 +42,11 @@ enum Data {
     Uploaded(Arc<tokio::sync::Mutex<Upload>>),
 }
 
+/// What a store is called while it is made.
+fn temporary_name(author: u32, seq: u64) -> String {
+    format!("store-{author}-{seq}")
+}
+
 impl Exported {
     /// Makes an empty file in the home's own directory.
     async fn make_own(&self, name: &str) -> Result<(FileId, Handle), FsError> {
@@ -78,6 +83,7 @@ impl Exported {
             let Ok(source) = self.source(parent).await else { continue };
             if let Ok((entry, identity)) = self.fs.identified(source, &name).await
                 && identity == intent.identity
+                && self.was_as_known(author, &intent, source, &name).await?
             {
                 // Others may have changed it since, which is seen next.
                 let mut print = Print::of(&entry.attr);
@@ -87,6 +93,39 @@ impl Exported {
             }
         }
         Ok(())
+    }
+
+    /// True unless somebody else had changed a file when a client's store was exchanged with it, right before a crash: what came out then goes back to its
+    /// place.
+    async fn was_as_known(
+        &self,
+        author: u32,
+        intent: &crate::state::Intent,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<bool, FsError> {
+        let temporary = temporary_name(author, intent.seq);
+        let known = self.with(|volume| volume.file(intent.file).cloned())?;
+        let (Some(known), Some(_)) = (known, intent.beside) else { return Ok(true) };
+        if known.identity == intent.identity {
+            // It was looked at before the crash.
+            return Ok(true);
+        }
+        match self.fs.identified(self.own, temporary.as_bytes()).await {
+            // It was looked at, and removed.
+            Err(FsError::NotFound) => Ok(true),
+            Err(error) => Err(error),
+            Ok((out, identity)) => {
+                let now = Print::of(&out.attr);
+                let same = identity == known.identity && (now.size, now.mtime) == (known.print.size, known.print.mtime);
+                if !same {
+                    let flags = RenameFlags { no_replace: false, exchange: true };
+                    let own = temporary.as_bytes();
+                    self.fs.rename(&self.fs.superuser(), self.own, own, dir, name, flags).await?;
+                }
+                Ok(same)
+            }
+        }
     }
 
     /// Takes bytes of a store that is to come. They may come twice, but not with gaps.
@@ -187,9 +226,16 @@ impl Doing<'_> {
         let superuser = volume.fs.superuser();
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
         let movable = owned && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
-        match entry.attr.nlink == 1 && movable {
-            true => self.replace(file, &place, dir, (source, &entry, &identity), (change, &data), scene).await?,
-            false => self.overwrite(file, (source, &identity), (change, &data), scene).await?,
+        let replaced = match entry.attr.nlink == 1 && movable {
+            true => Some(self.replace(file, &place, dir, (source, &entry, &identity), (change, &data), scene).await),
+            false => None,
+        };
+        match replaced {
+            // The home may not make it what it has to be like.
+            Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported))) | None => {
+                self.overwrite(file, (source, &identity), (change, &data), scene).await?;
+            }
+            Some(replaced) => replaced?,
         }
         // The exchange has changed the directory, too.
         volume.glance(place.0, self.whose.author).await?;
@@ -248,7 +294,7 @@ impl Doing<'_> {
     ) -> Done {
         let (volume, fs) = (self.volume, &self.volume.fs);
         let superuser = fs.superuser();
-        let temporary = format!("store-{}-{}", self.whose.author, self.sent.seq);
+        let temporary = temporary_name(self.whose.author, self.sent.seq);
         let (new, handle) = volume.make_own(&temporary).await?;
         let made = async {
             let kept = change.cut.min(entry.attr.size);
@@ -287,7 +333,15 @@ impl Doing<'_> {
         let as_it_was = (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);
         if out_identity != identity || !as_it_was {
             fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await?;
-            fs.unlink(&superuser, volume.own, own).await?;
+            let (again, again_identity) = fs.identified(volume.own, own).await?;
+            if again_identity == made && again.attr.size == change.size {
+                fs.unlink(&superuser, volume.own, own).await?;
+            } else {
+                // Somebody was there twice: what came out now is kept beside.
+                let kept = [&place.1[..], format!(" (kept {})", self.sent.seq).as_bytes()].concat();
+                let flags = RenameFlags { no_replace: true, exchange: false };
+                fs.rename(&superuser, volume.own, own, dir, &kept, flags).await?;
+            }
             volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
             return Err(Stop::Conflict(Conflict::Changed));
         }
@@ -318,7 +372,7 @@ impl Doing<'_> {
         }
         for name in fs.listxattr(superuser, source).await? {
             // Whoever changes a program takes from it what it may do beyond its user.
-            if name == CAPABILITY {
+            if name == CAPABILITY || crate::exported::is_of_machine(&name) {
                 continue;
             }
             let value = fs.getxattr(superuser, source, &name).await?;

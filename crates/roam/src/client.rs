@@ -21,6 +21,8 @@ use types::codec::DecodeError;
 use types::{FileId, FsError};
 use vfs::locks::Locks;
 
+/// Files of the cache that stay open although nobody uses them.
+const OPEN_COUNT_MAX: usize = 100;
 /// What the files of a cache begin with.
 const OWNER: [u8; 4] = *b"ROAM";
 
@@ -325,7 +327,12 @@ impl Inner {
         let file = self.disk.open(&data_name(number), true).await.map_err(|error| disk_error(&error))?;
         // It may be new.
         self.made_count.fetch_add(1, Relaxed);
-        Ok(self.live.lock().files.entry(number).or_insert(file).clone())
+        let mut live = self.live.lock();
+        if live.files.len() >= OPEN_COUNT_MAX {
+            // Those that nobody uses right now are opened again when they are.
+            live.files.retain(|_, file| Arc::strong_count(file) > 1);
+        }
+        Ok(live.files.entry(number).or_insert(file).clone())
     }
 
     /// A new file of the cache, and its number.

@@ -20,6 +20,8 @@ use vfs::perm;
 /// Most bytes that one copy copies, and that are zeroed at a time.
 const PIECE_LEN: u64 = 1 << 20;
 
+/// How often a file is made ready to be changed while others change it.
+const PREPARE_COUNT_MAX: u32 = 16;
 /// Of longer files it is not kept what they were before they were changed.
 const BASE_LEN_MAX: u64 = 16 << 20;
 /// Longest wait for a home that is near to have heard of something.
@@ -136,13 +138,24 @@ impl Client {
             self.0.put_bytes(&to, at, bytes).await?;
             at += len;
         }
+        self.0.sync_bytes(&to).await?;
         Ok(number)
     }
 
     /// Makes a file ready to be changed. The caller is its only writer.
     async fn prepare(&self, id: FileId, truncates: bool) -> Result<(), FsError> {
+        for _ in 0..PREPARE_COUNT_MAX {
+            if self.prepare_once(id, truncates).await? {
+                return Ok(());
+            }
+        }
+        Err(FsError::TimedOut)
+    }
+
+    /// False: others have changed the file meanwhile.
+    async fn prepare_once(&self, id: FileId, truncates: bool) -> Result<bool, FsError> {
         if self.0.live.lock().writing.contains_key(&id) {
-            return Ok(());
+            return Ok(true);
         }
         if !truncates {
             self.complete(id).await?;
@@ -161,7 +174,11 @@ impl Client {
         }
         let (size, before) = {
             let mut live = self.0.live.lock();
-            let before = live.replica.node(id)?.data;
+            let node = live.replica.node(id)?;
+            let before = node.data;
+            if !anew && (before != number || !node.is_whole()) {
+                return Ok(false);
+            }
             live.record(Record::Dirty { file: id, data: number, base });
             let node = live.replica.node_mut(id)?;
             if anew {
@@ -185,7 +202,7 @@ impl Client {
         let mtime = self.0.host.clock.wall();
         let change = Change { cut: size, size, ranges: Ranges::default(), mtime };
         self.0.live.lock().writing.insert(id, Writing { change, file });
-        Ok(())
+        Ok(true)
     }
 
     /// Bytes were changed by `cred`.
@@ -239,7 +256,11 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        self.put(id, offset, data).await?;
+        if let Err(error) = self.put(id, offset, data).await {
+            // Some of it may be there: then it is not what the home has.
+            self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
+            return Err(error);
+        }
         self.changed(&cred, id, |change| {
             change.ranges.add(offset..end);
             change.size = change.size.max(end);
@@ -259,9 +280,21 @@ impl Client {
 
     /// Cuts or extends a file.
     pub(crate) async fn resize(&self, cred: &Cred, id: FileId, size: u64) -> Result<(), FsError> {
+        self.resize_to(cred, id, size == 0, |_| size).await
+    }
+
+    /// Gives a file a size that depends on the one it has; `empties`: none of what is in it is wanted.
+    async fn resize_to(
+        &self,
+        cred: &Cred,
+        id: FileId,
+        empties: bool,
+        size: impl FnOnce(u64) -> u64,
+    ) -> Result<(), FsError> {
         self.check_file(id)?;
         let _only_writer = self.0.writer(id).await;
-        self.prepare(id, size == 0).await?;
+        self.prepare(id, empties).await?;
+        let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
         file.set_len(size).await.map_err(|error| disk_error(&error))?;
         self.changed(cred, id, |change| {
@@ -318,7 +351,7 @@ impl Client {
             {
                 let live = self.0.live.lock();
                 let waits = live.replica.log().first().is_some_and(|first| first <= seq);
-                let through = self.0.settings.lock().writes == Writes::Through && !live.is_offline();
+                let through = self.0.settings.lock().writes == Writes::Through && live.state == LinkState::Weak;
                 if !waits || !(through || live.state == LinkState::Connected) {
                     return;
                 }
@@ -356,7 +389,7 @@ impl Client {
             self.changed(cred, id, |change| change.ranges.add(zeroed))?;
         }
         if matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size {
-            return self.resize(cred, id, end).await;
+            return self.resize_to(cred, id, false, |size| size.max(end)).await;
         }
         if mode == Fallocate::Allocate || mode == Fallocate::AllocateKeepSize {
             let strips = {
@@ -364,7 +397,7 @@ impl Client {
                 perm::mode_after_write(cred, &live.replica.node(id)?.subject()).is_some()
             };
             if strips {
-                return self.resize(cred, id, size).await;
+                return self.resize_to(cred, id, false, |size| size).await;
             }
         }
         Ok(())

@@ -248,6 +248,10 @@ impl FileSystem for Client {
                 }
             }
             let changed = me.change(move |live, now| {
+                // What was written before was written then, as far as anybody is to know.
+                if let (Some(mtime), Some(writing)) = (attributes.mtime, live.writing.get_mut(&id)) {
+                    writing.change.mtime = mtime;
+                }
                 if attributes != Default::default() {
                     let operation = Operation::Set { file: id, attributes };
                     live.record(Record::Did { operation, when: now });

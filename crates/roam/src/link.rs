@@ -28,6 +28,9 @@ const SETTLE_PERIOD: Duration = Duration::from_secs(2);
 /// Right after a change, the home is asked for more this many times as often as when nothing changes.
 const POLL_DIVISOR: u32 = 16;
 
+/// With fewer ids for new files left, it asks for more.
+const ID_COUNT_MIN: u64 = 100_000;
+
 /// Why a client cannot be attached, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
@@ -66,6 +69,10 @@ impl Client {
             (settings.volume.clone(), settings.consistency, settings.validation)
         };
         loop {
+            // What the home is told is remembered here whatever happens.
+            if inner.log.settled().await.is_err() {
+                return Err(AttachError::Unreachable);
+            }
             let (incarnation, acknowledged, stamp, pinned) = {
                 let live = inner.live.lock();
                 let known = live.replica.membership().map(|membership| membership.incarnation);
@@ -119,6 +126,15 @@ impl Client {
         inner.judge();
         inner.wake();
         Ok(())
+    }
+
+    /// Asks for ids before there are none left.
+    async fn renew_ids(&self) {
+        let (left, offline) = self.look(|replica, state| (replica.ids_left(), state == LinkState::Disconnected));
+        if left < ID_COUNT_MIN && !offline && left > 0 {
+            // Later perhaps.
+            let _ = self.fetch_ids().await;
+        }
     }
 
     async fn fetch_root(&self, root: types::FileId) -> Result<(), FsError> {
@@ -324,6 +340,7 @@ async fn settle(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         client.settle_bytes().await;
         client.remove_unused();
+        client.renew_ids().await;
         client.0.judge();
         drop(client);
         clock.sleep(SETTLE_PERIOD).await;

@@ -231,12 +231,18 @@ impl Live {
         Ok(true)
     }
 
-    /// Others have changed these files.
-    pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>) {
+    /// What the home is about to answer of these files may not be so any more.
+    pub(crate) fn outdate(&mut self, files: impl IntoIterator<Item = FileId>) {
         self.breaks += 1;
         if self.asking > 0 {
-            self.broken.extend(files.iter().map(|file| (*file, self.breaks)));
+            let number = self.breaks;
+            self.broken.extend(files.into_iter().map(|file| (file, number)));
         }
+    }
+
+    /// Others have changed these files.
+    pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>) {
+        self.outdate(files.iter().copied());
         let known: Vec<FileId> = files.into_iter().filter(|file| self.replica.node(*file).is_ok()).collect();
         if !known.is_empty() {
             known.iter().for_each(|file| self.forget(*file));

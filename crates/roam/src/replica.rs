@@ -16,7 +16,7 @@ use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
@@ -331,7 +331,9 @@ impl Replica {
 
     /// Files of the cache that nobody has needed since this was asked last.
     pub fn take_unused(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.unused).into_iter().filter(|number| *number > 0).collect()
+        let unused = std::mem::take(&mut self.unused);
+        let needed: BTreeSet<u64> = if unused.is_empty() { BTreeSet::new() } else { self.needed().collect() };
+        unused.into_iter().filter(|number| *number > 0 && !needed.contains(number)).collect()
     }
 
     /// All files of the cache that are needed.
@@ -497,8 +499,11 @@ impl Replica {
     }
 
     fn gone(&mut self, file: FileId) {
-        if !self.is_own(file) && !self.log.names(file) {
-            self.nodes.remove(&file);
+        if !self.is_own(file)
+            && !self.log.names(file)
+            && let Some(node) = self.nodes.remove(&file)
+        {
+            self.unused.extend([node.data, node.base]);
         }
     }
 
@@ -693,24 +698,26 @@ impl Replica {
 
     /// An operation is done at home: what it did to names is below what was done here since.
     fn reached_home(&mut self, operation: &Operation) {
-        let mut put = |(dir, name): &Place, file: Option<FileId>| {
+        let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
             if let Some(names) = self.nodes.get_mut(dir).and_then(|dir| dir.names.as_mut()) {
                 match file {
                     Some(file) => names.insert(name.clone(), file),
-                    None => names.remove(name),
+                    // Somebody else may have put another file there since.
+                    None if names.get(name) == Some(&was) => names.remove(name),
+                    None => None,
                 };
             }
         };
         match operation {
-            Operation::Make { at, file, .. } | Operation::Link { file, at } => put(at, Some(*file)),
-            Operation::Remove { at, .. } => put(at, None),
+            Operation::Make { at, file, .. } | Operation::Link { file, at } => put(at, Some(*file), *file),
+            Operation::Remove { at, file, .. } => put(at, None, *file),
             Operation::Rename { file, from, to, .. } => {
-                put(from, None);
-                put(to, Some(*file));
+                put(from, None, *file);
+                put(to, Some(*file), *file);
             }
             Operation::Exchange { file, from, other, to } => {
-                put(from, Some(*other));
-                put(to, Some(*file));
+                put(from, Some(*other), *file);
+                put(to, Some(*file), *other);
             }
             Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => {}
         }
@@ -735,7 +742,9 @@ impl Replica {
     /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.
     pub fn forget_nameless(&mut self, file: FileId) -> bool {
         let nameless = self.nodes.get(&file).is_some_and(|node| node.facts.nlink == 0) && !self.log.names(file);
-        nameless && self.nodes.remove(&file).is_some()
+        let Some(node) = self.nodes.get(&file).filter(|_| nameless) else { return false };
+        self.unused.extend([node.data, node.base]);
+        self.nodes.remove(&file).is_some()
     }
 
     /// Records a trouble.

@@ -9,8 +9,8 @@ use roam::Client;
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::{FileId, FsError};
-use vfs::fs::{Cred, FileSystem, SetAttr};
+use types::{FileId, FsError, Time};
+use vfs::fs::{Cred, FileSystem, SetAttr, SetTime};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A loss of power may go either way.
@@ -336,4 +336,26 @@ fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     });
     assert_eq!(setup.at_home("/dir/other"), Err(FsError::NotFound));
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/other")).err(), Some(FsError::NotFound));
+}
+
+/// The store that followed when the file was closed had the time of the write, as `cp -p` and `tar x` do it.
+#[test]
+fn regression_a_time_that_was_set_before_closing_stays() {
+    let setup = Setup::new(1);
+    setup.write("/file", How::Replace, "text");
+    let old = Time { sec: 1_000_000, nsec: 7 };
+    let attr = setup.rig.sim.block_on(async {
+        let (id, handle) = open_to_write(&setup.client, "/file", How::At(0)).await.expect("open");
+        setup.client.write(&Cred::ROOT, id, handle, 0, b"more").await.expect("write");
+        let set = SetAttr { mtime: Some(SetTime::At(old)), ..SetAttr::default() };
+        setup.client.setattr(&Cred::ROOT, id, Some(handle), set).await.expect("set");
+        close(&setup.client, id, handle).await.expect("close");
+        setup.client.getattr(id).await.expect("stat").attr
+    });
+    assert_eq!(attr.mtime, old);
+    setup.online(true);
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("more"));
+    let fs = &setup.rig.fs;
+    let at_home = setup.rig.sim.block_on(async { fs.getattr(find(fs, "/file").await.expect("file")).await });
+    assert_eq!(at_home.expect("stat").attr.mtime, old);
 }
