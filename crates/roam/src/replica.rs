@@ -699,13 +699,18 @@ impl Replica {
     /// An operation is done at home: what it did to names is below what was done here since.
     fn reached_home(&mut self, operation: &Operation) {
         let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
-            if let Some(names) = self.nodes.get_mut(dir).and_then(|dir| dir.names.as_mut()) {
-                match file {
-                    Some(file) => names.insert(name.clone(), file),
-                    // Somebody else may have put another file there since.
-                    None if names.get(name) == Some(&was) => names.remove(name),
-                    None => None,
-                };
+            let Some(node) = self.nodes.get_mut(dir) else { return };
+            let Some(names) = node.names.as_mut() else { return };
+            let before = match file {
+                Some(file) => {
+                    names.insert(name.clone(), file);
+                    None
+                }
+                None => names.remove(name),
+            };
+            if before.is_some_and(|before| before != was) {
+                // Somebody else may have put another file there since: only the home knows.
+                node.names_of = None;
             }
         };
         match operation {
