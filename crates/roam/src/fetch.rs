@@ -35,7 +35,12 @@ impl<'a> Asking<'a> {
 
     /// True if nobody has changed the file since the home was asked, as far as it has said so.
     fn is_current(&self, live: &Live, file: FileId) -> bool {
-        live.broken.get(&file).is_none_or(|number| *number <= self.since)
+        live.broken.get(&file).is_none_or(|number| *number <= self.since) && !self.is_overtaken(live, file)
+    }
+
+    /// True if this client's own operations have changed the file at home since the home was asked: what is known is newer than the answer.
+    fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
+        live.overtaken.get(&file).is_some_and(|number| *number > self.since)
     }
 }
 
@@ -45,6 +50,7 @@ impl Drop for Asking<'_> {
         live.asking -= 1;
         if live.asking == 0 {
             live.broken.clear();
+            live.overtaken.clear();
         }
     }
 }
@@ -201,6 +207,17 @@ impl Client {
             }
         };
         let mut live = inner.live.lock();
+        if asking.is_overtaken(&live, dir) {
+            // Whoever wants it asks again.
+            return Ok(());
+        }
+        for entry in &mut all {
+            if asking.is_overtaken(&live, entry.facts.id)
+                && let Ok(node) = live.replica.node(entry.facts.id)
+            {
+                entry.facts = node.facts.clone();
+            }
+        }
         let broken: Vec<FileId> = std::iter::once(dir)
             .chain(all.iter().map(|entry| entry.facts.id))
             .filter(|file| !asking.is_current(&live, *file))

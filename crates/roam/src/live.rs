@@ -106,6 +106,8 @@ pub(crate) struct Live {
     pub(crate) asking: usize,
     /// Files that others changed since somebody began to ask, with the number of that change.
     pub(crate) broken: HashMap<FileId, u64>,
+    /// The same of files that this client's own operations have changed at home.
+    pub(crate) overtaken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
     pub(crate) space: Option<FsStat>,
     /// Who has cached what this client answered.
@@ -132,6 +134,7 @@ impl Live {
             state: LinkState::Disconnected,
             asking: 0,
             broken: HashMap::new(),
+            overtaken: HashMap::new(),
             breaks: 0,
             space: None,
             cachers: None,
@@ -231,18 +234,21 @@ impl Live {
         Ok(true)
     }
 
-    /// What the home is about to answer of these files may not be so any more.
-    pub(crate) fn outdate(&mut self, files: impl IntoIterator<Item = FileId>) {
+    /// The home has answered operations on these files: what else it is about to answer of them may tell of before.
+    pub(crate) fn overtake(&mut self, files: impl IntoIterator<Item = FileId>) {
         self.breaks += 1;
         if self.asking > 0 {
             let number = self.breaks;
-            self.broken.extend(files.into_iter().map(|file| (file, number)));
+            self.overtaken.extend(files.into_iter().map(|file| (file, number)));
         }
     }
 
     /// Others have changed these files.
     pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>) {
-        self.outdate(files.iter().copied());
+        self.breaks += 1;
+        if self.asking > 0 {
+            self.broken.extend(files.iter().map(|file| (*file, self.breaks)));
+        }
         let known: Vec<FileId> = files.into_iter().filter(|file| self.replica.node(*file).is_ok()).collect();
         if !known.is_empty() {
             known.iter().for_each(|file| self.forget(*file));

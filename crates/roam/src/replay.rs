@@ -247,8 +247,7 @@ impl Client {
                 let about = live.replica.log().iter().find(|(seq, _)| *seq == applied.seq).map(|(_, o)| o.clone());
                 if let Some(operation) = &about {
                     touched.extend(operation.files());
-                    // What the home was asked before this was done may tell of before.
-                    live.outdate(operation.files());
+                    live.overtake(operation.files());
                 }
                 if let Some(Outgoing::File(_)) = live.outgoing.remove(&applied.seq) {
                     sent.push(applied.seq);
