@@ -109,12 +109,6 @@ impl Inner {
                 Some(Some(outcome)) => outcome,
                 // It said itself that it knew.
                 Some(None) => return Err(FsError::InvalidArgument),
-                None if redone.contains(&sent.seq)
-                    && volume.has_gone_on(&sent.operation, &operations[at + 1..]).await? =>
-                {
-                    fresh = true;
-                    Outcome::Done
-                }
                 None => {
                     let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent };
                     fresh = true;
@@ -436,6 +430,11 @@ impl Doing<'_> {
         if source.is_none() && is(&target, file) {
             return Ok(());
         }
+        if is(&source, file) && is(&target, file) && from != to {
+            // It was moved before a crash, and the name that it was moved from was added again since, by what came before.
+            self.volume.fs.unlink(&self.cred, from_dir, &from.1).await?;
+            return self.settle(&[to, from]).await;
+        }
         if !is(&source, file) {
             return conflict(Conflict::Gone);
         }
@@ -543,27 +542,6 @@ impl Doing<'_> {
 }
 
 impl Exported {
-    /// True if a name that was added before a crash has been moved or removed since, by what came after it: adding it again would bring it back.
-    async fn has_gone_on(&self, operation: &Operation, later: &[Sent]) -> Result<bool, FsError> {
-        let Operation::Link { file, at } = operation else { return Ok(false) };
-        let mut place = at;
-        for sent in later {
-            match &sent.operation {
-                Operation::Rename { file: moved, from, to, .. } if moved == file && from == place => place = to,
-                Operation::Remove { at, .. } if at == place => return Ok(true),
-                _ => {}
-            }
-        }
-        if place == at {
-            return Ok(false);
-        }
-        match self.look(place.0, &place.1, crate::volume::OTHERS).await {
-            Ok(there) => Ok(there.is_some_and(|(there, _)| there == *file)),
-            Err(FsError::Stale | FsError::NotADirectory) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Gives something that was just made its owner, rights and times.
     async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
         let id = entry.attr.id;
