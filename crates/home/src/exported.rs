@@ -333,9 +333,7 @@ impl Exported {
     async fn xattrs(&self, source: FileId, entry: &Entry, user: &User) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (superuser, cred) = (self.fs.superuser(), cred(user));
         let mut names = self.fs.listxattr(&superuser, source).await.unwrap_or_default();
-        names.retain(|name| {
-            vfs::perm::xattr_listed(&cred, name) && !MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
-        });
+        names.retain(|name| vfs::perm::xattr_listed(&cred, name) && !is_of_machine(name));
         // Who may do what depends on ACLs: none is left out.
         names.sort_by_key(|name| !name.starts_with(b"system."));
         // An owner can always make his files readable.

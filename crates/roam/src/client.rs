@@ -119,6 +119,7 @@ impl Client {
             fetches: Mutex::default(),
             writers: Mutex::default(),
         };
+        inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
         let client = Client(Arc::new(inner));
         client.recover().await?;
         client.start();
@@ -184,6 +185,7 @@ impl Client {
             let before = settings.clone();
             change(&mut settings);
             settings.volume = before.volume;
+            self.0.schedule.set_tickets(settings.writes.tickets());
             (settings.consistency, settings.validation) != (before.consistency, before.validation)
         };
         if anew {

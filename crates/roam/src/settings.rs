@@ -1,6 +1,8 @@
 //! How a mount behaves, as its user asks for it; all but the volume may change while it is mounted.
 
 use crate::live::LinkState;
+use crate::schedule::TICKETS;
+use policy::lottery::Class as Tickets;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -179,6 +181,17 @@ impl fmt::Display for Writes {
     }
 }
 
+impl Writes {
+    /// What the classes of traffic that are drawn hold of the link.
+    pub fn tickets(self) -> [Tickets; 3] {
+        let [demand, prefetch, replay] = TICKETS;
+        match self {
+            Writes::Preemptive => [demand, Tickets { tickets: 0, ..prefetch }, replay],
+            _ => TICKETS,
+        }
+    }
+}
+
 impl FromStr for Unit {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -235,6 +248,8 @@ mod tests {
         for text in ["idle", "lottery", "delayed=15m", "delayed=0s", "preemptive", "through", "manual"] {
             assert_eq!(text.parse::<Writes>().map(|value| value.to_string()), Ok(text.to_string()));
         }
+        let prefetch = |writes: Writes| writes.tickets()[1].tickets;
+        assert_eq!((prefetch(Writes::Preemptive), prefetch(Writes::Lottery) > 0), (0, true));
         for text in ["volume", "batched", "single"] {
             assert_eq!(text.parse::<Validation>().map(|value| value.to_string()), Ok(text.to_string()));
         }
