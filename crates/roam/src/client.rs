@@ -13,6 +13,7 @@ use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
@@ -63,9 +64,22 @@ pub(crate) struct Inner {
     /// How many files of the cache were made, and how many of these have durable names.
     made_count: AtomicU64,
     named_count: tokio::sync::Mutex<u64>,
-    fetches: Mutex<HashMap<Need, Arc<tokio::sync::Mutex<()>>>>,
+    fetches: Turns<Need>,
+    byte_fetches: Turns<FileId>,
     /// One writer of a file at a time.
-    writers: Mutex<HashMap<FileId, Arc<tokio::sync::Mutex<()>>>>,
+    writers: Turns<FileId>,
+}
+
+/// Who is at work on what, one at a time on each.
+type Turns<K> = Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>;
+
+async fn turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> OwnedMutexGuard<()> {
+    let lock = {
+        let mut turns = turns.lock();
+        turns.retain(|_, lock| Arc::strong_count(lock) > 1);
+        turns.entry(on).or_default().clone()
+    };
+    lock.lock_owned().await
 }
 
 /// The name of a file of the cache.
@@ -117,6 +131,7 @@ impl Client {
             made_count: AtomicU64::new(0),
             named_count: tokio::sync::Mutex::default(),
             fetches: Mutex::default(),
+            byte_fetches: Mutex::default(),
             writers: Mutex::default(),
         };
         inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
@@ -302,22 +317,17 @@ impl Inner {
 
     /// Only one at a time learns the same.
     pub(crate) async fn fetching(&self, need: Need) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut fetches = self.fetches.lock();
-            fetches.retain(|_, lock| Arc::strong_count(lock) > 1);
-            fetches.entry(need).or_default().clone()
-        };
-        lock.lock_owned().await
+        turn(&self.fetches, need).await
+    }
+
+    /// Only one at a time fetches a file's bytes.
+    pub(crate) async fn fetching_bytes(&self, id: FileId) -> OwnedMutexGuard<()> {
+        turn(&self.byte_fetches, id).await
     }
 
     /// Only one at a time changes a file's bytes.
     pub(crate) async fn writer(&self, id: FileId) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut writers = self.writers.lock();
-            writers.retain(|_, lock| Arc::strong_count(lock) > 1);
-            writers.entry(id).or_default().clone()
-        };
-        lock.lock_owned().await
+        turn(&self.writers, id).await
     }
 
     /// The file of the cache with this number.

@@ -132,15 +132,11 @@ impl Inner {
 impl Client {
     /// Learns what only the home knows.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
-        let _one_at_a_time = match need {
-            Need::Bytes(_) => None,
-            need => Some(self.0.fetching(need).await),
-        };
+        let _one_at_a_time = self.0.fetching(need).await;
         match need {
             Need::Names(dir) => self.fetch_names(dir).await,
             Need::Facts(file) => self.fetch_facts(&[file]).await,
             Need::Ids => self.fetch_ids().await,
-            Need::Bytes(file) => self.fetch_bytes(file, 0, u64::MAX, Class::Demand).await,
         }
     }
 
@@ -235,7 +231,7 @@ impl Client {
         let inner = &self.0;
         loop {
             // Whoever waits for these bytes is not behind all that is fetched ahead.
-            let _one_at_a_time = inner.fetching(Need::Bytes(id)).await;
+            let _one_at_a_time = inner.fetching_bytes(id).await;
             let (missing, contents, size) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;

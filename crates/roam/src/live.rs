@@ -47,8 +47,6 @@ pub(crate) enum Need {
     Facts(FileId),
     /// Ids for new files.
     Ids,
-    /// All bytes of a file.
-    Bytes(FileId),
 }
 
 /// What is in a directory, by name.
