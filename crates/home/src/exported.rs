@@ -1,5 +1,6 @@
 //! Looking at a volume's files: which id means which file of the file system behind, what it is like now, and what others have changed.
 
+use crate::claims::Claims;
 use crate::export::{Export, Noticed};
 use crate::state::{Record, State};
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
@@ -146,6 +147,7 @@ pub(crate) struct Exported {
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<crate::store::Uploads>,
+    pub(crate) claims: Claims,
 }
 
 /// As whom the file system does what a user asks.
@@ -183,6 +185,7 @@ impl Exported {
             telling: tokio::sync::Mutex::default(),
             scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
+            claims: Claims::new(host, live.lock().state.delegated(name)),
         });
         let root = volume.fs.getattr(FileId::ROOT).await?;
         let identity = volume.fs.identity(FileId::ROOT).await?;

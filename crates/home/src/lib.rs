@@ -3,6 +3,7 @@
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
 //! - [`invitation`]: whom it will serve.
+//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have.
 //! - `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
 //!   requests.
 //!
@@ -11,6 +12,8 @@
 //! an intent that was durable before.
 
 mod apply;
+mod claims;
+pub mod delegations;
 pub mod export;
 mod exported;
 pub mod invitation;
@@ -66,6 +69,8 @@ pub struct Home(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) host: Host,
+    /// No other run of the home has this number.
+    pub(crate) run: u64,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) log: RecordLog,
@@ -104,7 +109,8 @@ impl Home {
             volumes.insert(name, volume);
         }
         log.settled().await?;
-        Ok(Home(Arc::new(Inner { host: host.clone(), disk, live, log, volumes })))
+        let run = host.random.next_u64() | 1;
+        Ok(Home(Arc::new(Inner { host: host.clone(), run, disk, live, log, volumes })))
     }
 
     /// Ends: what is known is durable. Sessions must have ended before.

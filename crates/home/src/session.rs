@@ -9,8 +9,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_wire::codec::Wire;
+use roam_wire::delegation::{Hold, Kept, Watch};
 use roam_wire::journal::{Since, Stamp};
-use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, User, pack, unpack};
+use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, Sent, User, pack, unpack};
+use roam_wire::operation::Operation;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError};
@@ -20,6 +22,8 @@ use vfs::fs::OpenFlags;
 const LISTING_LEN: usize = 256 << 10;
 /// Most files asked for at once.
 const FILE_COUNT_MAX: usize = 4096;
+/// Most operations sent at once.
+const OPERATION_COUNT_MAX: usize = 4096;
 
 /// What changed of what a user may see. If that is more than a message can tell, everything may have.
 fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
@@ -38,7 +42,16 @@ struct Client {
     key: [u8; 32],
     push: Arc<dyn Push>,
     /// What it attached to.
-    to: Mutex<Option<(Whose, Arc<Exported>)>>,
+    to: Mutex<Option<Place>>,
+}
+
+/// What a client is attached to.
+#[derive(Clone)]
+struct Place {
+    whose: Whose,
+    volume: Arc<Exported>,
+    /// It works under delegations.
+    delegated: bool,
 }
 
 /// Why there is nothing better to say.
@@ -83,9 +96,9 @@ impl Session for Connection {
 impl Client {
     fn detach(&self) {
         let attached = self.to.lock().take();
-        if let Some((_, volume)) = attached {
+        if let Some(place) = attached {
             let mut live = self.home.live.lock();
-            if let Some(attached) = live.attached.get_mut(&volume.name) {
+            if let Some(attached) = live.attached.get_mut(&place.volume.name) {
                 attached.retain(|attached| !Arc::ptr_eq(&attached.push, &self.push));
             }
         }
@@ -97,14 +110,18 @@ impl Client {
                 Some(volumes) => return Ok(Reply::Enrolled { volumes }),
                 None => return Err(Stop::Refused(Refusal::Secret)),
             },
-            Request::Attach { volume, incarnation, acknowledged, stamp, push } => {
+            Request::Attach { volume, incarnation, acknowledged, stamp, watch } => {
                 self.detach();
-                return self.attach(&volume, incarnation, acknowledged, stamp, push).await;
+                return self.attach(&volume, incarnation, acknowledged, stamp, watch).await;
             }
             _ => {}
         }
-        let (whose, volume) = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
-        let reply = self.serve(&whose, &volume, request).await;
+        let place = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
+        let sends = matches!(request, Request::Apply { .. } | Request::Upload { .. });
+        if place.delegated && !place.volume.claims.heard_of(place.whose.author, sends) {
+            return Err(Stop::Refused(Refusal::Detached));
+        }
+        let reply = self.serve(&place, request).await;
         // What was told is remembered: ids above all.
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         reply
@@ -116,7 +133,7 @@ impl Client {
         incarnation: u64,
         acknowledged: u64,
         stamp: Option<Stamp>,
-        push: bool,
+        watch: Watch,
     ) -> Answered {
         let refused = |refusal| Err(Stop::Refused(refusal));
         if !self.home.live.lock().state.clients.contains_key(&self.key) {
@@ -143,14 +160,29 @@ impl Client {
                 Some(stamp) => changed_since(known, stamp, &user),
                 None => Since::Reset { stamp: newest },
             };
-            if push {
+            if watch != Watch::Nothing {
                 let (user, push) = (user.clone(), self.push.clone());
                 let attached = Attached { author, user, push, changed: BTreeSet::new(), told: newest };
                 live.attached.entry(name.to_string()).or_default().push(attached);
             }
+            let delegated = matches!(watch, Watch::Delegations { .. });
+            if live.state.grant(&key, name).is_some_and(|(_, grant)| grant.has_delegations != delegated) {
+                live.record(Record::Delegated { key, volume: name.to_string(), does: delegated });
+            }
+            let kept = match watch {
+                Watch::Delegations { run, changed } => {
+                    let knows = run == self.home.run;
+                    let all = volume.claims.join(author, self.push.clone(), knows, &changed);
+                    Some(Kept { run: self.home.run, all })
+                }
+                Watch::Nothing | Watch::Changes => {
+                    volume.claims.leave(author);
+                    None
+                }
+            };
             let whose = Whose { key, author, user: user.clone(), incarnation };
-            *self.to.lock() = Some((whose, volume));
-            Reply::Attached { root, user, since, heard }
+            *self.to.lock() = Some(Place { whose, volume, delegated });
+            Reply::Attached { root, user, since, heard, kept }
         };
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         Ok(reply)
@@ -163,7 +195,66 @@ impl Client {
         }
     }
 
-    async fn serve(&self, whose: &Whose, volume: &Arc<Exported>, request: Request) -> Answered {
+    /// Waits for what others have delegations on, and then does what is asked.
+    async fn serve(&self, place: &Place, request: Request) -> Answered {
+        let Place { whose, volume, delegated } = place;
+        let claim = |files: BTreeSet<FileId>, hold: Hold, urgent: bool| {
+            let wants = files.into_iter().map(|file| (file, hold)).collect();
+            volume.claims.claim(whose.author, wants, urgent)
+        };
+        match request {
+            Request::Delegate { files, hold } => {
+                if !delegated {
+                    return Err(Stop::Refused(Refusal::Detached));
+                }
+                if files.len() > FILE_COUNT_MAX {
+                    return Err(Stop::Failed(FsError::ArgumentTooBig));
+                }
+                let mut seen = BTreeSet::new();
+                for file in &files {
+                    // Nobody is bothered for what cannot be had.
+                    if self.check_seen(whose, volume, *file).await.is_ok() {
+                        seen.insert(*file);
+                    }
+                }
+                let met = claim(seen, hold, false).await?;
+                let seq = volume.with(|volume| volume.journal().stamp().seq)?;
+                match self.look(place, Request::Facts { files }).await? {
+                    Reply::Facts(known) => {
+                        let given = met.keep(known.iter().map(|facts| facts.id).collect());
+                        Ok(Reply::Delegated { known, given, seq })
+                    }
+                    other => Ok(other),
+                }
+            }
+            Request::List { dir, .. } if *delegated => {
+                let met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
+                let reply = self.look(place, request).await?;
+                met.keep(BTreeSet::from([dir]));
+                Ok(reply)
+            }
+            Request::Apply { operations, .. } if operations.len() > OPERATION_COUNT_MAX => {
+                Err(Stop::Failed(FsError::ArgumentTooBig))
+            }
+            Request::Apply { ref operations, .. } => {
+                let files = operations.iter().flat_map(|sent| sent.operation.files()).collect();
+                let made = |sent: &Sent| match &sent.operation {
+                    Operation::Make { file, .. } => Some(*file),
+                    _ => None,
+                };
+                let made = operations.iter().filter_map(made).collect();
+                let met = claim(files, Hold::Write, true).await?;
+                let reply = self.look(place, request).await;
+                // Nobody else has seen what the client made: it may go on changing it.
+                met.keep(made);
+                reply
+            }
+            request => self.look(place, request).await,
+        }
+    }
+
+    async fn look(&self, place: &Place, request: Request) -> Answered {
+        let Place { whose, volume, delegated } = place;
         let looks = matches!(
             request,
             Request::Facts { .. } | Request::Validate { .. } | Request::List { .. } | Request::Read { .. }
@@ -171,7 +262,9 @@ impl Client {
         let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
             // Answered before.
-            Request::Enroll { .. } | Request::Attach { .. } => return Err(Stop::Refused(Refusal::Detached)),
+            Request::Enroll { .. } | Request::Attach { .. } | Request::Delegate { .. } => {
+                return Err(Stop::Refused(Refusal::Detached));
+            }
             Request::Since { stamp } => Reply::Since(volume.with(|known| changed_since(known, stamp, &whose.user))?),
             Request::Facts { files } => {
                 let known = self.facts(whose, volume, files).await?;
@@ -189,7 +282,7 @@ impl Client {
                 };
                 Reply::Stale(files.iter().filter(|file| !is_current(file)).map(|(file, _)| *file).collect())
             }
-            Request::List { dir, after } => self.list(whose, volume, dir, &after).await?,
+            Request::List { dir, after } => self.list(place, dir, &after).await?,
             Request::Read { file, contents, offset, len } => {
                 self.read(whose, volume, (file, contents), offset, len).await?
             }
@@ -219,6 +312,20 @@ impl Client {
                 live.record(Record::Reserved { key: self.key, volume: volume.name.clone(), next: end });
                 Reply::Ids(first, ID_COUNT)
             }
+            Request::Returned { recall } => {
+                volume.claims.returned(whose.author, recall);
+                Reply::Done
+            }
+            // It was heard of.
+            Request::Renew => Reply::Done,
+            Request::Resign => {
+                if *delegated {
+                    volume.claims.leave(whose.author);
+                    let (key, volume) = (self.key, volume.name.clone());
+                    self.home.live.lock().record(Record::Delegated { key, volume, does: false });
+                }
+                Reply::Done
+            }
         })
     }
 
@@ -231,16 +338,10 @@ impl Client {
         if files.len() > FILE_COUNT_MAX {
             return Err(Stop::Failed(FsError::ArgumentTooBig));
         }
-        let (user, mut known) = (cred(&whose.user), Vec::new());
+        let mut known = Vec::new();
         for file in files {
             let facts = async {
-                let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
-                match parent {
-                    Some((parent, _)) => volume.check_reach(&user, parent).await?,
-                    None if file == volume.root()? => {}
-                    // It has no name that could lead to it.
-                    None => return Err(FsError::Stale),
-                }
+                self.check_seen(whose, volume, file).await?;
                 volume.facts(file, &whose.user).await
             };
             match facts.await {
@@ -252,9 +353,21 @@ impl Client {
         Ok(known)
     }
 
-    async fn list(&self, whose: &Whose, volume: &Arc<Exported>, dir: FileId, after: &[u8]) -> Answered {
+    /// The user must be able to get to the file.
+    async fn check_seen(&self, whose: &Whose, volume: &Exported, file: FileId) -> Result<(), FsError> {
+        match volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))? {
+            Some((parent, _)) => volume.check_reach(&cred(&whose.user), parent).await,
+            None if file == volume.root()? => Ok(()),
+            // It has no name that could lead to it.
+            None => Err(FsError::Stale),
+        }
+    }
+
+    async fn list(&self, place: &Place, dir: FileId, after: &[u8]) -> Answered {
+        let Place { whose, volume, delegated } = place;
         let user = cred(&whose.user);
         volume.check_reach(&user, dir).await?;
+        let seq = volume.with(|volume| volume.journal().stamp().seq)?;
         let source = volume.source(dir).await?;
         volume.fs.access(&user, source, vfs::perm::READ).await?;
         let all = volume.list(dir).await?;
@@ -276,7 +389,11 @@ impl Client {
             len += entry.to_bytes().len();
             entries.push(entry);
         }
-        Ok(Reply::Listing { dir: facts, entries, more })
+        let (withheld, given) = match delegated {
+            true => volume.claims.withheld(whose.author, entries.iter().map(|entry: &NamedFacts| entry.facts.id)),
+            false => (Vec::new(), 0),
+        };
+        Ok(Reply::Listing { dir: facts, entries, more, withheld, given, seq })
     }
 
     async fn read(

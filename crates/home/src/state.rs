@@ -6,7 +6,7 @@ use roam_wire::codec::Wire;
 use roam_wire::message::{Outcome, User};
 use roam_wire::operation::Operation;
 use roam_wire::{wire_enum, wire_struct};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 
 /// Version of what is kept.
@@ -52,8 +52,10 @@ pub struct Grant {
     pub ids: BTreeMap<u64, u64>,
     /// Operations that may be done although they were not answered, by their numbers.
     pub applying: Vec<(u64, Operation)>,
+    /// It works under delegations: which, nobody knows after a crash.
+    pub has_delegations: bool,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying, has_delegations });
 
 impl Grant {
     /// True if the client was given the id with this index.
@@ -159,6 +161,15 @@ pub enum Record {
         /// Which.
         through: u64,
     },
+    /// A client begins to work under delegations, or does so no more.
+    Delegated {
+        /// Who.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// It does.
+        does: bool,
+    },
 }
 wire_enum!(Record {
     1 => Volume { name, epoch },
@@ -170,6 +181,7 @@ wire_enum!(Record {
     7 => Answered { key, volume, seq, outcome },
     8 => Acknowledged { key, volume, through },
     9 => Applying { key, volume, operations },
+    10 => Delegated { key, volume, does },
 });
 
 /// See the module's header.
@@ -186,6 +198,12 @@ impl State {
     pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
         let client = self.clients.get(key)?;
         Some((client.number, client.grants.get(volume)?))
+    }
+
+    /// Clients that may have delegations of a volume.
+    pub fn delegated(&self, volume: &str) -> BTreeSet<u32> {
+        let does = |client: &&Client| client.grants.get(volume).is_some_and(|grant| grant.has_delegations);
+        self.clients.values().filter(does).map(|client| client.number).collect()
     }
 
     fn grant_mut(&mut self, key: &Key, volume: &str) -> Option<&mut Grant> {
@@ -210,6 +228,7 @@ impl State {
                     intent: None,
                     ids: BTreeMap::new(),
                     applying: Vec::new(),
+                    has_delegations: false,
                 });
             }
             Record::Began { key, volume, incarnation } => {
@@ -226,6 +245,7 @@ impl State {
                 self.grant_mut(&key, &volume)?.ids.insert(reserved.start, reserved.end);
             }
             Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
+            Record::Delegated { key, volume, does } => self.grant_mut(&key, &volume)?.has_delegations = does,
             Record::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,
             Record::Answered { key, volume, seq, outcome } => {
                 let grant = self.grant_mut(&key, &volume)?;

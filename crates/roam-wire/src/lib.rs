@@ -3,10 +3,11 @@
 //! - [`channel`]: connections, as traits.
 //! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
 //! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes.
-//! - [`journal`]: what changed in a volume since when.
+//! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without asking.
 
 pub mod channel;
 pub mod codec;
+pub mod delegation;
 pub mod journal;
 pub mod message;
 pub mod operation;

@@ -6,6 +6,7 @@
 
 use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
+use crate::delegation::{Hold, Kept, Recall, Watch};
 use crate::journal::{Since, Stamp};
 use crate::operation::Operation;
 use crate::{wire_enum, wire_struct};
@@ -203,8 +204,8 @@ pub enum Request {
         acknowledged: u64,
         /// What it was current at.
         stamp: Option<Stamp>,
-        /// The home is to push what changes.
-        push: bool,
+        /// What it wants to be told.
+        watch: Watch,
     },
     /// What changed since.
     Since {
@@ -259,10 +260,26 @@ pub enum Request {
     Space,
     /// A new range of ids for files that the client makes.
     Ids,
+    /// Facts of files, with a delegation on each that the answer tells of.
+    Delegate {
+        /// Which.
+        files: Vec<FileId>,
+        /// For what.
+        hold: Hold,
+    },
+    /// A delegation is returned: what was done under it was sent before.
+    Returned {
+        /// To which recall.
+        recall: u64,
+    },
+    /// The client is still there.
+    Renew,
+    /// The client returns all delegations, unasked.
+    Resign,
 }
 wire_enum!(Request {
     1 => Enroll { secret },
-    2 => Attach { volume, incarnation, acknowledged, stamp, push },
+    2 => Attach { volume, incarnation, acknowledged, stamp, watch },
     3 => Since { stamp },
     4 => Facts { files },
     5 => Validate { files },
@@ -272,6 +289,10 @@ wire_enum!(Request {
     9 => Apply { acknowledged, operations },
     10 => Space,
     11 => Ids,
+    12 => Delegate { files, hold },
+    13 => Returned { recall },
+    14 => Renew,
+    15 => Resign,
 });
 
 /// What a home answers.
@@ -294,6 +315,8 @@ pub enum Reply {
         since: Since,
         /// The last operation of this incarnation that it has answered; 0: none.
         heard: u64,
+        /// What became of its delegations, if it works under such.
+        kept: Option<Kept>,
     },
     /// What changed.
     Since(Since),
@@ -309,6 +332,21 @@ pub enum Reply {
         entries: Vec<NamedFacts>,
         /// There are more.
         more: bool,
+        /// Of those that are told of, a client that works under delegations has no delegation on these.
+        withheld: Vec<FileId>,
+        /// Of those that it has, those are returned that were recalled with a greater number.
+        given: u64,
+        /// All changes up to this one are taken into account.
+        seq: u64,
+    },
+    /// To a claim of delegations: facts of those files that there are, each of them delegated now.
+    Delegated {
+        /// What is known of them.
+        known: Vec<Facts>,
+        /// Those are returned that were recalled with a greater number.
+        given: u64,
+        /// All changes up to this one are taken into account.
+        seq: u64,
     },
     /// Bytes of a file; shorter than asked only at its end.
     Data(Bytes),
@@ -337,11 +375,11 @@ pub enum Reply {
 wire_enum!(Reply {
     0 => Done,
     1 => Enrolled { volumes },
-    2 => Attached { root, user, since, heard },
+    2 => Attached { root, user, since, heard, kept },
     3 => Since(since),
     4 => Facts(facts),
     5 => Stale(files),
-    6 => Listing { dir, entries, more },
+    6 => Listing { dir, entries, more, withheld, given, seq },
     7 => Data(bytes),
     8 => Changed,
     9 => Applied(applied),
@@ -349,6 +387,7 @@ wire_enum!(Reply {
     11 => Ids(first, count),
     12 => Failed(error),
     13 => Refused(refusal),
+    14 => Delegated { known, given, seq },
 });
 
 /// A name, and what it means.
@@ -371,8 +410,10 @@ pub enum Pushed {
         /// Up to when.
         stamp: Stamp,
     },
+    /// The home wants a delegation back.
+    Recall(Recall),
 }
-wire_enum!(Pushed { 1 => Changed { files, stamp } });
+wire_enum!(Pushed { 1 => Changed { files, stamp }, 2 => Recall(recall) });
 
 impl<T: Wire> Wire for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {

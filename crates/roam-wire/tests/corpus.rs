@@ -1,6 +1,7 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
 use roam_wire::codec::Wire;
+use roam_wire::delegation::{Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
@@ -76,11 +77,20 @@ fn the_corpus_has_what_this_program_writes() {
     let entries: Vec<NamedFacts> = (0..20)
         .map(|n| NamedFacts { name: format!("name {n}").into_bytes(), facts: facts(n, Kind::Symlink) })
         .collect();
-    let listing = Reply::Listing { dir: Box::new(facts(1, Kind::Directory)), entries, more: true };
+    let listing = Reply::Listing {
+        dir: Box::new(facts(1, Kind::Directory)),
+        entries,
+        more: true,
+        withheld: vec![file],
+        given: 4,
+        seq: 71,
+    };
     let compressed = [&[1], &pack(&listing)[..]].concat();
     assert_eq!(compressed[1], 1);
     let attach =
-        Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), push: true };
+        |watch| Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), watch };
+    let strong = Watch::Delegations { run: 5, changed: vec![file] };
+    let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
     let outcomes =
         [Outcome::Done, Outcome::Conflict(Conflict::NotEmpty), Outcome::Refused(FsError::AccessDenied)].into_iter();
     let applied =
@@ -91,7 +101,10 @@ fn the_corpus_has_what_this_program_writes() {
         "message",
         &[
             ("enroll", request(Request::Enroll { secret: *b"0123456789abcdef" })),
-            ("attach", request(attach)),
+            ("attach", request(attach(Watch::Changes))),
+            ("attach_strong", request(attach(strong))),
+            ("delegate", request(Request::Delegate { files: vec![file], hold: Hold::Write })),
+            ("returned", request(Request::Returned { recall: 3 })),
             ("since", request(Request::Since { stamp })),
             ("facts", request(Request::Facts { files: vec![file] })),
             ("validate", request(Request::Validate { files: vec![(file, 70), (FileId::new(1), 0)] })),
@@ -104,10 +117,20 @@ fn the_corpus_has_what_this_program_writes() {
             ("ids", request(Request::Ids)),
             ("done", reply(Reply::Done)),
             ("enrolled", reply(Reply::Enrolled { volumes: vec!["home".into(), "work".into()] })),
-            ("attached", reply(Reply::Attached { root: FileId::new(1), user, since, heard: 7 })),
+            (
+                "attached",
+                reply(Reply::Attached {
+                    root: FileId::new(1),
+                    user,
+                    since,
+                    heard: 7,
+                    kept: Some(Kept { run: 5, all: true }),
+                }),
+            ),
             ("current", reply(Reply::Since(Since::Current))),
             ("reset", reply(Reply::Since(Since::Reset { stamp }))),
             ("known", reply(Reply::Facts(vec![facts(300, Kind::File), facts(301, Kind::BlockDevice)]))),
+            ("delegated", reply(Reply::Delegated { known: vec![facts(300, Kind::File)], given: 4, seq: 71 })),
             ("stale", reply(Reply::Stale(vec![file]))),
             ("listing", compressed),
             ("data", reply(Reply::Data(b"bytes"[..].into()))),
@@ -117,6 +140,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("given", reply(Reply::Ids(file, 1 << 24))),
             ("failed", reply(Reply::Failed(FsError::NoSpace))),
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
+            ("recall", plain(2, Pushed::Recall(recall).to_bytes())),
             ("pushed", plain(2, Pushed::Changed { files: vec![file], stamp }.to_bytes())),
         ],
     );

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
+use roam_wire::delegation::{Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
@@ -168,16 +169,34 @@ fn since() -> impl Strategy<Value = Since> {
     ]
 }
 
+fn hold() -> impl Strategy<Value = Hold> {
+    prop::sample::select(vec![Hold::Read, Hold::Write])
+}
+
+fn watch() -> impl Strategy<Value = Watch> {
+    prop_oneof![
+        Just(Watch::Nothing),
+        Just(Watch::Changes),
+        (any::<u64>(), files()).prop_map(|(run, changed)| Watch::Delegations { run, changed }),
+    ]
+}
+
+prop_compose! {
+    fn recall()(number in any::<u64>(), file in file(), held in hold(), keep in any::<bool>()) -> Recall {
+        Recall { number, file, held, keep }
+    }
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         any::<[u8; 16]>().prop_map(|secret| Request::Enroll { secret }),
-        (".{0,9}", any::<u64>(), any::<u64>(), prop::option::of(stamp()), any::<bool>()).prop_map(
-            |(volume, incarnation, acknowledged, stamp, push)| Request::Attach {
+        (".{0,9}", any::<u64>(), any::<u64>(), prop::option::of(stamp()), watch()).prop_map(
+            |(volume, incarnation, acknowledged, stamp, watch)| Request::Attach {
                 volume,
                 incarnation,
                 acknowledged,
                 stamp,
-                push
+                watch
             }
         ),
         stamp().prop_map(|stamp| Request::Since { stamp }),
@@ -195,6 +214,10 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(acknowledged, operations)| Request::Apply { acknowledged, operations }),
         Just(Request::Space),
         Just(Request::Ids),
+        (files(), hold()).prop_map(|(files, hold)| Request::Delegate { files, hold }),
+        any::<u64>().prop_map(|recall| Request::Returned { recall }),
+        Just(Request::Renew),
+        Just(Request::Resign),
     ]
 }
 
@@ -204,20 +227,17 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         Just(Reply::Done),
         prop::collection::vec(".{0,9}", 0..3).prop_map(|volumes| Reply::Enrolled { volumes }),
-        (file(), user(), since(), any::<u64>()).prop_map(|(root, user, since, heard)| Reply::Attached {
-            root,
-            user,
-            since,
-            heard
-        }),
+        (file(), user(), since(), any::<u64>(), prop::option::of(any::<(u64, bool)>())).prop_map(
+            |(root, user, since, heard, kept)| {
+                let kept = kept.map(|(run, all)| Kept { run, all });
+                Reply::Attached { root, user, since, heard, kept }
+            }
+        ),
         since().prop_map(Reply::Since),
         prop::collection::vec(facts(), 0..4).prop_map(Reply::Facts),
         files().prop_map(Reply::Stale),
-        (facts(), prop::collection::vec(named, 0..4), any::<bool>()).prop_map(|(dir, entries, more)| Reply::Listing {
-            dir: Box::new(dir),
-            entries,
-            more
-        }),
+        (facts(), prop::collection::vec(named, 0..4), any::<bool>(), files())
+            .prop_map(|(dir, entries, more, withheld)| Reply::Listing { dir: Box::new(dir), entries, more, withheld }),
         data().prop_map(Reply::Data),
         Just(Reply::Changed),
         prop::collection::vec(applied(), 0..4).prop_map(Reply::Applied),
@@ -246,8 +266,9 @@ proptest! {
     }
 
     #[test]
-    fn prop_what_is_pushed_comes_back(files in files(), stamp in stamp()) {
+    fn prop_what_is_pushed_comes_back(files in files(), stamp in stamp(), recall in recall()) {
         comes_back(&Pushed::Changed { files, stamp });
+        comes_back(&Pushed::Recall(recall));
     }
 
     /// A value has one encoding.

@@ -135,6 +135,7 @@ impl Client {
             writers: Mutex::default(),
         };
         inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
+        inner.live.lock().work_under(inner.settings.lock().consistency, &host.clock);
         let client = Client(Arc::new(inner));
         client.recover().await?;
         client.start();
@@ -195,15 +196,17 @@ impl Client {
 
     /// Changes how it behaves; the volume stays.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) {
-        let anew = {
+        let (anew, consistency) = {
             let mut settings = self.0.settings.lock();
             let before = settings.clone();
             change(&mut settings);
             settings.volume = before.volume;
             self.0.schedule.set_tickets(settings.writes.tickets());
-            (settings.consistency, settings.validation) != (before.consistency, before.validation)
+            let anew = (settings.consistency, settings.validation) != (before.consistency, before.validation);
+            (anew, settings.consistency)
         };
         if anew {
+            self.0.live.lock().work_under(consistency, &self.0.host.clock);
             // What the home pushes, and what was missed, is settled by attaching again.
             let channel = self.0.live.lock().channel.clone();
             channel.into_iter().for_each(|channel| self.0.lost(&channel));
@@ -272,6 +275,7 @@ impl Client {
             let _ = self.store(file).await;
         }
         self.settle_bytes().await;
+        self.resign().await;
         let channel = self.0.live.lock().channel.take();
         if let Some(channel) = channel {
             channel.close();

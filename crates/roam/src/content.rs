@@ -4,6 +4,7 @@
 //! a file is changed, it is durable that it may be, so that a crash cannot pass off half of a change as the home's.
 
 use crate::client::{Client, disk_error};
+use crate::delegation::CLAIM_COUNT_MAX;
 use crate::live::{LinkState, Need, Stop, Writing};
 use crate::replica::Record;
 use crate::settings::Writes;
@@ -13,6 +14,7 @@ use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
@@ -46,15 +48,23 @@ impl Client {
     }
 
     pub(crate) async fn read_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Bytes, FsError> {
+        let mut asked = None;
         loop {
-            match self.find_bytes(id, offset, len) {
+            let found = self.find_bytes(id, offset, len);
+            if let Some(need) = asked.take() {
+                self.used(need);
+            }
+            match found {
                 Ok(None) => return Ok(Bytes::new()),
                 Ok(Some((number, len))) => {
                     let file = self.0.open_data(number).await?;
                     return file.read_at(offset, len).await.map_err(|error| disk_error(&error));
                 }
                 Err(Missing::Never(error)) => return Err(error),
-                Err(Missing::Facts(need)) => self.meet(need).await?,
+                Err(Missing::Facts(need)) => {
+                    self.meet(need).await?;
+                    asked = Some(need);
+                }
                 Err(Missing::Bytes) => {
                     self.fetch_bytes(id, offset, len.into(), Class::Demand).await?;
                     self.fetch_rest(id);
@@ -228,6 +238,25 @@ impl Client {
         Ok(())
     }
 
+    /// Waits until the file may be changed here, by nobody else.
+    async fn only_writer(&self, id: FileId) -> Result<OwnedMutexGuard<()>, FsError> {
+        for _ in 0..CLAIM_COUNT_MAX {
+            self.claim(id).await?;
+            let turn = self.0.writer(id).await;
+            let may = {
+                let mut live = self.0.live.lock();
+                live.used(&[id]);
+                live.may_change(id)
+            };
+            if may {
+                // Whoever wants it back waits for this turn.
+                self.0.wake();
+                return Ok(turn);
+            }
+        }
+        Err(FsError::TimedOut)
+    }
+
     fn check_file(&self, id: FileId) -> Result<(), FsError> {
         let kind = self.0.live.lock().replica.node(id)?.facts.kind;
         match kind {
@@ -248,7 +277,7 @@ impl Client {
         let open = self.0.live.lock().writable(id, handle)?.clone();
         self.check_file(id)?;
         let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
-        let _only_writer = self.0.writer(id).await;
+        let _only_writer = self.only_writer(id).await?;
         self.prepare_if(len > 0, id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         let offset = if open.flags.append { size } else { offset };
@@ -292,7 +321,7 @@ impl Client {
         size: impl FnOnce(u64) -> u64,
     ) -> Result<(), FsError> {
         self.check_file(id)?;
-        let _only_writer = self.0.writer(id).await;
+        let _only_writer = self.only_writer(id).await?;
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
@@ -377,7 +406,7 @@ impl Client {
         let end = end_of(offset, len)?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
-            let _only_writer = self.0.writer(id).await;
+            let _only_writer = self.only_writer(id).await?;
             self.prepare(id, false).await?;
             let zeroed = offset.min(size)..end.min(size);
             let mut at = zeroed.start;
@@ -451,7 +480,7 @@ impl Client {
     pub(crate) async fn meet(&self, need: Need) -> Result<(), FsError> {
         match self.fetch(need).await {
             // Perhaps what is cached will do.
-            Err(FsError::TimedOut) if self.0.live.lock().is_offline() => Ok(()),
+            Err(FsError::TimedOut) if self.0.live.lock().is_content() => Ok(()),
             met => met,
         }
     }

@@ -1,6 +1,7 @@
 //! Asking the home: what is not cached, and what others have changed.
 
 use crate::client::{Client, Inner};
+use crate::delegation::Question;
 use crate::live::{LinkState, Live, Need};
 use crate::replica::Record;
 use crate::schedule::Direction;
@@ -8,34 +9,43 @@ use crate::settings::Unit;
 use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::{Channel, Class};
-use roam_wire::message::{DATA_LEN_MAX, Reply, Request, pack, unpack};
+use roam_wire::delegation::Hold;
+use roam_wire::message::{DATA_LEN_MAX, Facts, Refusal, Reply, Request, pack, unpack};
 use roam_wire::ranges::Ranges;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, FsError};
 
 /// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// How long it is asked for what others have delegations on.
+const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Whole files are fetched if that takes no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Counts whoever asks the home, so that what others change meanwhile is not missed.
-struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     inner: &'a Inner,
     /// Changes up to here were known when it was asked.
     since: u64,
 }
 
 impl<'a> Asking<'a> {
-    fn new(inner: &'a Inner) -> Asking<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Asking<'a> {
         let mut live = inner.live.lock();
         live.asking += 1;
         Asking { inner, since: live.breaks }
     }
 
-    /// True if nobody has changed the file since the home was asked, as far as it has said so.
-    fn is_current(&self, live: &Live, file: FileId) -> bool {
-        live.broken.get(&file).is_none_or(|number| *number <= self.since) && !self.is_overtaken(live, file)
+    /// True if nobody has changed the file since the home was asked, as far as it has said so; the answer takes all changes up to `seq` into account.
+    pub(crate) fn is_current(&self, live: &Live, file: FileId, seq: u64) -> bool {
+        !self.is_broken(live, file, seq) && !self.is_overtaken(live, file)
+    }
+
+    /// True if others have changed the file since the home was asked, or wanted it back, and the answer does not know of that.
+    pub(crate) fn is_broken(&self, live: &Live, file: FileId, seq: u64) -> bool {
+        live.broken.get(&file).is_some_and(|(number, by)| *number > self.since && *by > seq)
     }
 
     /// True if this client's own operations have changed the file at home since the home was asked: what is known is newer than the answer.
@@ -82,7 +92,13 @@ impl Inner {
                         false => (Direction::Down, received),
                     };
                     self.schedule.measured(direction, len, took, &channel.path());
-                    return unpack(&bytes).map_err(|error| self.garbled(channel, &error));
+                    let reply = unpack(&bytes);
+                    if !matches!(reply, Ok(Reply::Refused(_)))
+                        && let Some(delegations) = &mut self.live.lock().delegations
+                    {
+                        delegations.renew(begun);
+                    }
+                    return reply.map_err(|error| self.garbled(channel, &error));
                 }
                 Ok(Err(_)) => {
                     self.lost(channel);
@@ -109,6 +125,11 @@ impl Inner {
         let channel = self.live.lock().channel.clone().ok_or(FsError::TimedOut)?;
         match self.ask_over(&channel, class, request).await? {
             Reply::Failed(error) => Err(error),
+            Reply::Refused(Refusal::Detached) => {
+                // What it was attached with has ended.
+                self.lost(&channel);
+                Err(FsError::TimedOut)
+            }
             Reply::Refused(refusal) => {
                 tracing::warn!(?refusal, "the home refuses");
                 Err(FsError::TimedOut)
@@ -132,10 +153,25 @@ impl Inner {
 impl Client {
     /// Learns what only the home knows.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
-        let _one_at_a_time = self.0.fetching(need).await;
+        let end = self.0.host.clock.now() + WAIT_MAX;
+        loop {
+            let _one_at_a_time = self.0.fetching(need).await;
+            match self.fetch_once(need).await {
+                // Others have it, and were asked for it.
+                Err(FsError::Busy) if self.0.host.clock.now() < end => {}
+                Err(FsError::Busy) => return Err(FsError::TimedOut),
+                fetched => return fetched,
+            }
+        }
+    }
+
+    async fn fetch_once(&self, need: Need) -> Result<(), FsError> {
+        let delegated = self.0.live.lock().delegations.is_some();
         match need {
             Need::Names(dir) => self.fetch_names(dir).await,
+            Need::Facts(file) if delegated => self.delegate(&[file], Hold::Read).await,
             Need::Facts(file) => self.fetch_facts(&[file]).await,
+            Need::Change(files) => self.delegate(&files, Hold::Write).await,
             Need::Ids => self.fetch_ids().await,
         }
     }
@@ -163,19 +199,28 @@ impl Client {
         else {
             return Err(FsError::Io);
         };
-        let mut live = inner.live.lock();
+        self.take_facts(&mut inner.live.lock(), &asking, files, (known, 0));
+        Ok(())
+    }
+
+    /// Takes in what the home has said of files, all changes up to some taken into account: those of which it says nothing are gone.
+    pub(crate) fn take_facts(
+        &self,
+        live: &mut Live,
+        asking: &Asking<'_>,
+        files: &[FileId],
+        (known, seq): (Vec<Facts>, u64),
+    ) {
         for file in files {
-            if !known.iter().any(|facts| facts.id == *file) && asking.is_current(&live, *file) {
+            if !known.iter().any(|facts| facts.id == *file) && asking.is_current(live, *file, seq) {
                 live.record(Record::Gone(*file));
             }
         }
         for facts in known {
-            if asking.is_current(&live, facts.id) {
+            if asking.is_current(live, facts.id, seq) {
                 live.record(Record::Known(Box::new(facts)));
             }
         }
-        drop(live);
-        Ok(())
     }
 
     async fn fetch_names(&self, dir: FileId) -> Result<(), FsError> {
@@ -183,8 +228,10 @@ impl Client {
         if inner.live.lock().replica.has_names(dir) {
             return Ok(());
         }
-        let asking = Asking::new(inner);
-        let (mut all, mut after) = (Vec::new(), Vec::new());
+        let question = Question::new(inner);
+        let asking = question.asking();
+        let (mut all, mut after, mut withheld) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut known = (u64::MAX, u64::MAX);
         let dir_facts = loop {
             let request = Request::List { dir, after: std::mem::take(&mut after) };
             let reply = match inner.ask(Class::Interactive, &request).await {
@@ -194,7 +241,11 @@ impl Client {
                 }
                 reply => reply?,
             };
-            let Reply::Listing { dir: facts, entries, more } = reply else { return Err(FsError::Io) };
+            let Reply::Listing { dir: facts, entries, more, withheld: some, given, seq } = reply else {
+                return Err(FsError::Io);
+            };
+            withheld.extend(some);
+            known = (known.0.min(given), known.1.min(seq));
             let grows = !entries.is_empty();
             all.extend(entries);
             match all.last() {
@@ -216,8 +267,12 @@ impl Client {
         }
         let broken: Vec<FileId> = std::iter::once(dir)
             .chain(all.iter().map(|entry| entry.facts.id))
-            .filter(|file| !asking.is_current(&live, *file))
+            .filter(|file| !asking.is_current(&live, *file, known.1))
             .collect();
+        let told = all.iter().map(|entry| entry.facts.id).filter(|file| !withheld.contains(file));
+        for file in told.chain([dir]).collect::<Vec<_>>() {
+            question.gives(&mut live, file, Hold::Read, known);
+        }
         live.record(Record::Listed { dir: dir_facts, entries: all });
         if !broken.is_empty() {
             live.record(Record::Broken(broken));
@@ -252,7 +307,7 @@ impl Client {
                     self.cache_bytes(id, contents, missing.start, bytes).await?
                 }
                 Ok(Reply::Changed) => {
-                    inner.live.lock().break_callbacks(vec![id]);
+                    inner.live.lock().break_callbacks(vec![id], u64::MAX);
                     self.fetch_facts(&[id]).await?;
                 }
                 Ok(_) => return Err(FsError::Io),

@@ -55,7 +55,9 @@ impl Client {
     async fn run_later<T>(&self, mut need: Need, f: impl Fn(&mut Live, Time) -> Result<T, Stop>) -> Result<T, FsError> {
         for _ in 0..TRY_COUNT_MAX {
             self.meet(need).await?;
-            match self.try_once(&f) {
+            let tried = self.try_once(&f);
+            self.used(need);
+            match tried {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fs(error)) => return Err(error),
                 // What only the home knows, and the home cannot be asked.
@@ -64,6 +66,18 @@ impl Client {
             }
         }
         Err(FsError::TimedOut)
+    }
+
+    /// What was asked for was tried.
+    pub(crate) fn used(&self, need: Need) {
+        let used = match need {
+            Need::Facts(file) => self.0.live.lock().used(&[file]),
+            Need::Change(files) => self.0.live.lock().used(&files),
+            Need::Names(_) | Need::Ids => false,
+        };
+        if used {
+            self.0.wake();
+        }
     }
 
     /// Does something that is logged: it is durable when this answers, and, where the home is near, done there.
@@ -103,7 +117,8 @@ impl Client {
     fn shown(&self, attr: Attr) -> Entry {
         let owner = self.0.settings.lock().owner;
         let live = self.0.live.lock();
-        let told = live.cachers.is_some() && !live.replica.is_stale(attr.id);
+        // Nobody waits until the kernel has forgotten: under delegations it is told nothing that it may believe.
+        let told = live.cachers.is_some() && live.delegations.is_none() && !live.replica.is_stale(attr.id);
         let valid = if told { VALID } else { Duration::ZERO };
         Entry { attr: shown(&live, owner, attr), valid }
     }
@@ -139,6 +154,7 @@ impl Client {
             let operation = f(live)?;
             let files = operation.as_ref().map_or_else(Vec::new, Operation::files);
             if let Some(operation) = operation {
+                live.permit(&operation)?;
                 live.record(Record::Did { operation, when: now });
             }
             Ok(files)
@@ -166,8 +182,9 @@ fn shown(live: &Live, owner: Option<(u32, u32)>, mut attr: Attr) -> Attr {
 
 impl Live {
     /// Does what makes a file. Gives its attributes.
-    fn did_make(&mut self, operation: Operation, now: Time) -> Result<Attr, FsError> {
+    fn did_make(&mut self, operation: Operation, now: Time) -> Result<Attr, Stop> {
         let id = operation.file();
+        self.permit(&operation)?;
         self.record(Record::Did { operation, when: now });
         Ok(self.replica.node(id)?.facts.attr())
     }
@@ -254,6 +271,7 @@ impl FileSystem for Client {
                 }
                 if attributes != Default::default() {
                     let operation = Operation::Set { file: id, attributes };
+                    live.permit(&operation)?;
                     live.record(Record::Did { operation, when: now });
                 }
                 Ok(live.node(id)?.facts.attr())
@@ -310,7 +328,7 @@ impl FileSystem for Client {
         let (cred, name, target) = (self.act_as(cred), name.to_vec(), target.to_vec());
         self.entry(self.change(move |live, now| {
             let operation = live.symlink(&cred, parent, &name, &target, now)?;
-            Ok(live.did_make(operation, now)?)
+            live.did_make(operation, now)
         }))
     }
 
@@ -318,7 +336,7 @@ impl FileSystem for Client {
         let (cred, name) = (self.act_as(cred), new_name.to_vec());
         self.entry(self.change(move |live, now| {
             let operation = live.link(&cred, id, new_parent, &name)?;
-            Ok(live.did_make(operation, now)?)
+            live.did_make(operation, now)
         }))
     }
 

@@ -6,6 +6,7 @@ use crate::replica::{Membership, Record};
 use crate::settings::{Consistency, Validation};
 use host::{Either, first, timeout};
 use roam_wire::channel::{Channel, Class};
+use roam_wire::delegation::Watch;
 use roam_wire::journal::Since;
 use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
 use std::sync::{Arc, Weak};
@@ -59,6 +60,7 @@ impl Client {
         tasks.spawn(Box::pin(crate::hoard::keep(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(poll(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(settle(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::delegation::renew(Arc::downgrade(&self.0))));
     }
 
     /// Attaches over a connection, and takes in what has changed meanwhile.
@@ -80,11 +82,16 @@ impl Client {
                 (known, live.replica.acknowledged(), live.replica.stamp(), pinned)
             };
             let incarnation = incarnation.unwrap_or_else(|| inner.host.random.next_u64() | 1);
-            let push = consistency == Consistency::Callbacks;
-            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, push };
+            let unasked = match consistency {
+                Consistency::Callbacks => Watch::Changes,
+                _ => Watch::Nothing,
+            };
+            let watch = inner.live.lock().watch().unwrap_or(unasked);
+            let asked = inner.host.clock.now();
+            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
-            let (root, user, since, heard) = match reply {
-                Ok(Reply::Attached { root, user, since, heard }) => (root, user, since, heard),
+            let (root, user, since, heard, kept) = match reply {
+                Ok(Reply::Attached { root, user, since, heard, kept }) => (root, user, since, heard, kept),
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
                 // The home has heard of less, or of more, than this client remembers to have said: its numbers begin anew.
@@ -105,6 +112,9 @@ impl Client {
                 live.record(Record::Joined(membership));
             }
             live.is_frozen = consistency == Consistency::None;
+            if let Some(kept) = kept {
+                live.rejoined(kept, asked);
+            }
             live.learn_of(since);
             if validation != Validation::Volume {
                 live.break_all();
@@ -171,10 +181,11 @@ impl Client {
                     Ok(Pushed::Changed { files, stamp }) => {
                         let mut live = self.0.live.lock();
                         if !files.is_empty() {
-                            live.break_callbacks(files);
+                            live.break_callbacks(files, stamp.seq);
                         }
                         live.record(Record::Stamped(Some(stamp)));
                     }
+                    Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
                     Err(error) => {
                         tracing::error!(%error, "what the home pushes makes no sense");
                         channel.close();
@@ -198,7 +209,7 @@ impl Live {
         match since {
             Since::Current => {}
             Since::Changed { files, stamp } => {
-                self.break_callbacks(files);
+                self.break_callbacks(files, stamp.seq);
                 self.record(Record::Stamped(Some(stamp)));
             }
             Since::Reset { stamp } => {

@@ -1,5 +1,6 @@
 //! A client while it runs: what it knows, what is open, and the connection.
 
+use crate::delegation::{Delegations, Wanted};
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use host::File;
@@ -43,8 +44,10 @@ impl From<FsError> for Stop {
 pub(crate) enum Need {
     /// What is in a directory.
     Names(FileId),
-    /// Attributes.
+    /// Attributes, and that they may be believed.
     Facts(FileId),
+    /// That nobody else knows of these, or changes them.
+    Change(Wanted),
     /// Ids for new files.
     Ids,
 }
@@ -91,6 +94,8 @@ pub(crate) struct Live {
     pub(crate) promised: u64,
     /// What is cached is believed, whatever others have done.
     pub(crate) is_frozen: bool,
+    /// What is cached is believed only as far as these say.
+    pub(crate) delegations: Option<Delegations>,
     /// When files were used last, in uses.
     pub(crate) used: HashMap<FileId, u64>,
     pub(crate) uses: u64,
@@ -102,8 +107,8 @@ pub(crate) struct Live {
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
     pub(crate) asking: usize,
-    /// Files that others changed since somebody began to ask, with the number of that change.
-    pub(crate) broken: HashMap<FileId, u64>,
+    /// Files that others changed since somebody began to ask, with the number of that, and by when, as the home counts.
+    pub(crate) broken: HashMap<FileId, (u64, u64)>,
     /// The same of files that this client's own operations have changed at home.
     pub(crate) overtaken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
@@ -124,6 +129,7 @@ impl Live {
             files: HashMap::new(),
             promised: 0,
             is_frozen: false,
+            delegations: None,
             used: HashMap::new(),
             uses: 0,
             completing: HashSet::new(),
@@ -155,8 +161,8 @@ impl Live {
     }
 
     /// True if what is cached has to do.
-    fn is_content(&self) -> bool {
-        self.is_offline() || self.is_frozen
+    pub(crate) fn is_content(&self) -> bool {
+        (self.is_offline() || self.is_frozen) && self.delegations.is_none()
     }
 
     /// A file of which the attributes are as good as can be had.
@@ -165,6 +171,10 @@ impl Live {
             return Err(Stop::Need(Need::Facts(id)));
         }
         let node = self.replica.node(id)?;
+        // What has no name any more is nobody else's.
+        if node.facts.nlink > 0 && !self.may_believe(id) {
+            return Err(Stop::Need(Need::Facts(id)));
+        }
         if node.facts.nlink == 0 && !self.open_counts.contains_key(&id) {
             return Err(Stop::Fs(FsError::Stale));
         }
@@ -241,13 +251,14 @@ impl Live {
         }
     }
 
-    /// Others have changed these files.
-    pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>) {
+    /// Others have changed these files, up to `seq`.
+    pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>, seq: u64) {
         self.breaks += 1;
         if self.asking > 0 {
-            self.broken.extend(files.iter().map(|file| (*file, self.breaks)));
+            self.broken.extend(files.iter().map(|file| (*file, (self.breaks, seq))));
         }
-        let known: Vec<FileId> = files.into_iter().filter(|file| self.replica.node(*file).is_ok()).collect();
+        let news = |file: &FileId| self.replica.node(*file).is_ok() && !self.was_told(*file, seq);
+        let known: Vec<FileId> = files.into_iter().filter(news).collect();
         if !known.is_empty() {
             known.iter().for_each(|file| self.forget(*file));
             self.record(Record::Broken(known));

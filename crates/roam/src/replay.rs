@@ -109,12 +109,17 @@ impl Client {
     /// Sends all that was done up to now, whatever was said of when, and waits until it is home. ETIMEDOUT if the home cannot be
     /// reached.
     pub async fn send_all(&self) -> Result<(), FsError> {
+        let last = self.look(|replica, _| replica.log().last());
+        self.send_through(last).await
+    }
+
+    /// As [`send_all`](Self::send_all), up to an operation.
+    pub(crate) async fn send_through(&self, last: u64) -> Result<(), FsError> {
         let mut tick = self.0.tick.subscribe();
-        let last = {
+        {
             let mut live = self.0.live.lock();
-            live.promised = live.replica.log().last();
-            live.promised
-        };
+            live.promised = live.promised.max(last);
+        }
         self.0.wake();
         loop {
             {

@@ -14,6 +14,9 @@ pub enum Consistency {
     Callbacks,
     /// Until the home is asked what has changed: at least this often, more often while it does (Zhao and Figueiredo, section 4.2.1).
     Poll(Duration),
+    /// As long as the home has promised that nobody changes it: what anybody has written, everybody sees (Zhao and Figueiredo, section 4.3). What the
+    /// home has not promised is waited for, and cannot be had when it is out of reach.
+    Strong,
     /// Always: what was seen once stays as it is.
     None,
 }
@@ -127,13 +130,14 @@ impl FromStr for Consistency {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             None if text == "callbacks" => Ok(Consistency::Callbacks),
+            None if text == "strong" => Ok(Consistency::Strong),
             None if text == "none" => Ok(Consistency::None),
             None if text == "poll" => Ok(Consistency::Poll(Duration::from_secs(30))),
             Some(("poll", time)) => match parse_time(time)? {
                 Duration::ZERO => Err("poll=0s would ask all the time: write at least poll=1s".into()),
                 time => Ok(Consistency::Poll(time)),
             },
-            _ => Err(format!("{text:?} is no consistency: write callbacks, poll=30s or none")),
+            _ => Err(format!("{text:?} is no consistency: write callbacks, poll=30s, strong or none")),
         }
     }
 }
@@ -143,6 +147,7 @@ impl fmt::Display for Consistency {
         match self {
             Consistency::Callbacks => f.write_str("callbacks"),
             Consistency::Poll(time) => write!(f, "poll={}", Shown(*time)),
+            Consistency::Strong => f.write_str("strong"),
             Consistency::None => f.write_str("none"),
         }
     }
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_they_are_shown() {
-        for text in ["callbacks", "poll=30s", "poll=2h", "none"] {
+        for text in ["callbacks", "poll=30s", "poll=2h", "strong", "none"] {
             assert_eq!(text.parse::<Consistency>().map(|value| value.to_string()), Ok(text.to_string()));
         }
         for text in ["idle", "lottery", "delayed=15m", "delayed=0s", "preemptive", "through", "manual"] {

@@ -1,0 +1,169 @@
+//! Waiting for what other clients have delegations on.
+
+use crate::delegations::{Delegations, Settled};
+use host::{Clock, Host, timeout};
+use parking_lot::Mutex;
+use roam_wire::channel::Push;
+use roam_wire::delegation::{Hold, Recall};
+use roam_wire::message::{Pushed, pack};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use types::{FileId, FsError};
+
+/// Longest wait for what others have: whoever asked hears of it before he thinks that the home is out of reach, and asks again.
+const WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// The delegations of a volume, and who waits for them.
+pub(crate) struct Claims {
+    clock: Arc<dyn Clock>,
+    table: Mutex<Table>,
+    /// Rises whenever somebody who waits may have what he waits for.
+    turn: watch::Sender<u64>,
+}
+
+struct Table {
+    delegations: Delegations,
+    /// How to reach those who work under delegations.
+    reached: BTreeMap<u32, Arc<dyn Push>>,
+}
+
+impl Table {
+    /// What cannot be sent is sent when the client is attached again.
+    fn send(&self, client: u32, recall: Recall) {
+        if let Some(push) = self.reached.get(&client) {
+            let _ = push.push(pack(&Pushed::Recall(recall)));
+        }
+    }
+}
+
+/// A claim that was met: until this is dropped, nobody has what it excludes.
+pub(crate) struct Met<'a> {
+    claims: &'a Claims,
+    number: u64,
+    client: u32,
+}
+
+impl Met<'_> {
+    /// The client has what it claimed of these until that is recalled.
+    /// Gives a number that is less than that of the recall.
+    pub(crate) fn keep(self, files: BTreeSet<FileId>) -> u64 {
+        let now = self.claims.clock.now();
+        let mut table = self.claims.table.lock();
+        table.delegations.end(self.number, &files);
+        let given = table.delegations.number();
+        for recall in table.delegations.trim(self.client, now) {
+            table.send(self.client, recall);
+        }
+        given
+    }
+}
+
+impl Drop for Met<'_> {
+    fn drop(&mut self) {
+        self.claims.change(|delegations| delegations.end(self.number, &BTreeSet::new()));
+    }
+}
+
+impl Claims {
+    pub(crate) fn new(host: &Host, unknown: BTreeSet<u32>) -> Claims {
+        let delegations = Delegations::new(unknown, host.clock.now());
+        let table = Mutex::new(Table { delegations, reached: BTreeMap::new() });
+        Claims { clock: host.clock.clone(), table, turn: watch::Sender::new(0) }
+    }
+
+    fn change<T>(&self, f: impl FnOnce(&mut Delegations) -> T) -> T {
+        let done = f(&mut self.table.lock().delegations);
+        self.turn.send_modify(|turn| *turn += 1);
+        done
+    }
+
+    /// A client begins to work under delegations, or does so again. True if it has those that it was given; what it was asked to return meanwhile it is
+    /// asked again.
+    pub(crate) fn join(&self, client: u32, push: Arc<dyn Push>, knows: bool, changed: &[FileId]) -> bool {
+        let now = self.clock.now();
+        let kept = self.change(|delegations| {
+            let kept = knows && delegations.has_kept(client, now);
+            match kept {
+                true => delegations.renew(client, now),
+                false => delegations.join(client, changed, now),
+            }
+            kept
+        });
+        let mut table = self.table.lock();
+        table.reached.insert(client, push);
+        for recall in table.delegations.outstanding(client) {
+            table.send(client, recall);
+        }
+        kept
+    }
+
+    /// A client works under delegations no more.
+    pub(crate) fn leave(&self, client: u32) {
+        self.change(|delegations| delegations.leave(client));
+        self.table.lock().reached.remove(&client);
+    }
+
+    /// A client that works under delegations asks for something: `sends`, for what others may wait for. False if it has to attach again.
+    pub(crate) fn heard_of(&self, client: u32, sends: bool) -> bool {
+        let now = self.clock.now();
+        let mut table = self.table.lock();
+        if sends {
+            table.delegations.progress(client, now);
+        }
+        let fine = table.delegations.knows(client) && !table.delegations.is_overdue(client, now);
+        if fine {
+            table.delegations.renew(client, now);
+        }
+        fine
+    }
+
+    /// A client has returned what was recalled.
+    pub(crate) fn returned(&self, client: u32, recall: u64) {
+        self.change(|delegations| delegations.returned(client, recall));
+    }
+
+    /// Those of the files on which a client has no read delegation, and can have none at once; and a number that is less than that of a recall of the
+    /// others.
+    pub(crate) fn withheld(&self, client: u32, files: impl Iterator<Item = FileId>) -> (Vec<FileId>, u64) {
+        let mut table = self.table.lock();
+        let withheld = files.filter(|file| !table.delegations.give_if_free(client, *file)).collect();
+        let given = table.delegations.number();
+        for recall in table.delegations.trim(client, self.clock.now()) {
+            table.send(client, recall);
+        }
+        (withheld, given)
+    }
+
+    /// Waits until nobody else has what these exclude. EBUSY: later perhaps.
+    pub(crate) async fn claim(
+        &self,
+        client: u32,
+        wants: Vec<(FileId, Hold)>,
+        urgent: bool,
+    ) -> Result<Met<'_>, FsError> {
+        let end = self.clock.now() + WAIT_MAX;
+        let number = self.table.lock().delegations.claim(client, wants, urgent);
+        let met = Met { claims: self, number, client };
+        loop {
+            let mut turn = self.turn.subscribe();
+            let now = self.clock.now();
+            let until = {
+                let mut table = self.table.lock();
+                match table.delegations.settle(number, now) {
+                    Settled::Met => break,
+                    Settled::Waits { recalls, until } => {
+                        recalls.into_iter().for_each(|(client, recall)| table.send(client, recall));
+                        until
+                    }
+                }
+            };
+            if now >= end {
+                return Err(FsError::Busy);
+            }
+            let _ = timeout(&*self.clock, until.min(end).saturating_sub(now), turn.changed()).await;
+        }
+        Ok(met)
+    }
+}

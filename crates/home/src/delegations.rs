@@ -1,0 +1,315 @@
+//! Who has which delegations (design, section 4.2; Zhao and Figueiredo, section 4.3). Pure.
+//!
+//! Whoever wants something of files makes a claim. A claim is met when nobody has, or uses, what it excludes; until then, what stands in its way is
+//! recalled. Claims are met in their order, so that each is met some time; only what clients send home goes before, since others wait for just that.
+//! A client that was not heard of for [`LEASE`] has no delegations any more.
+//!
+//! After a restart, nothing is known of what clients hold. Until those that may hold something have told of it, or their leases have ended, no claims are
+//! met but their own.
+//!
+//! Invariants: at no time do two clients that were heard of have what excludes each other; a claim is met only while nobody else's use of what it
+//! excludes goes on.
+
+use roam_wire::delegation::{Hold, LEASE, Recall};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+use types::FileId;
+
+/// Most delegations of a client; of more, those are recalled that it was given first.
+pub const HELD_COUNT_MAX: usize = 1 << 17;
+/// A client that has a recall for so long, and sends nothing home meanwhile, does not do its part.
+const RECALL_TIME_MAX: Duration = LEASE;
+/// A client that has a recall for so long does not, whatever it sends.
+const RECALL_TIME_END: Duration = Duration::from_secs(600);
+/// Whoever waits looks again after this.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// What somebody wants.
+struct Claim {
+    client: u32,
+    wants: Vec<(FileId, Hold)>,
+    /// Others wait for it: it does not wait behind other claims.
+    urgent: bool,
+    /// It was met, and goes on.
+    met: bool,
+}
+
+struct Given {
+    client: u32,
+    recall: Recall,
+    begun: Duration,
+    /// When the client did something about it.
+    progressed: Duration,
+}
+
+#[derive(Default)]
+struct Held {
+    /// With when each was given, as a number that grows.
+    files: HashMap<FileId, (Hold, u64)>,
+    /// By that number.
+    order: BTreeMap<u64, FileId>,
+    /// When all this ends.
+    until: Duration,
+}
+
+/// What may be done about a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is met.
+    Met,
+    /// Not yet.
+    Waits {
+        /// To be sent to these clients.
+        recalls: Vec<(u32, Recall)>,
+        /// When to look again, whatever happens.
+        until: Duration,
+    },
+}
+
+/// See the module's header.
+pub struct Delegations {
+    held: HashMap<u32, Held>,
+    /// By file.
+    holders: HashMap<FileId, BTreeMap<u32, Hold>>,
+    claims: BTreeMap<u64, Claim>,
+    recalls: BTreeMap<u64, Given>,
+    next: u64,
+    /// Clients that may hold something that is not known here, and until when.
+    unknown: (BTreeSet<u32>, Duration),
+}
+
+impl Delegations {
+    /// Those of a home that begins; these clients held something when it ended.
+    pub fn new(unknown: BTreeSet<u32>, now: Duration) -> Delegations {
+        Delegations {
+            held: HashMap::new(),
+            holders: HashMap::new(),
+            claims: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+            next: 1,
+            unknown: (unknown, now + LEASE),
+        }
+    }
+
+    /// A client was heard of.
+    pub fn renew(&mut self, client: u32, now: Duration) {
+        if let Some(held) = self.held.get_mut(&client) {
+            held.until = now + LEASE;
+        }
+    }
+
+    /// True if a client works under delegations, as far as is known here.
+    pub fn knows(&self, client: u32) -> bool {
+        self.held.contains_key(&client)
+    }
+
+    /// A client begins to work under delegations. It has none yet, but for those to change what it has changed already: these it keeps, if it has them,
+    /// or may have had them of the home as it was before it began anew.
+    pub fn join(&mut self, client: u32, changed: &[FileId], now: Duration) {
+        let kept = self.has_kept(client, now);
+        let had = |file: &FileId| kept && self.holds(client, *file, Hold::Write);
+        let returning = self.unknown.0.contains(&client) && now < self.unknown.1;
+        let keeps: Vec<FileId> = changed.iter().copied().filter(|file| returning || had(file)).collect();
+        self.leave(client);
+        self.held.insert(client, Held { until: now + LEASE, ..Held::default() });
+        for file in keeps {
+            if self.in_the_way(client, file, Hold::Write).is_empty() {
+                self.give(client, file, Hold::Write);
+            }
+        }
+    }
+
+    /// True if a client has all that it was given and has not returned.
+    pub fn has_kept(&self, client: u32, now: Duration) -> bool {
+        self.held.get(&client).is_some_and(|held| now < held.until) && !self.is_overdue(client, now)
+    }
+
+    /// A client has nothing any more.
+    pub fn leave(&mut self, client: u32) {
+        self.unknown.0.remove(&client);
+        for file in self.held.remove(&client).into_iter().flat_map(|held| held.files.into_keys()) {
+            self.let_go(file, client);
+        }
+        self.recalls.retain(|_, given| given.client != client);
+    }
+
+    /// What a client was asked to return, and has not.
+    pub fn outstanding(&self, client: u32) -> Vec<Recall> {
+        self.recalls.values().filter(|given| given.client == client).map(|given| given.recall).collect()
+    }
+
+    /// True if a client does not do its part: it is to be told that it has nothing, and has it until its lease ends.
+    pub fn is_overdue(&self, client: u32, now: Duration) -> bool {
+        self.recalls.values().any(|given| {
+            given.client == client
+                && (now >= given.progressed + RECALL_TIME_MAX || now >= given.begun + RECALL_TIME_END)
+        })
+    }
+
+    /// A client sends home what others wait for.
+    pub fn progress(&mut self, client: u32, now: Duration) {
+        for given in self.recalls.values_mut().filter(|given| given.client == client) {
+            given.progressed = now;
+        }
+    }
+
+    /// A client has returned what was recalled.
+    pub fn returned(&mut self, client: u32, number: u64) {
+        if self.recalls.get(&number).is_none_or(|given| given.client != client) {
+            return;
+        }
+        let Some(Given { recall: Recall { file, keep, .. }, .. }) = self.recalls.remove(&number) else { return };
+        let Some(held) = self.held.get_mut(&client) else { return };
+        if keep {
+            if let Some((hold, _)) = held.files.get_mut(&file) {
+                *hold = Hold::Read;
+                self.holders.entry(file).or_default().insert(client, Hold::Read);
+            }
+        } else if let Some((_, given)) = held.files.remove(&file) {
+            held.order.remove(&given);
+            self.let_go(file, client);
+        }
+    }
+
+    /// Whatever is recalled from now on has a greater number, and nothing that was recalled before.
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Begins to claim. Gives the claim's number.
+    pub fn claim(&mut self, client: u32, wants: Vec<(FileId, Hold)>, urgent: bool) -> u64 {
+        self.next += 1;
+        self.claims.insert(self.next, Claim { client, wants, urgent, met: false });
+        self.next
+    }
+
+    /// Does what can be done about a claim.
+    pub fn settle(&mut self, number: u64, now: Duration) -> Settled {
+        let Some(Claim { client, wants, urgent, met }) = self.claims.get(&number) else { return Settled::Met };
+        let (client, wants, urgent, met) = (*client, wants.clone(), *urgent, *met);
+        if met {
+            return Settled::Met;
+        }
+        let (mut recalls, mut until, mut waits) = (Vec::new(), now + LOOK_PERIOD, false);
+        if !self.unknown.0.is_empty() && now >= self.unknown.1 {
+            self.unknown.0.clear();
+        }
+        for (file, want) in wants {
+            let is_recalled = self.is_recalled(client, file);
+            if self.holds(client, file, want) && (urgent || !is_recalled) {
+                continue;
+            }
+            let claimed = self.claims.iter().any(|(other, claim)| {
+                let goes_first = claim.met || (!urgent && *other < number);
+                claim.client != client
+                    && goes_first
+                    && claim.wants.iter().any(|(theirs, hold)| *theirs == file && hold.excludes(want))
+            });
+            if claimed || (is_recalled && !urgent) || !self.unknown.0.is_empty() {
+                waits = true;
+                continue;
+            }
+            for (holder, held) in self.in_the_way(client, file, want) {
+                let lease = self.held.get(&holder).map_or(Duration::ZERO, |held| held.until);
+                if now >= lease {
+                    self.leave(holder);
+                    continue;
+                }
+                (waits, until) = (true, until.min(lease));
+                if !self.is_recalled(holder, file) {
+                    recalls.push((holder, self.recall(holder, file, held, want == Hold::Read, now)));
+                }
+            }
+        }
+        if waits {
+            return Settled::Waits { recalls, until };
+        }
+        if let Some(claim) = self.claims.get_mut(&number) {
+            claim.met = true;
+        }
+        Settled::Met
+    }
+
+    /// A claim is over. Of what was claimed, these files are held from now on, if it was met.
+    pub fn end(&mut self, number: u64, keeps: &BTreeSet<FileId>) {
+        let Some(Claim { client, wants, met, .. }) = self.claims.remove(&number) else { return };
+        if met && self.held.contains_key(&client) {
+            for (file, hold) in wants.into_iter().filter(|(file, _)| keeps.contains(file)) {
+                self.give(client, file, hold);
+            }
+        }
+    }
+
+    /// Gives a client a read delegation if nobody has, or waits for, what that excludes. False if not.
+    pub fn give_if_free(&mut self, client: u32, file: FileId) -> bool {
+        if !self.held.contains_key(&client) {
+            return false;
+        }
+        if self.is_recalled(client, file) {
+            return false;
+        }
+        if self.holds(client, file, Hold::Read) {
+            return true;
+        }
+        let claimed = self.claims.values().any(|claim| {
+            claim.client != client && claim.wants.iter().any(|(theirs, hold)| *theirs == file && *hold == Hold::Write)
+        });
+        let free = !claimed && self.unknown.0.is_empty() && self.in_the_way(client, file, Hold::Read).is_empty();
+        if free {
+            self.give(client, file, Hold::Read);
+        }
+        free
+    }
+
+    /// Recalls what a client has too much of.
+    pub fn trim(&mut self, client: u32, now: Duration) -> Vec<Recall> {
+        let Some(held) = self.held.get(&client) else { return Vec::new() };
+        let too_many = held.files.len().saturating_sub(HELD_COUNT_MAX);
+        let first = held.order.values().filter(|file| !self.is_recalled(client, **file)).take(too_many);
+        let first: Vec<_> = first.filter_map(|file| Some((*file, held.files.get(file)?.0))).collect();
+        first.into_iter().map(|(file, hold)| self.recall(client, file, hold, false, now)).collect()
+    }
+
+    fn is_recalled(&self, client: u32, file: FileId) -> bool {
+        self.recalls.values().any(|given| given.client == client && given.recall.file == file)
+    }
+
+    fn recall(&mut self, client: u32, file: FileId, held: Hold, keep: bool, now: Duration) -> Recall {
+        self.next += 1;
+        let recall = Recall { number: self.next, file, held, keep };
+        self.recalls.insert(self.next, Given { client, recall, begun: now, progressed: now });
+        recall
+    }
+
+    fn holds(&self, client: u32, file: FileId, want: Hold) -> bool {
+        self.holders.get(&file).and_then(|holders| holders.get(&client)).is_some_and(|held| *held >= want)
+    }
+
+    fn in_the_way(&self, client: u32, file: FileId, want: Hold) -> Vec<(u32, Hold)> {
+        let holders = self.holders.get(&file).into_iter().flatten();
+        let others = holders.filter(|(holder, held)| **holder != client && held.excludes(want));
+        others.map(|(holder, held)| (*holder, *held)).collect()
+    }
+
+    fn give(&mut self, client: u32, file: FileId, hold: Hold) {
+        self.next += 1;
+        let number = self.next;
+        let Some(held) = self.held.get_mut(&client) else { return };
+        let (known, _) = held.files.entry(file).or_insert_with(|| {
+            held.order.insert(number, file);
+            (hold, number)
+        });
+        *known = hold.max(*known);
+        self.holders.entry(file).or_default().insert(client, *known);
+    }
+
+    fn let_go(&mut self, file: FileId, client: u32) {
+        if let Some(holders) = self.holders.get_mut(&file) {
+            holders.remove(&client);
+            if holders.is_empty() {
+                self.holders.remove(&file);
+            }
+        }
+    }
+}

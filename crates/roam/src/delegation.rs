@@ -1,0 +1,337 @@
+//! Working under delegations (design, section 4.2; Zhao and Figueiredo, section 4.3): what is cached is believed, and changed, only as far as the home
+//! has promised that nobody else does what that excludes.
+//!
+//! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done under old ones is in the operation log, whose
+//! preconditions tell whether anybody has changed the same since.
+
+use crate::client::{Client, Inner};
+use crate::fetch::Asking;
+use crate::live::{LinkState, Live, Need, Stop};
+use crate::settings::Consistency;
+use host::{Clock, timeout};
+use roam_wire::channel::{Channel, Class};
+use roam_wire::delegation::{Hold, Kept, LEASE, Recall, Watch};
+use roam_wire::message::{Reply, Request};
+use roam_wire::operation::Operation;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::{FileId, FsError};
+
+/// The client's own lease is shorter than what the home thinks, so that no difference of their clocks' speeds matters.
+const OWN_LEASE: Duration = LEASE.saturating_sub(Duration::from_secs(3));
+/// A lease that was not renewed for so long is.
+const RENEW_AFTER: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+/// Longest wait for an answer that gives what is recalled already, or for what is to be done with it.
+const USE_TIME_MAX: Duration = Duration::from_millis(500);
+/// How often a file is claimed to be changed while others claim it, too.
+pub(crate) const CLAIM_COUNT_MAX: u32 = 1000;
+
+/// Files that an operation changes together; some may be the same.
+pub(crate) type Wanted = [FileId; 4];
+
+/// What a client holds.
+pub(crate) struct Delegations {
+    clock: Arc<dyn Clock>,
+    /// With up to which change the home had taken into account what it said of the file.
+    held: HashMap<FileId, (Hold, u64)>,
+    /// Given, and not used yet.
+    fresh: HashSet<FileId>,
+    /// The last recalls that were answered: what was given before is void, although the answer that gives it comes only now.
+    returned: HashMap<FileId, u64>,
+    /// All of it ends then, if the home is not heard of.
+    until: Duration,
+    /// Which run of the home gave it.
+    run: u64,
+    /// How often all was lost: what was asked for before is not given any more.
+    losses: u64,
+}
+
+impl Delegations {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Delegations {
+        let (held, fresh, returned) = (HashMap::new(), HashSet::new(), HashMap::new());
+        Delegations { clock, held, fresh, returned, until: Duration::ZERO, run: 0, losses: 0 }
+    }
+
+    fn is_valid(&self) -> bool {
+        self.clock.now() < self.until
+    }
+
+    fn holds(&self, file: FileId, hold: Hold) -> bool {
+        self.is_valid() && self.held.get(&file).is_some_and(|(held, _)| *held >= hold)
+    }
+
+    fn lose(&mut self) {
+        self.held.clear();
+        self.fresh.clear();
+        self.returned.clear();
+        self.losses += 1;
+    }
+
+    /// The home has answered something that was asked then.
+    pub(crate) fn renew(&mut self, asked: Duration) {
+        if !self.is_valid() {
+            // The home may have given it to others meanwhile.
+            self.lose();
+        }
+        self.until = self.until.max(asked + OWN_LEASE);
+    }
+}
+
+impl Live {
+    /// What is cached is believed as the user wants it from now on.
+    pub(crate) fn work_under(&mut self, consistency: Consistency, clock: &Arc<dyn Clock>) {
+        match consistency {
+            Consistency::Strong if self.delegations.is_some() => {}
+            Consistency::Strong => {
+                self.delegations = Some(Delegations::new(clock.clone()));
+                let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
+                all.into_iter().for_each(|file| self.forget(file));
+            }
+            _ => self.delegations = None,
+        }
+    }
+
+    /// What the home is to watch for a client that works under delegations.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        let delegations = self.delegations.as_ref()?;
+        let mut changed: BTreeSet<FileId> = self.writing.keys().copied().collect();
+        changed.extend(self.replica.log().iter().flat_map(|(_, operation)| operation.files()));
+        let run = if delegations.is_valid() { delegations.run } else { 0 };
+        Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect() })
+    }
+
+    /// The client is attached again.
+    pub(crate) fn rejoined(&mut self, kept: Kept, asked: Duration) {
+        let Some(delegations) = &mut self.delegations else { return };
+        if !kept.all || kept.run != delegations.run {
+            delegations.lose();
+        }
+        delegations.run = kept.run;
+        delegations.renew(asked);
+    }
+
+    /// What is cached of a file may be believed, for all that others do.
+    pub(crate) fn may_believe(&self, file: FileId) -> bool {
+        self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
+    }
+
+    /// Nobody else knows the file yet, or any more.
+    fn is_private(&self, file: FileId) -> bool {
+        self.replica.node(file).is_ok_and(|node| node.facts.nlink == 0 || node.facts.version == 0)
+    }
+
+    /// A file may be changed, for all that others know.
+    pub(crate) fn may_change(&self, file: FileId) -> bool {
+        self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Write))
+            || self.is_private(file)
+    }
+
+    /// Whoever asked for delegations has done what he wanted to do with them. True if somebody may wait for that.
+    pub(crate) fn used(&mut self, files: &[FileId]) -> bool {
+        let fresh = self.delegations.as_mut().map(|delegations| &mut delegations.fresh);
+        fresh.is_some_and(|fresh| files.iter().filter(|file| fresh.remove(file)).count() > 0)
+    }
+
+    /// An operation may be done here.
+    pub(crate) fn permit(&mut self, operation: &Operation) -> Result<(), Stop> {
+        if self.delegations.is_none() {
+            return Ok(());
+        }
+        let made = match operation {
+            Operation::Make { file, .. } => Some(*file),
+            _ => None,
+        };
+        let files: Vec<FileId> = operation.files().into_iter().filter(|file| Some(*file) != made).collect();
+        if let Some(first) = files.iter().find(|file| !self.may_change(**file)) {
+            let mut wanted = [*first; 4];
+            wanted.iter_mut().zip(&files).for_each(|(wanted, file)| *wanted = *file);
+            return Err(Stop::Need(Need::Change(wanted)));
+        }
+        if let (Some(file), Some(delegations)) = (made, &mut self.delegations) {
+            // Nobody else can know of it.
+            delegations.held.insert(file, (Hold::Write, 0));
+        }
+        Ok(())
+    }
+
+    /// What was held of a file is not held any more, or only as it says.
+    fn give_up(&mut self, Recall { number, file, keep, .. }: Recall) {
+        let asking = self.asking > 0;
+        let Some(delegations) = &mut self.delegations else { return };
+        if !asking {
+            delegations.returned.clear();
+        }
+        delegations.returned.insert(file, number);
+        delegations.fresh.remove(&file);
+        match delegations.held.get_mut(&file) {
+            Some((held, _)) if keep => *held = Hold::Read,
+            _ => drop(delegations.held.remove(&file)),
+        }
+    }
+
+    /// What is known of a file under a delegation takes changes up to this one into account.
+    pub(crate) fn was_told(&self, file: FileId, seq: u64) -> bool {
+        let held = self.delegations.as_ref().and_then(|delegations| delegations.held.get(&file));
+        held.is_some_and(|(_, told)| *told >= seq)
+    }
+}
+
+/// Files that a client says that it has changed, when it attaches.
+const CHANGED_COUNT_MAX: usize = 1 << 15;
+
+/// A question that may give delegations.
+pub(crate) struct Question<'a> {
+    asking: Asking<'a>,
+    losses: u64,
+}
+
+impl<'a> Question<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Question<'a> {
+        let losses = inner.live.lock().delegations.as_ref().map_or(0, |delegations| delegations.losses);
+        Question { asking: Asking::new(inner), losses }
+    }
+
+    pub(crate) fn asking(&self) -> &Asking<'a> {
+        &self.asking
+    }
+
+    /// The answer gives a delegation, with that number, and takes changes up to `seq` into account.
+    pub(crate) fn gives(&self, live: &mut Live, file: FileId, hold: Hold, (given, seq): (u64, u64)) -> bool {
+        let Some(delegations) = &mut live.delegations else { return false };
+        let returned = delegations.returned.get(&file).is_some_and(|recall| *recall > given);
+        if returned || delegations.losses != self.losses {
+            return false;
+        }
+        let held = delegations.held.entry(file).or_insert((hold, seq));
+        *held = (hold.max(held.0), seq.max(held.1));
+        true
+    }
+}
+
+impl Client {
+    /// Asks for delegations on files, and for what the home knows of them.
+    pub(crate) async fn delegate(&self, files: &[FileId], hold: Hold) -> Result<(), FsError> {
+        let mut files = files.to_vec();
+        files.sort_unstable();
+        files.dedup();
+        {
+            let live = self.0.live.lock();
+            let enough = |file: &FileId| match hold {
+                Hold::Read => live.may_believe(*file) && !live.replica.is_stale(*file),
+                Hold::Write => live.may_change(*file) && !live.replica.is_stale(*file),
+            };
+            if files.iter().all(enough) {
+                return Ok(());
+            }
+        }
+        let question = Question::new(&self.0);
+        let request = Request::Delegate { files: files.clone(), hold };
+        let Reply::Delegated { known, given, seq } = self.0.ask(Class::Interactive, &request).await? else {
+            return Err(FsError::Io);
+        };
+        let mut live = self.0.live.lock();
+        if known.is_empty() && hold == Hold::Write {
+            return Err(FsError::Stale);
+        }
+        for facts in &known {
+            let is_given = question.gives(&mut live, facts.id, hold, (given, seq));
+            if let Some(delegations) = live.delegations.as_mut().filter(|_| is_given) {
+                delegations.fresh.insert(facts.id);
+            }
+        }
+        self.take_facts(&mut live, question.asking(), &files, (known, seq));
+        Ok(())
+    }
+
+    /// Makes sure that a file may be changed here.
+    pub(crate) async fn claim(&self, file: FileId) -> Result<(), FsError> {
+        let may = self.0.live.lock().may_change(file);
+        if may { Ok(()) } else { self.fetch(Need::Change([file; 4])).await }
+    }
+
+    /// The home wants a delegation back: sends what was done under it, and returns it.
+    async fn recalled(&self, channel: &Arc<dyn Channel>, recall: Recall) {
+        let Recall { number, file, held, .. } = recall;
+        // The answer that gives it may be on its way, and whoever asked for it is to get his turn.
+        let mut tick = self.0.tick.subscribe();
+        let used = async {
+            loop {
+                let waits = {
+                    let live = self.0.live.lock();
+                    live.delegations.as_ref().is_some_and(|delegations| {
+                        let coming = live.asking > 0 && delegations.held.get(&file).is_none_or(|known| known.0 < held);
+                        coming || delegations.fresh.contains(&file)
+                    })
+                };
+                if !waits || tick.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(&*self.0.host.clock, USE_TIME_MAX, used).await;
+        {
+            let _only_writer = self.0.writer(file).await;
+            self.0.live.lock().give_up(recall);
+        }
+        if self.send_home(file).await.is_ok() {
+            let _ = self.0.ask_over(channel, Class::Interactive, &Request::Returned { recall: number }).await;
+        }
+    }
+
+    /// Sends home what was done to a file, and waits until it is there.
+    async fn send_home(&self, file: FileId) -> Result<(), FsError> {
+        let writing = self.0.live.lock().writing.contains_key(&file);
+        if writing {
+            self.store(file).await?;
+        }
+        let last = {
+            let live = self.0.live.lock();
+            let about = live.replica.log().iter().filter(|(_, operation)| operation.files().contains(&file));
+            about.map(|(seq, _)| seq).last()
+        };
+        match last {
+            Some(seq) => self.send_through(seq).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Answers a recall, whatever else goes on.
+    pub(crate) fn recall(&self, channel: &Arc<dyn Channel>, recall: Recall) {
+        let (me, channel) = (self.clone(), channel.clone());
+        self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, recall).await }));
+    }
+
+    /// Tells the home that all delegations are returned, if nothing was done under them that it has not heard of.
+    pub(crate) async fn resign(&self) {
+        let works = {
+            let live = self.0.live.lock();
+            live.delegations.is_some() && live.replica.log().is_empty() && live.state != LinkState::Disconnected
+        };
+        if works {
+            // Otherwise they end by themselves.
+            let _ = timeout(&*self.0.host.clock, USE_TIME_MAX, self.0.ask(Class::Interactive, &Request::Resign)).await;
+        }
+    }
+}
+
+/// Lets the home know that the client is still there, for as long as the client exists.
+pub(crate) async fn renew(inner: Weak<Inner>) {
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        let due = {
+            let live = client.0.live.lock();
+            let ages = |delegations: &Delegations| clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER;
+            live.delegations.as_ref().is_some_and(ages) && live.state != LinkState::Disconnected
+        };
+        if due {
+            // What is not answered in time ends by itself.
+            let _ = client.0.ask(Class::Interactive, &Request::Renew).await;
+        }
+        drop(client);
+        clock.sleep(LOOK_PERIOD).await;
+    }
+}
