@@ -15,7 +15,9 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
+use std::time::Duration;
 use types::{Answer, FsError};
 use vfs::fs::{Cred, FileSystem, Handle};
 
@@ -115,19 +117,27 @@ impl FrontEnd {
 
     pub(crate) fn list<R: ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
         self.counters.add(op);
-        let valid = self.options.default_valid;
+        let valid = if self.is_uncached() { Duration::ZERO } else { self.options.default_valid };
         let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
         self.later(op, listing.send(reply));
     }
 
+    fn is_uncached(&self) -> bool {
+        self.options.uncached.load(Relaxed)
+    }
+
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {
-        let keep = if self.options.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        let keep = match self.options.keep_cache {
+            _ if self.is_uncached() => FopenFlags::FOPEN_DIRECT_IO,
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::empty(),
+        };
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
     /// Listings are kept like data: the kernel reads a directory anew when it has changed it itself, or was told to.
     pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
-        if self.options.keep_cache {
+        if self.options.keep_cache && !self.is_uncached() {
             FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
         } else {
             FopenFlags::empty()

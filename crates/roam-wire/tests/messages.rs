@@ -236,8 +236,17 @@ fn reply() -> impl Strategy<Value = Reply> {
         since().prop_map(Reply::Since),
         prop::collection::vec(facts(), 0..4).prop_map(Reply::Facts),
         files().prop_map(Reply::Stale),
-        (facts(), prop::collection::vec(named, 0..4), any::<bool>(), files())
-            .prop_map(|(dir, entries, more, withheld)| Reply::Listing { dir: Box::new(dir), entries, more, withheld }),
+        (facts(), prop::collection::vec(named, 0..4), any::<bool>(), files(), any::<[u64; 2]>()).prop_map(
+            |(dir, entries, more, withheld, [given, seq])| {
+                let dir = Box::new(dir);
+                Reply::Listing { dir, entries, more, withheld, given, seq }
+            }
+        ),
+        (prop::collection::vec(facts(), 0..4), any::<[u64; 2]>()).prop_map(|(known, [given, seq])| Reply::Delegated {
+            known,
+            given,
+            seq
+        }),
         data().prop_map(Reply::Data),
         Just(Reply::Changed),
         prop::collection::vec(applied(), 0..4).prop_map(Reply::Applied),

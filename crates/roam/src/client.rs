@@ -15,7 +15,7 @@ use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
@@ -238,6 +238,11 @@ impl Client {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.live.lock().cachers = Some(sender);
         receiver
+    }
+
+    /// True while the client works under delegations: then nothing that it answers may be cached, since what is recalled is not waited for there.
+    pub fn is_delegated(&self) -> Arc<AtomicBool> {
+        self.0.live.lock().is_delegated.clone()
     }
 
     /// Done when the client is attached to its home.

@@ -14,6 +14,7 @@ use roam_wire::delegation::{Hold, Kept, LEASE, Recall, Watch};
 use roam_wire::message::{Reply, Request};
 use roam_wire::operation::Operation;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError};
@@ -83,6 +84,7 @@ impl Delegations {
 impl Live {
     /// What is cached is believed as the user wants it from now on.
     pub(crate) fn work_under(&mut self, consistency: Consistency, clock: &Arc<dyn Clock>) {
+        self.is_delegated.store(consistency == Consistency::Strong, Relaxed);
         match consistency {
             Consistency::Strong if self.delegations.is_some() => {}
             Consistency::Strong => {

@@ -10,6 +10,7 @@ use roam_wire::codec::Wire;
 use roam_wire::operation::Change;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{FsStat, Handle, OpenFlags};
@@ -96,6 +97,8 @@ pub(crate) struct Live {
     pub(crate) is_frozen: bool,
     /// What is cached is believed only as far as these say.
     pub(crate) delegations: Option<Delegations>,
+    /// Whether they do, for whoever may cache what this client answers.
+    pub(crate) is_delegated: Arc<AtomicBool>,
     /// When files were used last, in uses.
     pub(crate) used: HashMap<FileId, u64>,
     pub(crate) uses: u64,
@@ -130,6 +133,7 @@ impl Live {
             promised: 0,
             is_frozen: false,
             delegations: None,
+            is_delegated: Arc::default(),
             used: HashMap::new(),
             uses: 0,
             completing: HashSet::new(),

@@ -1,7 +1,7 @@
 //! What mounts promise that work under delegations, in random storms: there is one copy of each file, as far as anybody can tell.
 //!
 //! Applications read and write registers, take a lock by linking to its name, and race for names, while clients are cut off, crash and come back
-//! within their leases, and the home crashes. Nobody reads what was overwritten before, two never have the lock, a name is made once, and nothing ends as a
+//! within their leases, and the home crashes, and while somebody else works with callbacks. Nobody reads what was overwritten before, two never have the lock, a name is made once, and nothing ends as a
 //! conflict.
 
 mod rig;
@@ -22,7 +22,9 @@ use types::FsError;
 use vfs::fs::{Cred, FileSystem};
 
 const REGISTER_COUNT: u64 = 3;
-const CLIENT_COUNT: usize = 3;
+const CLIENT_COUNT: usize = 4;
+/// This one works with callbacks: what it writes, others see when it is home.
+const OTHERWISE: usize = 3;
 /// Clients are away for less than their leases.
 const AWAY_MAX_MS: u64 = 15_000;
 /// After that, they are left alone for as long as it takes that all is known again.
@@ -84,6 +86,7 @@ impl Worker {
                 println!("{:?} client {} begins {what} {register}", self.clock.now(), self.number);
             }
             let done = match what {
+                _ if self.number == OTHERWISE => self.write_home(register).await,
                 0..=3 => self.read(register).await,
                 4..=6 => self.write(register).await,
                 7 | 8 => self.count().await,
@@ -113,17 +116,31 @@ impl Worker {
     }
 
     async fn write(&self, register: u64) -> Result<(), FsError> {
-        let at = {
-            let mut history = self.history.lock();
-            history.next += 1;
-            let (value, begun) = (history.next, self.clock.now());
-            history.events.push(Event { client: self.number, register, writes: true, value, begun, ended: None });
-            history.events.len() - 1
-        };
+        let at = self.begin_write(register);
         let value = self.history.lock().events[at].value;
         self.put(&format!("/r{register}"), value).await?;
         self.history.lock().events[at].ended = Some(self.clock.now());
         Ok(())
+    }
+
+    async fn write_home(&self, register: u64) -> Result<(), FsError> {
+        let troubles = || self.client.look(|replica, _| replica.troubles().count());
+        let (at, before) = (self.begin_write(register), troubles());
+        let value = self.history.lock().events[at].value;
+        self.put(&format!("/r{register}"), value).await?;
+        self.client.send_all().await?;
+        if troubles() == before {
+            self.history.lock().events[at].ended = Some(self.clock.now());
+        }
+        Ok(())
+    }
+
+    fn begin_write(&self, register: u64) -> usize {
+        let mut history = self.history.lock();
+        history.next += 1;
+        let (value, begun) = (history.next, self.clock.now());
+        history.events.push(Event { client: self.number, register, writes: true, value, begun, ended: None });
+        history.events.len() - 1
     }
 
     async fn put(&self, path: &str, value: u64) -> Result<(), FsError> {
@@ -233,7 +250,8 @@ impl Storm {
         let seed = self.random.next_u64();
         let laptop = &mut self.laptops[number];
         let machine = self.rig.sim.machine(&format!("laptop {number}"));
-        let settings = Settings { consistency: Consistency::Strong, ..Settings::new(VOLUME) };
+        let consistency = if number == OTHERWISE { Consistency::Callbacks } else { Consistency::Strong };
+        let settings = Settings { consistency, ..Settings::new(VOLUME) };
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = self.rig.sim.block_on(Client::open(&host, disk, dialer, settings)).expect("cache");
         laptop.ended.store(false, Relaxed);
@@ -333,7 +351,7 @@ impl Storm {
             let troubles: Vec<String> =
                 client.look(|replica, _| replica.troubles().map(|(_, trouble)| format!("{trouble:?}")).collect());
             let waits = client.look(|replica, _| replica.log().len());
-            if !troubles.is_empty() || waits > 0 || !laptop.ended.load(Relaxed) {
+            if (!troubles.is_empty() && number != OTHERWISE) || waits > 0 || !laptop.ended.load(Relaxed) {
                 let ended = laptop.ended.load(Relaxed);
                 return Err(format!("client {number}: ended {ended}, {waits} operations wait, troubles {troubles:?}"));
             }

@@ -229,6 +229,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.default_valid = roam::VALID;
     // Others may make what is not there.
     options.absent_valid = Duration::ZERO;
+    options.uncached = client.is_delegated();
     // What is closed goes home.
     options.flush = true;
     options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
