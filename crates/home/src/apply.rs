@@ -2,11 +2,15 @@
 //!
 //! An operation is done if what it is about is as the client knew it, or was changed since by nobody but that client. What is already as the operation
 //! would make it is done, too: two who did the same are of one mind, and a crash between doing and remembering leaves no doubt.
+//!
+//! A directory that somebody else has made at the same place is the one that the client made, and so is a symlink with the same target: the client's id
+//! means that from now on, in whatever it names it. What it did to the attributes of its own before it knew is not done to that.
 
+use crate::Inner;
 use crate::exported::{Exported, cred};
 use crate::state::{Intent, Key, Record};
-use crate::volume::DEPTH_MAX;
-use crate::{Inner, volume::Print};
+use crate::volume::{DEPTH_MAX, Print, Volume};
+use bytes::Bytes;
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
@@ -30,6 +34,8 @@ pub(crate) struct Whose {
 pub(crate) enum Stop {
     Conflict(Conflict),
     Refused(FsError),
+    /// What was made is there already.
+    Became(FileId),
 }
 
 impl From<FsError> for Stop {
@@ -110,15 +116,23 @@ impl Inner {
                 // It said itself that it knew.
                 Some(None) => return Err(FsError::InvalidArgument),
                 None => {
-                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent };
+                    // What the ones before it have made may be another file than the client thought.
+                    let meant = volume.meant(sent)?;
+                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent: &meant };
                     fresh = true;
-                    match doing.run().await {
+                    let is_overtaken = |conflict| {
+                        let later: Result<Vec<_>, _> =
+                            operations[at + 1..].iter().map(|sent| volume.meant(sent)).collect();
+                        later.is_ok_and(|later| is_overtaken(&meant, conflict, &later, redone.contains(&sent.seq)))
+                    };
+                    let done = match volume.comes_too_late(sent)? {
+                        true => Ok(()),
+                        false => doing.run().await,
+                    };
+                    match done {
                         Ok(()) => Outcome::Done,
-                        Err(Stop::Conflict(conflict))
-                            if is_overtaken(sent, conflict, &operations[at + 1..], redone.contains(&sent.seq)) =>
-                        {
-                            Outcome::Done
-                        }
+                        Err(Stop::Became(real)) => Outcome::Became(real),
+                        Err(Stop::Conflict(conflict)) if is_overtaken(conflict) => Outcome::Done,
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
                         // The file system is in trouble, or full, or the home is: later perhaps.
                         Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)))
@@ -193,9 +207,10 @@ impl Inner {
     /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
     /// of these is not what is here.
     async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
-        let mut files = sent.operation.files();
+        let real = |file| volume.real(file).unwrap_or(file);
+        let mut files: Vec<FileId> = sent.operation.files().into_iter().map(real).collect();
         let is_its_own = |file: &FileId| {
-            let base = if *file == sent.operation.file() { sent.bases.0 } else { sent.bases.1 };
+            let base = if *file == real(sent.operation.file()) { sent.bases.0 } else { sent.bases.1 };
             let known = volume.with(|volume| {
                 let file = volume.file(*file)?;
                 Some(file.print.kind == Kind::Directory || file.contents.is_as_known(base, whose.author))
@@ -301,35 +316,21 @@ impl Doing<'_> {
         self.volume.check_name(at)?;
         self.volume.check_id(&self.whose.key, file)?;
         self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
+        if let Some((real, kind)) = self.volume.with(|volume| {
+            let real = volume.alias(file)?;
+            Some((real, volume.file(real)?.print.kind))
+        })? {
+            // It was there already when it was made.
+            return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
+        }
         if self.volume.with(|volume| volume.file(file).is_some())? {
             // It was made before a crash, and may be elsewhere by now.
             return Ok(());
         }
         let dir = self.enter(at.0).await?;
         let fs = &self.volume.fs;
-        match fs.identified(dir, &at.1).await {
-            Err(FsError::NotFound) => {}
-            Err(error) => return Err(error.into()),
-            Ok((entry, identity)) => {
-                // Perhaps it was this client that made it, and the home has forgotten.
-                let known = self.volume.with(|volume| volume.known(&identity))?;
-                let same = entry.attr.kind == made.kind
-                    && entry.attr.mode == made.mode
-                    && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid }
-                    && match made.kind {
-                        Kind::Symlink => fs.readlink(entry.attr.id).await? == made.target,
-                        Kind::File => entry.attr.size == 0,
-                        Kind::Directory => false,
-                        _ => entry.attr.rdev == made.rdev,
-                    };
-                if known == Some(file) {
-                    return Ok(());
-                }
-                if !same || known.is_some() {
-                    return conflict(Conflict::Taken);
-                }
-                return self.bind(at, file, &entry, &identity).await;
-            }
+        if let Some((entry, identity)) = self.found(dir, at).await? {
+            return self.meet(at, file, made, (&entry, &identity)).await;
         }
         let name = &at.1[..];
         let entry = match made.kind {
@@ -341,17 +342,69 @@ impl Doing<'_> {
             }
         };
         let entry = match entry {
-            Err(FsError::Exists) => return conflict(Conflict::Taken),
+            // Somebody was there in this moment.
+            Err(FsError::Exists) => {
+                return match self.found(dir, at).await? {
+                    Some((entry, identity)) => self.meet(at, file, made, (&entry, &identity)).await,
+                    None => conflict(Conflict::Taken),
+                };
+            }
             entry => entry?,
         };
         let entry = self.volume.dress(&self.cred, &entry, made).await?;
         let identity = fs.identity(entry.attr.id).await?;
-        if made.kind == Kind::Directory
-            && let Err(error) = fs.watch(entry.attr.id).await
-        {
-            tracing::warn!(%error, "changes in a directory will not be noticed at once");
+        if made.kind == Kind::Directory {
+            self.volume.watch(entry.attr.id).await;
         }
         self.bind(at, file, &entry, &identity).await
+    }
+
+    async fn found(&self, dir: FileId, at: &Place) -> Result<Option<(Entry, Bytes)>, FsError> {
+        match self.volume.fs.identified(dir, &at.1).await {
+            Ok(found) => Ok(Some(found)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// There is something where a file was made.
+    async fn meet(&self, at: &Place, file: FileId, made: &Made, (entry, identity): (&Entry, &[u8])) -> Done {
+        // Perhaps it was this client that made it, and the home has forgotten.
+        let known = self.volume.with(|volume| volume.known(identity))?;
+        if known == Some(file) {
+            return Ok(());
+        }
+        let is_alike = entry.attr.kind == made.kind
+            && match made.kind {
+                Kind::Directory => true,
+                Kind::Symlink => self.volume.fs.readlink(entry.attr.id).await? == made.target,
+                Kind::File => entry.attr.size == 0,
+                _ => entry.attr.rdev == made.rdev,
+            };
+        let is_same = is_alike
+            && entry.attr.mode == made.mode
+            && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid };
+        match made.kind {
+            Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
+            _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
+            Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
+            _ => conflict(Conflict::Taken),
+        }
+    }
+
+    /// What is there is what was made, which is durable before anything else is done to it.
+    async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
+        let has_room = self.volume.with(Volume::has_room_for_aliases)?;
+        let Some(real) = self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS).filter(|_| has_room) else {
+            return conflict(Conflict::Taken);
+        };
+        if entry.attr.kind == Kind::Directory {
+            self.volume.watch(entry.attr.id).await;
+        }
+        let volume = self.volume.name.clone();
+        self.home.live.lock().record(Record::Became { volume, alias: file, real });
+        self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
+        Err(Stop::Became(real))
     }
 
     /// What was made is this file.
@@ -542,6 +595,23 @@ impl Doing<'_> {
 }
 
 impl Exported {
+    /// An operation with the ids of what it means.
+    fn meant(&self, sent: &Sent) -> Result<Sent, FsError> {
+        let mut sent = sent.clone();
+        self.with(|volume| sent.operation.rename_files(|file| volume.real(file)))?;
+        Ok(sent)
+    }
+
+    /// True if attributes are given to something that was there already, by who did not know that.
+    fn comes_too_late(&self, sent: &Sent) -> Result<bool, FsError> {
+        match sent.operation {
+            Operation::Set { file, .. } | Operation::SetXattr { file, .. } => {
+                self.with(|volume| volume.alias(file).is_some())
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Gives something that was just made its owner, rights and times.
     async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
         let id = entry.attr.id;
@@ -576,7 +646,18 @@ impl Exported {
         };
         for (whose, operations) in pending {
             let author = whose.author;
-            for (_, operation) in operations {
+            for (_, mut operation) in operations {
+                let is_alias = self.with(|volume| {
+                    let is_alias = volume.alias(operation.file()).is_some();
+                    operation.rename_files(|file| volume.real(file));
+                    is_alias
+                })?;
+                if is_alias
+                    && matches!(operation, Operation::Make { .. } | Operation::Set { .. } | Operation::SetXattr { .. })
+                {
+                    // It was there already: nothing was done.
+                    continue;
+                }
                 let finished = match &operation {
                     Operation::Make { at, file, made } => self.finish_make(&whose, at, *file, made).await,
                     operation => self.finish_changes(author, operation).await,

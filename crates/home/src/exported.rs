@@ -207,6 +207,18 @@ impl Exported {
         self.with(Volume::root)
     }
 
+    /// The file that an id means which a client has named.
+    pub(crate) fn real(&self, id: FileId) -> Result<FileId, FsError> {
+        self.with(|volume| volume.real(id))
+    }
+
+    /// Begins to notice what others do in a directory.
+    pub(crate) async fn watch(&self, source: FileId) {
+        if let Err(error) = self.fs.watch(source).await {
+            tracing::warn!(%error, "changes in a directory will not be noticed at once");
+        }
+    }
+
     /// A file of the file system was seen. Gives its id.
     pub(crate) fn saw(&self, entry: &Entry, identity: &[u8], place: Option<&Place>, author: u32) -> Option<FileId> {
         let id = {
@@ -395,9 +407,7 @@ impl Exported {
     /// All of a directory, in the order of names. Whatever others change in it from now on is noticed.
     pub(crate) async fn list(&self, dir: FileId) -> Result<Vec<(Vec<u8>, FileId, Entry)>, FsError> {
         let source = self.source(dir).await?;
-        if let Err(error) = self.fs.watch(source).await {
-            tracing::warn!(%error, "changes in a directory will not be noticed at once");
-        }
+        self.watch(source).await;
         self.glance(dir, OTHERS).await?;
         let is_root = dir == self.root()?;
         let mut all = Vec::new();

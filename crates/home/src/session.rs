@@ -340,6 +340,7 @@ impl Client {
         }
         let mut known = Vec::new();
         for file in files {
+            let file = volume.real(file)?;
             let facts = async {
                 self.check_seen(whose, volume, file).await?;
                 volume.facts(file, &whose.user).await
@@ -365,7 +366,7 @@ impl Client {
 
     async fn list(&self, place: &Place, dir: FileId, after: &[u8]) -> Answered {
         let Place { whose, volume, delegated } = place;
-        let user = cred(&whose.user);
+        let (user, dir) = (cred(&whose.user), volume.real(dir)?);
         volume.check_reach(&user, dir).await?;
         let seq = volume.with(|volume| volume.journal().stamp().seq)?;
         let source = volume.source(dir).await?;
@@ -404,7 +405,7 @@ impl Client {
         offset: u64,
         len: u32,
     ) -> Answered {
-        let user = cred(&whose.user);
+        let (user, file) = (cred(&whose.user), volume.real(file)?);
         let parent = volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
         volume.check_reach(&user, parent.ok_or(FsError::Stale)?.0).await?;
         let (source, _) = volume.glance(file, OTHERS).await?;

@@ -170,6 +170,15 @@ pub enum Record {
         /// It does.
         does: bool,
     },
+    /// What a client has made was there already.
+    Became {
+        /// Where.
+        volume: String,
+        /// The client's id for it.
+        alias: types::FileId,
+        /// What it is.
+        real: types::FileId,
+    },
 }
 wire_enum!(Record {
     1 => Volume { name, epoch },
@@ -182,6 +191,7 @@ wire_enum!(Record {
     8 => Acknowledged { key, volume, through },
     9 => Applying { key, volume, operations },
     10 => Delegated { key, volume, does },
+    11 => Became { volume, alias, real },
 });
 
 /// See the module's header.
@@ -260,6 +270,7 @@ impl State {
                 let grant = self.grant_mut(&key, &volume)?;
                 grant.outcomes = grant.outcomes.split_off(&through.saturating_add(1));
             }
+            Record::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
         }
         Some(())
     }

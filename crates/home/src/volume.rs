@@ -4,7 +4,10 @@
 //! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
 //! looking, and compared with what was known. Whatever is found to have changed gets the next number of the volume's journal.
 //!
-//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]); numbers only grow.
+//! A client that made what was there already gave it an id of its own, which means that file from then on ([`Volume::real`]).
+//!
+//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]); numbers only grow; what an id means
+//! instead has no other meaning itself.
 
 use roam_wire::codec::Wire;
 use roam_wire::journal::{Journal, Stamp};
@@ -20,6 +23,8 @@ use types::{Attr, FileId, Kind, Time};
 pub const JOURNAL_LEN_MAX: usize = 1 << 18;
 /// Indices of files are below this.
 pub const INDEX_END: u64 = 1 << 48;
+/// Ids that mean another file, of all clients; beyond, what is made twice is there twice.
+pub const ALIAS_COUNT_MAX: usize = 1 << 20;
 /// Most directories that are looked through from a file up: remembered places of directories that others move can go round in a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
 /// Changes are counted up to here, which leaves room for more.
@@ -147,6 +152,8 @@ pub struct Volume {
     by_identity: HashMap<Vec<u8>, FileId>,
     by_place: HashMap<Place, FileId>,
     next: u64,
+    /// Ids of clients for what was there already, as another file.
+    aliases: BTreeMap<FileId, FileId>,
 }
 
 impl Volume {
@@ -159,6 +166,7 @@ impl Volume {
             by_identity: HashMap::new(),
             by_place: HashMap::new(),
             next: FileId::ROOT.raw() + 1,
+            aliases: BTreeMap::new(),
         }
     }
 
@@ -179,6 +187,30 @@ impl Volume {
     /// A file that is known.
     pub fn file(&self, id: FileId) -> Option<&File> {
         self.files.get(&id)
+    }
+
+    /// What an id of a client means, if that is not a file of its own.
+    pub fn alias(&self, id: FileId) -> Option<FileId> {
+        self.aliases.get(&id).copied()
+    }
+
+    /// The file that an id means.
+    pub fn real(&self, id: FileId) -> FileId {
+        self.alias(id).unwrap_or(id)
+    }
+
+    /// True if there may be another id that means a file with an id of its own.
+    pub fn has_room_for_aliases(&self) -> bool {
+        self.aliases.len() < ALIAS_COUNT_MAX
+    }
+
+    /// An id of a client means a file that has its own, from now on. `None` if it makes no sense.
+    pub fn became(&mut self, alias: FileId, real: FileId) -> Option<()> {
+        let is_new = alias.volume() == self.number && alias.index() < self.next && !self.files.contains_key(&alias);
+        if !is_new || !self.files.contains_key(&real) || self.aliases.insert(alias, real).is_some() {
+            return None;
+        }
+        Some(())
     }
 
     /// The file with this identity.
@@ -303,7 +335,8 @@ impl Volume {
     pub fn learn(&mut self, learned: Learned) -> Option<()> {
         let Learned { id, file } = learned;
         let seq = self.journal.stamp().seq;
-        if id.volume() != self.number || file.version > seq.saturating_add(1).min(SEQ_MAX) {
+        let version_max = seq.saturating_add(1).min(SEQ_MAX);
+        if id.volume() != self.number || file.version > version_max || self.aliases.contains_key(&id) {
             return None;
         }
         if file.version > seq {
@@ -362,6 +395,7 @@ impl Wire for Volume {
             self.files.iter().map(|(id, file)| Learned { id: *id, file: file.clone() }).collect();
         files.sort_unstable_by_key(|learned| learned.id);
         files.encode(out);
+        self.aliases.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -381,6 +415,9 @@ impl Wire for Volume {
                 return Err(invalid);
             }
             volume.learn(learned).ok_or(invalid)?;
+        }
+        for (alias, real) in BTreeMap::<FileId, FileId>::decode(r)? {
+            volume.became(alias, real).ok_or(DecodeError::Invalid("id that means another file"))?;
         }
         Ok(volume)
     }

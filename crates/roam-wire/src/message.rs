@@ -153,8 +153,10 @@ pub enum Outcome {
     Conflict(Conflict),
     /// Not done: the home's file system refuses it for this user.
     Refused(FsError),
+    /// What was made is there already, as this file: whatever names what was made means that.
+    Became(FileId),
 }
-wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error) });
+wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real) });
 
 /// How an operation ended, and what is there now.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -250,6 +250,28 @@ impl Operation {
         files
     }
 
+    /// Names files by other ids, all but the one that it makes.
+    pub fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
+        for (parent, _) in self.places_mut() {
+            *parent = name(*parent);
+        }
+        match self {
+            Operation::Make { .. } => {}
+            Operation::Link { file, .. }
+            | Operation::Remove { file, .. }
+            | Operation::Set { file, .. }
+            | Operation::SetXattr { file, .. }
+            | Operation::Store { file, .. } => *file = name(*file),
+            Operation::Rename { file, replaced, .. } => {
+                *file = name(*file);
+                if let Some((gone, _)) = replaced {
+                    *gone = name(*gone);
+                }
+            }
+            Operation::Exchange { file, other, .. } => (*file, *other) = (name(*file), name(*other)),
+        }
+    }
+
     /// Bytes that it takes to tell, roughly.
     pub fn cost(&self) -> u64 {
         const HEADER: u64 = 32;

@@ -176,6 +176,7 @@ impl Client {
             }
         }
         let mut live = inner.live.lock();
+        live.replica.forget_aliases();
         let all: Vec<FileId> = live.replica.nodes().map(|(id, _)| id).collect();
         for id in all {
             live.replica.forget_nameless(id);
@@ -398,6 +399,7 @@ impl Inner {
     /// Forgets a file that has neither name nor handle.
     pub(crate) fn reap(&self, id: FileId) {
         let mut live = self.live.lock();
+        let id = live.replica.real(id);
         if live.open_counts.contains_key(&id) {
             return;
         }

@@ -254,6 +254,8 @@ impl Client {
             }
         };
         let mut live = inner.live.lock();
+        // It may have turned out to be another meanwhile.
+        let dir = dir_facts.id;
         if asking.is_overtaken(&live, dir) {
             // Whoever wants it asks again.
             return Ok(());

@@ -487,6 +487,7 @@ impl FileSystem for Client {
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
         let owner = self.0.settings.lock().owner;
         self.run(move |live, _| {
+            let id = live.replica.real(id);
             let mut open = live.handle(id, handle, true)?.clone();
             let (parent, removed) = {
                 let node = live.replica.node(id)?;
@@ -517,10 +518,11 @@ impl FileSystem for Client {
                 if entries.len() >= count_max {
                     break;
                 }
-                if let Some((kind, attr)) = live.listed(&open, name, *of, plus) {
+                let of = live.replica.real(*of);
+                if let Some((kind, attr)) = live.listed(&open, name, of, plus) {
                     let attr = attr.map(|attr| shown(live, owner, attr));
                     let cookie = at as u64 + DOT_COUNT + 1;
-                    entries.push(DirEntry { name: name.clone(), id: *of, kind, cookie, attr });
+                    entries.push(DirEntry { name: name.clone(), id: of, kind, cookie, attr });
                 }
             }
             Ok(entries)

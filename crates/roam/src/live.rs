@@ -171,6 +171,7 @@ impl Live {
 
     /// A file of which the attributes are as good as can be had.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
+        let id = self.replica.real(id);
         if self.replica.is_stale(id) && !self.is_content() {
             return Err(Stop::Need(Need::Facts(id)));
         }
@@ -199,6 +200,7 @@ impl Live {
     }
 
     pub(crate) fn open_handle(&mut self, id: FileId, flags: OpenFlags, directory: bool) -> Handle {
+        let id = self.replica.real(id);
         self.last_handle += 1;
         let handle = Handle(self.last_handle);
         self.handles.insert(handle, Open { id, flags, directory, listing: None });
@@ -216,7 +218,7 @@ impl Live {
     /// EBADF unless `handle` is open on `id`.
     pub(crate) fn handle(&self, id: FileId, handle: Handle, directory: bool) -> Result<&Open, FsError> {
         match self.handles.get(&handle) {
-            Some(open) if open.id == id && open.directory == directory => Ok(open),
+            Some(open) if open.id == self.replica.real(id) && open.directory == directory => Ok(open),
             _ => Err(FsError::BadHandle),
         }
     }
@@ -237,6 +239,7 @@ impl Live {
     pub(crate) fn close(&mut self, id: FileId, handle: Handle, directory: bool) -> Result<bool, FsError> {
         self.handle(id, handle, directory)?;
         self.handles.remove(&handle);
+        let id = self.replica.real(id);
         let count = self.open_counts.get_mut(&id).ok_or(FsError::BadHandle)?;
         *count -= 1;
         if *count > 0 {
@@ -276,6 +279,16 @@ impl Live {
             all.into_iter().for_each(|file| self.forget(file));
         }
         self.record(Record::AllBroken);
+    }
+
+    /// What was made here turned out to be another file: whoever has it open has that open.
+    pub(crate) fn became(&mut self, file: FileId) {
+        let real = self.replica.real(file);
+        self.handles.values_mut().filter(|open| open.id == file).for_each(|open| open.id = real);
+        if let Some(count) = self.open_counts.remove(&file) {
+            *self.open_counts.entry(real).or_default() += count;
+        }
+        self.forget(real);
     }
 
     /// Tells whoever has cached it that a name means something else.

@@ -8,6 +8,9 @@ use vfs::acl;
 use vfs::fs::{Cred, LINK_COUNT_MAX, NAME_LEN_MAX, NewNode, RenameFlags, SYMLINK_LEN_MAX, SetAttr, SetTime, XattrMode};
 use vfs::perm::{self, XattrUse};
 
+/// Directories are not moved where more are above them.
+const DEPTH_MAX: usize = 4096;
+
 pub(crate) fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
@@ -29,6 +32,7 @@ impl Live {
 
     /// What `name` means in `parent`, for a caller that may search there.
     pub(crate) fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<FileId, Stop> {
+        let parent = self.replica.real(parent);
         let dir = self.node(parent)?;
         if dir.facts.kind != Kind::Directory {
             return Err(Stop::Fs(FsError::NotADirectory));
@@ -163,10 +167,13 @@ impl Live {
         Ok(Operation::Remove { at: (parent, name.to_vec()), file: id, last: true })
     }
 
-    /// True if `id` is `below` or one of its ancestors.
+    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round in a circle, where nothing can be moved.
     fn is_above(&self, id: FileId, below: FileId) -> Result<bool, Stop> {
         let mut at = below;
-        while at != id {
+        for _ in 0..DEPTH_MAX {
+            if at == id {
+                return Ok(true);
+            }
             let parent = self.replica.node(at)?.parent;
             if parent == at {
                 return Ok(false);
@@ -187,6 +194,7 @@ impl Live {
         if flags.no_replace && flags.exchange {
             return Err(Stop::Fs(FsError::InvalidArgument));
         }
+        let (from, to) = ((self.replica.real(from.0), from.1), (self.replica.real(to.0), to.1));
         for dir in [from.0, to.0] {
             if self.node(dir)?.facts.kind != Kind::Directory {
                 return Err(Stop::Fs(FsError::NotADirectory));

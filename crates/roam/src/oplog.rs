@@ -199,6 +199,16 @@ impl OpLog {
         found
     }
 
+    /// Operations that wait mean another file than they say.
+    pub(crate) fn rename_file(&mut self, file: FileId, real: FileId) {
+        for seq in self.by_file.get(&file).cloned().unwrap_or_default() {
+            if let Some(mut operation) = self.remove(seq) {
+                operation.rename_files(|named| if named == file { real } else { named });
+                self.insert(seq, operation);
+            }
+        }
+    }
+
     /// The first that waits.
     pub fn first(&self) -> Option<u64> {
         self.operations.keys().next().copied()

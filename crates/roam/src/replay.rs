@@ -4,7 +4,7 @@
 //! was lost is asked for again, with the same operations.
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
-use crate::live::LinkState;
+use crate::live::{LinkState, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Direction;
 use crate::settings::Writes;
@@ -16,7 +16,7 @@ use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent}
 use roam_wire::operation::{Change, Operation};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{FileId, FsError};
+use types::{FileId, FsError, Kind};
 
 /// Most operations that are sent together.
 const OPERATION_COUNT_MAX: usize = 64;
@@ -172,7 +172,10 @@ impl Client {
         let request = Request::Apply { acknowledged, operations };
         match inner.ask(Class::Replay, &request).await? {
             Reply::Applied(applied) => {
-                self.answered(applied);
+                for dir in self.answered(applied) {
+                    // What others have put there is not missing when the link is lost next.
+                    let _ = self.fetch(Need::Names(dir)).await;
+                }
                 Ok(true)
             }
             _ => Err(FsError::Io),
@@ -242,9 +245,9 @@ impl Client {
         Ok(Outgoing::File(to))
     }
 
-    /// Takes in how operations ended.
-    fn answered(&self, applied: Vec<Applied>) {
-        let (mut touched, mut sent) = (Vec::new(), Vec::new());
+    /// Takes in how operations ended. Gives the directories that others had made, too.
+    fn answered(&self, applied: Vec<Applied>) -> Vec<FileId> {
+        let (mut touched, mut sent, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut live = self.0.live.lock();
             for applied in applied {
@@ -257,8 +260,14 @@ impl Client {
                 if let Some(Outgoing::File(_)) = live.outgoing.remove(&applied.seq) {
                     sent.push(applied.seq);
                 }
-                let failed = applied.outcome != Outcome::Done;
-                if failed && let Some(operation) = &about {
+                let became = matches!(applied.outcome, Outcome::Became(_));
+                let failed = applied.outcome != Outcome::Done && !became;
+                if became && let Some(place) = about.as_ref().and_then(|o| live.replica.place_of(o.file())) {
+                    live.forget_name(place.0, &place.1);
+                }
+                if (failed || became)
+                    && let Some(operation) = &about
+                {
                     // What users see goes back to what the home has.
                     operation.files().into_iter().for_each(|file| live.forget(file));
                     for (dir, name) in operation.places() {
@@ -266,6 +275,10 @@ impl Client {
                     }
                 }
                 live.record(Record::Answered(applied));
+                if became && let Some(Operation::Make { file, made, .. }) = &about {
+                    live.became(*file);
+                    merged.extend((made.kind == Kind::Directory).then(|| live.replica.real(*file)));
+                }
                 if let Some((_, trouble)) = live.replica.troubles().last()
                     && live.replica.troubles().count() > before
                 {
@@ -289,6 +302,7 @@ impl Client {
         touched.into_iter().for_each(|file| self.0.reap(file));
         sent.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));
         self.0.wake();
+        merged
     }
 }
 

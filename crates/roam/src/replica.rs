@@ -5,8 +5,11 @@
 //! and nothing has to be undone. Attributes are those that users see. What this client has changed is not refreshed before the home has
 //! heard of it.
 //!
+//! What was made here may turn out to be there already, as another file. Everything means that from then on, and whoever still asks by the id
+//! from before is answered of it ([`Replica::real`]).
+//!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
-//! before the home has answered.
+//! before the home has answered; what an id means instead has no other meaning itself.
 
 use crate::conflict::Trouble;
 use crate::oplog::OpLog;
@@ -247,6 +250,8 @@ pub struct Replica {
     unused: Vec<u64>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
+    /// Ids of what was made here and was there already, as these files.
+    aliases: BTreeMap<FileId, FileId>,
 }
 
 impl Replica {
@@ -303,13 +308,24 @@ impl Replica {
         self.nodes.iter().map(|(id, node)| (*id, node))
     }
 
+    /// The file that an id means.
+    pub fn real(&self, id: FileId) -> FileId {
+        self.aliases.get(&id).copied().unwrap_or(id)
+    }
+
+    /// Nobody asks by ids that mean another file any more.
+    pub(crate) fn forget_aliases(&mut self) {
+        self.aliases.clear();
+    }
+
     /// A file. ESTALE if it is not known.
     pub fn node(&self, id: FileId) -> Result<&Node, FsError> {
-        self.nodes.get(&id).ok_or(FsError::Stale)
+        self.nodes.get(&self.real(id)).ok_or(FsError::Stale)
     }
 
     /// A file, to change what is not lasting of it.
     pub fn node_mut(&mut self, id: FileId) -> Result<&mut Node, FsError> {
+        let id = self.real(id);
         self.nodes.get_mut(&id).ok_or(FsError::Stale)
     }
 
@@ -345,18 +361,18 @@ impl Replica {
 
     /// True if what is known of a file is this client's own, before the home has heard of it.
     pub fn is_own(&self, id: FileId) -> bool {
-        self.log.is_about(id) || self.nodes.get(&id).is_some_and(|node| node.is_dirty)
+        self.log.is_about(self.real(id)) || self.node(id).is_ok_and(|node| node.is_dirty)
     }
 
     /// True if others have changed the file, and nobody has asked the home since.
     pub fn is_stale(&self, id: FileId) -> bool {
-        self.nodes.get(&id).is_some_and(|node| node.is_stale) && !self.is_own(id)
+        self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
     }
 
     /// True if what is known of a directory's names is as the home has them, but for what was done here.
     pub fn has_names(&self, dir: FileId) -> bool {
-        let known = self.nodes.get(&dir);
-        known.is_some_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
+        let known = self.node(dir);
+        known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
     }
 
     /// What a name means.
@@ -374,6 +390,7 @@ impl Replica {
 
     /// What is in a directory; `None` if only the home knows.
     pub fn list(&self, dir: FileId) -> Option<BTreeMap<Vec<u8>, FileId>> {
+        let dir = self.real(dir);
         let mut names = self.nodes.get(&dir)?.names.clone()?;
         for (name, here) in self.log.changed_in(dir) {
             match here {
@@ -508,7 +525,8 @@ impl Replica {
     }
 
     /// Something was done here.
-    fn did(&mut self, operation: Operation, when: Time) -> Option<()> {
+    fn did(&mut self, mut operation: Operation, when: Time) -> Option<()> {
+        operation.rename_files(|file| self.real(file));
         self.act(&operation, when)?;
         let seq = self.log.append(operation);
         self.done.insert(seq, when);
@@ -682,6 +700,7 @@ impl Replica {
         let file = operation.file();
         match applied.outcome {
             Outcome::Done => self.reached_home(&operation),
+            Outcome::Became(real) => self.became(&operation, real, &applied.facts),
             failed => self.fail(operation, failed),
         }
         for facts in applied.facts {
@@ -694,6 +713,45 @@ impl Replica {
             self.unused.push(std::mem::take(&mut node.base));
         }
         self.forget_done();
+    }
+
+    /// What was made here was there already, as another file: everything means that now. Attributes that it was given here are not that file's.
+    fn became(&mut self, operation: &Operation, real: FileId, known: &[Facts]) {
+        let (file, real) = (operation.file(), self.real(real));
+        let Operation::Make { at, .. } = operation else { return };
+        if real == file {
+            return self.reached_home(operation);
+        }
+        let is_own = |operation: &Operation| {
+            matches!(operation, Operation::Set { .. } | Operation::SetXattr { .. }) && operation.file() == file
+        };
+        let own: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_own(o)).map(|(seq, _)| seq).collect();
+        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
+        self.log.rename_file(file, real);
+        if let Some(mine) = self.nodes.remove(&file) {
+            let facts = known.iter().find(|facts| facts.id == real);
+            let node = self.nodes.entry(real).or_insert_with(|| {
+                let facts = facts.cloned().unwrap_or(Facts { id: real, version: 0, contents: 0, ..mine.facts.clone() });
+                // Others may have changed it since the home said that.
+                Node { is_stale: true, ..Node::new(facts) }
+            });
+            // What was done here since counts.
+            node.facts.nlink = match mine.facts.nlink {
+                0 => 0,
+                links => node.facts.nlink.saturating_add(links.saturating_sub(2)),
+            };
+            node.parent = mine.parent;
+        }
+        self.nodes.values_mut().filter(|node| node.parent == file).for_each(|node| node.parent = real);
+        for trouble in self.troubles.values_mut() {
+            let places = trouble.place.iter_mut().chain(&mut trouble.mine).map(|(dir, _)| dir);
+            places.chain([&mut trouble.file]).filter(|id| **id == file).for_each(|id| *id = real);
+        }
+        self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
+        self.aliases.insert(file, real);
+        if let Some(names) = self.nodes.get_mut(&at.0).and_then(|dir| dir.names.as_mut()) {
+            names.insert(at.1.clone(), real);
+        }
     }
 
     /// An operation is done at home: what it did to names is below what was done here since.
@@ -746,6 +804,7 @@ impl Replica {
 
     /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.
     pub fn forget_nameless(&mut self, file: FileId) -> bool {
+        let file = self.real(file);
         let nameless = self.nodes.get(&file).is_some_and(|node| node.facts.nlink == 0) && !self.log.names(file);
         let Some(node) = self.nodes.get(&file).filter(|_| nameless) else { return false };
         self.unused.extend([node.data, node.base]);
@@ -795,6 +854,7 @@ impl Replica {
 
     /// A place that leads to a file, if one is known.
     pub fn place_of(&self, file: FileId) -> Option<Place> {
+        let file = self.real(file);
         let in_dir = |dir: FileId| {
             let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
             let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
@@ -847,6 +907,7 @@ impl Wire for Replica {
         self.hoard.encode(out);
         self.troubles.encode(out);
         self.next_trouble.encode(out);
+        self.aliases.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -878,7 +939,11 @@ impl Wire for Replica {
             unused: Vec::new(),
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
+            aliases: Wire::decode(r)?,
         };
+        if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
+            return Err(DecodeError::Invalid("id that means another file"));
+        }
         let (first, count) = replica.ids;
         if first.checked_add(count).is_none() || replica.next_data.max(replica.next_trouble) > NUMBER_MAX {
             return Err(DecodeError::Invalid("numbers of a cache"));

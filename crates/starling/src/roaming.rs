@@ -469,6 +469,7 @@ impl Control {
                 };
                 let why = match trouble.outcome {
                     Outcome::Done => "done".to_string(),
+                    Outcome::Became(_) => "it was there at home already".to_string(),
                     Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),
                     Outcome::Conflict(Conflict::Gone) => "gone at home meanwhile".to_string(),
                     Outcome::Conflict(Conflict::Taken) => "something else is there at home".to_string(),

@@ -1,0 +1,371 @@
+//! Directories that several clients have made at one place, each on its own, are one.
+
+mod rig;
+
+use host::sim::{Machine, SimDisk};
+use rig::session::{How, Op, XATTR, find, perform, read_all};
+use rig::{Network, Rig};
+use roam::Client;
+use roam::conflict::Deed;
+use roam_wire::message::{Conflict, Outcome};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::{FileId, FsError};
+use vfs::fs::{Cred, DirEntry, FileSystem, RenameFlags, XattrMode};
+use vfs::tree::walk;
+
+const ROOT: Cred = Cred::ROOT;
+const DELAY: Duration = Duration::from_millis(20);
+
+struct Laptop {
+    key: u8,
+    client: Client,
+    network: Network,
+    disk: SimDisk,
+    machine: Machine,
+}
+
+impl Laptop {
+    fn new(rig: &Rig, key: u8) -> Laptop {
+        let (client, network, disk, machine) = rig.new_client(key, DELAY);
+        rig.sim.block_on(perform(&client, &Op::List(String::new()))).expect("list");
+        Laptop { key, client, network, disk, machine }
+    }
+
+    fn online(&self, rig: &Rig, online: bool) {
+        self.network.up.store(online, Relaxed);
+        rig.sim.run_for(Duration::from_secs(60));
+    }
+
+    fn done(&self, rig: &Rig, op: Op) {
+        rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    }
+
+    fn write(&self, rig: &Rig, path: &str, text: &str) {
+        self.done(rig, Op::Write(path.into(), How::Replace, text.into()));
+    }
+
+    fn restart(&mut self, rig: &Rig, power: bool) {
+        self.machine.crash();
+        if power {
+            self.disk.power_loss();
+        }
+        self.machine = rig.sim.machine(&format!("laptop {}", self.key));
+        self.client = rig.client(&self.machine, &self.disk, &self.network);
+    }
+
+    fn troubles(&self) -> Vec<(Deed, Outcome)> {
+        self.client.look(|replica, _| replica.troubles().map(|(_, t)| (t.deed, t.outcome)).collect())
+    }
+}
+
+fn at_home(rig: &Rig, path: &str) -> Result<String, FsError> {
+    let read = rig.sim.block_on(async { read_all(&rig.fs, find(&rig.fs, path).await?).await });
+    read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// All paths at home but for the home's own.
+fn paths(rig: &Rig) -> Vec<String> {
+    let all = rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+    all.filter(|path| !path.is_empty() && !path.starts_with("/.starling")).collect()
+}
+
+/// Everybody sees what is at home, and nobody waits for anything.
+fn check_views(rig: &Rig, laptops: &[&Laptop], when: &str) {
+    let mut all = rig.fs.dump();
+    all.retain(|entry| entry.path != b"/.starling");
+    all[0].attr.nlink -= 1;
+    for laptop in laptops {
+        assert_eq!(laptop.client.look(|replica, _| replica.log().len()), 0, "{when}");
+        let view = rig.sim.block_on(walk(&laptop.client)).expect("walk");
+        assert_eq!(vfs::tree::difference(&all, &view), None, "client {}, {when}", laptop.key);
+    }
+}
+
+/// Two clients that were away made the same directories, each with files of its own in them.
+fn apart(rig: &Rig) -> (Laptop, Laptop) {
+    let (one, two) = (Laptop::new(rig, 1), Laptop::new(rig, 2));
+    for laptop in [&one, &two] {
+        laptop.online(rig, false);
+        laptop.done(rig, Op::MakeDir("/dir".into()));
+        laptop.done(rig, Op::MakeDir("/dir/sub".into()));
+        laptop.done(rig, Op::MakeDir(format!("/dir/of-{}", laptop.key)));
+        laptop.write(rig, &format!("/dir/file-{}", laptop.key), "in the directory");
+        laptop.write(rig, &format!("/dir/sub/file-{}", laptop.key), "below");
+    }
+    (one, two)
+}
+
+const MERGED: [&str; 8] =
+    ["/dir", "/dir/file-1", "/dir/file-2", "/dir/of-1", "/dir/of-2", "/dir/sub", "/dir/sub/file-1", "/dir/sub/file-2"];
+
+#[test]
+fn directories_that_two_have_made_are_one() {
+    let rig = Rig::new(1);
+    let (one, two) = apart(&rig);
+    one.online(&rig, true);
+    two.online(&rig, true);
+    assert_eq!(paths(&rig), MERGED);
+    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    check_views(&rig, &[&one, &two], "merged");
+    // What comes then is one's own, too.
+    two.write(&rig, "/dir/sub/file-1", "by two");
+    one.write(&rig, "/dir/file-2", "by one");
+    rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(at_home(&rig, "/dir/sub/file-1").as_deref(), Ok("by two"));
+    assert_eq!(at_home(&rig, "/dir/file-2").as_deref(), Ok("by one"));
+    check_views(&rig, &[&one, &two], "changed");
+}
+
+/// Whoever has the directory open, or is in it, goes on.
+#[test]
+fn what_was_open_stays_of_use() {
+    let rig = Rig::new(2);
+    let (one, two) = apart(&rig);
+    let client = two.client.clone();
+    let (old, sub, handle) = rig.sim.block_on(async {
+        let (old, sub) = (find(&client, "/dir").await.unwrap(), find(&client, "/dir/sub").await.unwrap());
+        (old, sub, client.opendir(&ROOT, old).await.unwrap())
+    });
+    let half = rig.sim.block_on(client.readdir(old, handle, 0, 4, true).into_future()).expect("list");
+    one.online(&rig, true);
+    two.online(&rig, true);
+    assert_eq!(paths(&rig), MERGED);
+    rig.sim.block_on(async {
+        let real = find(&client, "/dir").await.expect("find");
+        assert_ne!(real, old);
+        assert_eq!(client.getattr(old).await.expect("stat").attr.id, real);
+        assert_eq!(client.lookup(&ROOT, old, b".").await.expect("lookup").attr.id, real);
+        assert_eq!(client.lookup(&ROOT, sub, b"..").await.expect("lookup").attr.id, real);
+        let rest = client.readdir(old, handle, half.last().unwrap().cookie, 100, true).await.expect("list");
+        let names = |entries: &[DirEntry]| entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&half), [&b"."[..], b"..", b"file-2", b"of-2"]);
+        assert_eq!(names(&rest), [b"sub"], "as of when it began");
+        assert_eq!(rest[0].id, find(&client, "/dir/sub").await.expect("find"));
+        let again = client.readdir(old, handle, 0, 100, false).await.expect("list");
+        assert_eq!(again.len(), 7, "{again:?}");
+        assert_eq!((again[0].id, again[1].id), (real, FileId::ROOT));
+        client.fsync_dir(old, handle).await.expect("sync");
+        client.mkdir(&ROOT, old, b"new", 0o755, 0).await.expect("mkdir");
+        client.rename(&ROOT, old, b"new", sub, b"newer", RenameFlags::default()).await.expect("rename");
+        let into_itself = client.rename(&ROOT, FileId::ROOT, b"dir", sub, b"dir", RenameFlags::default()).await;
+        assert_eq!(into_itself, Err(FsError::InvalidArgument));
+        client.symlink(&ROOT, sub, b"link", b"newer").await.expect("symlink");
+        client.setxattr(&ROOT, old, XATTR, b"value", XattrMode::Any).await.expect("setxattr");
+        assert_eq!(client.getxattr(&ROOT, real, XATTR).await.as_deref(), Ok(&b"value"[..]));
+        client.releasedir(old, handle).await.expect("close");
+        assert_eq!(client.fsync_dir(old, handle).await, Err(FsError::BadHandle));
+    });
+    rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(two.troubles(), []);
+    check_views(&rig, &[&one, &two], "changed");
+    assert!(paths(&rig).contains(&"/dir/sub/newer".to_string()));
+}
+
+/// The client crashes at any point while its directories turn out to be there already, or the home does.
+fn crashes(of_home: bool) {
+    for steps in 0.. {
+        let rig = Rig::with_pace(steps, of_home);
+        let (one, mut two) = apart(&rig);
+        one.online(&rig, true);
+        let home = rig.home.lock().clone().expect("home").machine;
+        let machine = if of_home { &home } else { &two.machine };
+        machine.crash_after(steps * if of_home { 3 } else { 1 });
+        two.online(&rig, true);
+        let crashed = !machine.is_up();
+        if crashed {
+            if of_home {
+                rig.crash_home();
+                rig.disk.power_loss();
+                rig.start_home();
+            } else {
+                two.restart(&rig, steps % 2 == 0);
+            }
+            // Others look before this client asks again.
+            one.done(&rig, Op::List("/dir".into()));
+            rig.sim.run_for(Duration::from_secs(60));
+        }
+        let when = format!("{steps} steps");
+        assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{when}");
+        assert_eq!(paths(&rig), MERGED, "{when}");
+        assert_eq!(at_home(&rig, "/dir/sub/file-2").as_deref(), Ok("below"), "{when}");
+        check_views(&rig, &[&one, &two], &when);
+        if !crashed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn crash_of_a_client_whose_directories_are_there_already() {
+    crashes(false);
+}
+
+#[test]
+fn crash_of_a_home_that_has_a_clients_directories_already() {
+    crashes(true);
+}
+
+/// A lost answer that is asked for again is the same.
+#[test]
+fn lost_answers_are_told_again() {
+    let rig = Rig::new(3);
+    let (one, two) = apart(&rig);
+    one.online(&rig, true);
+    two.network.lose_answers.store(true, Relaxed);
+    two.online(&rig, true);
+    // What the directory became has moved on.
+    one.done(&rig, Op::Rename("/dir".into(), "/moved".into(), RenameFlags::default()));
+    one.online(&rig, true);
+    assert!(two.client.look(|replica, _| replica.log().len()) > 0);
+    two.network.lose_answers.store(false, Relaxed);
+    two.online(&rig, true);
+    let expected: Vec<String> = MERGED.iter().map(|path| path.replacen("/dir", "/moved", 1)).collect();
+    assert_eq!(paths(&rig), expected);
+    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    check_views(&rig, &[&one, &two], "told again");
+}
+
+/// What clashes below is a conflict, as anywhere; a file in the directory's place is one, too.
+#[test]
+fn what_clashes_is_a_conflict() {
+    let rig = Rig::new(4);
+    let (one, two) = apart(&rig);
+    for laptop in [&one, &two] {
+        laptop.write(&rig, "/dir/both", &format!("by {}", laptop.key));
+    }
+    one.write(&rig, "/other", "a file");
+    two.done(&rig, Op::MakeDir("/other".into()));
+    two.write(&rig, "/other/file", "below");
+    one.done(&rig, Op::MakeDir("/dir/mixed".into()));
+    two.write(&rig, "/dir/mixed", "a file");
+    one.online(&rig, true);
+    two.online(&rig, true);
+    assert_eq!(at_home(&rig, "/dir/both").as_deref(), Ok("by 1"));
+    assert_eq!(at_home(&rig, "/dir/both (conflict)").as_deref(), Ok("by 2"));
+    assert_eq!(at_home(&rig, "/other").as_deref(), Ok("a file"));
+    assert_eq!(at_home(&rig, "/other (conflict)/file").as_deref(), Ok("below"));
+    assert_eq!(at_home(&rig, "/dir/mixed (conflict)").as_deref(), Ok("a file"));
+    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken)); 3]);
+    check_views(&rig, &[&one, &two], "in conflict");
+}
+
+/// Modes and attributes are of whoever was first; what comes later is a change like any other.
+#[test]
+fn attributes_of_before_are_not_taken_over() {
+    for together in [false, true] {
+        let rig = Rig::new(5);
+        let (one, two) = apart(&rig);
+        one.done(&rig, Op::SetMode("/dir".into(), 0o700));
+        if !together {
+            // The directory goes home before all that was done to it.
+            for number in 0..100 {
+                two.done(&rig, Op::Make(format!("/dir/more-{number}"), 0o644));
+            }
+        }
+        two.done(&rig, Op::SetMode("/dir".into(), 0o711));
+        two.done(&rig, Op::SetXattr("/dir".into(), b"two".to_vec()));
+        one.online(&rig, true);
+        two.online(&rig, true);
+        let dir = || rig.fs.dump().into_iter().find(|entry| entry.path == b"/dir").expect("a directory");
+        assert_eq!((dir().attr.mode & 0o777, dir().xattrs.len()), (0o700, 0));
+        assert_eq!(two.troubles(), []);
+        check_views(&rig, &[&one, &two], "merged");
+        two.done(&rig, Op::SetMode("/dir".into(), 0o755));
+        rig.sim.run_for(Duration::from_secs(60));
+        assert_eq!((dir().attr.mode & 0o777, two.troubles()), (0o755, vec![]));
+        check_views(&rig, &[&one, &two], "changed");
+    }
+}
+
+/// Another program made it, and the home had never looked.
+#[test]
+fn directories_of_other_programs_are_merged_too() {
+    let rig = Rig::new(6);
+    let two = Laptop::new(&rig, 2);
+    two.online(&rig, false);
+    two.done(&rig, Op::MakeDir("/dir".into()));
+    two.write(&rig, "/dir/mine", "mine");
+    let fs = rig.fs.clone();
+    for op in [Op::MakeDir("/dir".into()), Op::Write("/dir/theirs".into(), How::Replace, b"theirs".to_vec())] {
+        rig.sim.block_on(perform(&fs, &op)).expect("another program");
+    }
+    two.online(&rig, true);
+    assert_eq!(paths(&rig), ["/dir", "/dir/mine", "/dir/theirs"]);
+    assert_eq!(two.troubles(), []);
+    // What others do there is noticed from now on.
+    let tree = rig.home.lock().as_ref().expect("home").tree.clone();
+    let op = Op::Write("/dir/mine".into(), How::Replace, b"changed".to_vec());
+    rig.sim.block_on(perform(&tree, &op)).expect("another program");
+    rig.sim.run_for(Duration::from_secs(5));
+    check_views(&rig, &[&two], "merged");
+    // And it is cached.
+    two.online(&rig, false);
+    let names = rig.sim.block_on(async {
+        let dir = find(&two.client, "/dir").await.expect("find");
+        let handle = two.client.opendir(&ROOT, dir).await.expect("open");
+        two.client.readdir(dir, handle, 0, 100, false).await.expect("list").len()
+    });
+    assert_eq!(names, 4);
+}
+
+/// Where the other's directory is gone when this client comes back, nothing is merged.
+#[test]
+fn a_directory_that_is_gone_is_made() {
+    let rig = Rig::new(7);
+    let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+    two.online(&rig, false);
+    two.done(&rig, Op::MakeDir("/dir".into()));
+    two.write(&rig, "/dir/file", "mine");
+    one.done(&rig, Op::MakeDir("/dir".into()));
+    rig.sim.run_for(Duration::from_secs(5));
+    one.done(&rig, Op::RemoveDir("/dir".into()));
+    one.online(&rig, true);
+    two.online(&rig, true);
+    assert_eq!(at_home(&rig, "/dir/file").as_deref(), Ok("mine"));
+    assert_eq!(two.troubles(), []);
+    check_views(&rig, &[&one, &two], "made");
+}
+
+/// What was made is renamed and made anew, while the other has it.
+#[test]
+fn a_directory_that_moved_on_is_one_all_the_same() {
+    let rig = Rig::new(8);
+    let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+    for laptop in [&one, &two] {
+        laptop.online(&rig, false);
+        laptop.done(&rig, Op::MakeDir("/dir".into()));
+        laptop.write(&rig, &format!("/dir/file-{}", laptop.key), "text");
+    }
+    // What may have reached the home stays as it is in the log.
+    two.network.lose_requests.store(true, Relaxed);
+    two.online(&rig, true);
+    two.online(&rig, false);
+    two.done(&rig, Op::Rename("/dir".into(), "/moved".into(), RenameFlags::default()));
+    two.done(&rig, Op::MakeDir("/dir".into()));
+    two.write(&rig, "/dir/again", "again");
+    one.online(&rig, true);
+    two.network.lose_requests.store(false, Relaxed);
+    two.online(&rig, true);
+    assert_eq!(paths(&rig), ["/dir", "/dir/again", "/moved", "/moved/file-1", "/moved/file-2"]);
+    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    check_views(&rig, &[&one, &two], "moved");
+}
+
+/// Those who have made the same symlink are of one mind.
+#[test]
+fn symlinks_with_the_same_target_are_one() {
+    let rig = Rig::new(9);
+    let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+    for laptop in [&one, &two] {
+        laptop.online(&rig, false);
+        laptop.done(&rig, Op::MakeSymlink("/same".into(), "target".into()));
+        laptop.done(&rig, Op::MakeSymlink("/other".into(), format!("target {}", laptop.key)));
+    }
+    two.done(&rig, Op::Link("/same".into(), "/name".into()));
+    one.online(&rig, true);
+    two.online(&rig, true);
+    assert_eq!(paths(&rig), ["/name", "/other", "/other (conflict)", "/same"]);
+    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
+    check_views(&rig, &[&one, &two], "merged");
+}
