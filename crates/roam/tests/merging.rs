@@ -184,6 +184,8 @@ fn crashes(of_home: bool) {
             // Others look before this client asks again.
             one.done(&rig, Op::List("/dir".into()));
             rig.sim.run_for(Duration::from_secs(60));
+        } else {
+            machine.crash_after(u64::MAX);
         }
         let when = format!("{steps} steps");
         assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{when}");
@@ -212,6 +214,10 @@ fn lost_answers_are_told_again() {
     let rig = Rig::new(3);
     let (one, two) = apart(&rig);
     one.online(&rig, true);
+    two.network.up.store(true, Relaxed);
+    while !paths(&rig).contains(&"/dir/sub/file-2".to_string()) {
+        rig.sim.run_for(Duration::from_millis(1));
+    }
     two.network.lose_answers.store(true, Relaxed);
     two.online(&rig, true);
     // What the directory became has moved on.
