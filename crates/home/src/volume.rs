@@ -199,6 +199,11 @@ impl Volume {
         self.alias(id).unwrap_or(id)
     }
 
+    /// All ids that mean other files, with these.
+    pub fn aliases(&self) -> impl Iterator<Item = (FileId, FileId)> {
+        self.aliases.iter().map(|(alias, real)| (*alias, *real))
+    }
+
     /// True if there may be another id that means a file with an id of its own.
     pub fn has_room_for_aliases(&self) -> bool {
         self.aliases.len() < ALIAS_COUNT_MAX

@@ -11,8 +11,9 @@ use host::sim::{Machine, SimDisk};
 use parking_lot::Mutex;
 use rig::session::{How, Op, close, find, open_to_write, parent, perform, random_path, read_all, read_open};
 use rig::{Network, Rig, VOLUME};
+use roam::conflict::{Deed, Trouble};
 use roam::{Client, Settings};
-use roam_wire::message::User;
+use roam_wire::message::{self, Conflict, User};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ enum Sort {
     Alone,
     /// All are everywhere.
     Together,
+    /// All make the same directories, each with files of its own in them: these merge, and nothing is in conflict.
+    Merging,
 }
 
 /// What storms came to.
@@ -46,6 +49,8 @@ struct Outcome {
     troubles: u64,
     tags: u64,
     dropped: u64,
+    /// Ids of clients that have become others.
+    merged: u64,
 }
 
 /// What is known of everybody's doings.
@@ -57,6 +62,13 @@ struct Ledger {
     dropped: BTreeSet<String>,
     done: u64,
     failures: Vec<String>,
+    /// Directories and symlinks that somebody has made, or may have made; by their paths, which mean the same to all.
+    shared: BTreeSet<String>,
+    maybe_shared: BTreeSet<String>,
+    /// What files of one's own contain.
+    own: BTreeMap<String, String>,
+    /// Files of one's own of which nobody knows what became.
+    doubtful: BTreeSet<String>,
 }
 
 /// What the user of a client remembers, whatever becomes of the client.
@@ -75,6 +87,8 @@ struct Mind {
     lines: String,
     /// Perhaps in its list, too.
     line: Option<String>,
+    /// A directory that it stays in.
+    inside: Option<(FileId, String)>,
 }
 
 struct Laptop {
@@ -183,6 +197,8 @@ impl Worker {
         match sort {
             Sort::Alone if pending => self.find_out().await,
             Sort::Together => self.mind.lock().pending = None,
+            // That was the one before the crash.
+            Sort::Merging => self.mind.lock().inside = None,
             _ => {}
         }
         while !self.stop.load(Relaxed) {
@@ -190,6 +206,7 @@ impl Worker {
             match sort {
                 Sort::Alone => self.alone().await,
                 Sort::Together => self.together().await,
+                Sort::Merging => self.merging().await,
             }
             self.ledger.lock().done += 1;
         }
@@ -307,6 +324,130 @@ impl Worker {
         if done == Err(FsError::Io) {
             self.fail(format!("{op:?} gave {done:?}"));
         }
+    }
+
+    async fn merging(&self) {
+        let tag = self.next_tag();
+        let (choice, dir, mine, inside) = {
+            let mind = self.mind.lock();
+            let ledger = self.ledger.lock();
+            let prefix = format!("f{}-", mind.number);
+            let mine: Vec<String> =
+                ledger.own.keys().filter(|path| name_of(path).starts_with(&prefix)).cloned().collect();
+            let mine = (!mine.is_empty()).then(|| mine[mind.random.below(mine.len() as u64) as usize].clone());
+            (mind.random.below(16), shared_dir(&mind.random), mine, mind.inside.clone())
+        };
+        let new = format!("f{}", tag.trim_matches(|c| c == '<' || c == '>'));
+        self.say(format!("{choice} in {dir}, of {mine:?}, inside {inside:?}, {new} …"));
+        let done = match (choice, mine, inside) {
+            (0..=3, ..) => self.make_dirs(&dir).await,
+            (4..=6, ..) => match self.make_dirs(&dir).await {
+                Ok(()) => self.write_own(&format!("{dir}/{new}"), &tag, None).await,
+                Err(error) => Err(error),
+            },
+            (7, Some(from), _) => match self.make_dirs(&dir).await {
+                Ok(()) => self.move_own(&from, Some(&format!("{dir}/{}", name_of(&from)))).await,
+                Err(error) => Err(error),
+            },
+            (8, Some(path), _) => self.move_own(&path, None).await,
+            (9, Some(path), _) => self.write_own(&path, &tag, None).await,
+            (10, Some(path), _) => self.read_own(&path).await,
+            (11, ..) => match self.make_dirs(&dir).await {
+                Ok(()) => self.share(format!("{dir}/link"), |path| Op::MakeSymlink(path, "target".into())).await,
+                Err(error) => Err(error),
+            },
+            (12, ..) => match self.make_dirs(&dir).await {
+                Ok(()) => perform(&self.client, &Op::SetMode(dir, [0o755, 0o700][tag.len() % 2])).await,
+                Err(error) => Err(error),
+            },
+            (_, _, Some((id, dir))) => self.write_own(&format!("{dir}/{new}"), &tag, Some(id)).await,
+            _ => match self.make_dirs(&dir).await {
+                Ok(()) => find(&self.client, &dir).await.map(|id| self.mind.lock().inside = Some((id, dir))),
+                Err(error) => Err(error),
+            },
+        };
+        self.say(format!("… {done:?}"));
+        if done.is_err_and(|error| error != FsError::TimedOut) {
+            self.fail(format!("{choice} gave {done:?}"));
+        }
+    }
+
+    /// Makes something that others make, too.
+    async fn share(&self, path: String, op: impl FnOnce(String) -> Op) -> Result<(), FsError> {
+        self.ledger.lock().maybe_shared.insert(path.clone());
+        match perform(&self.client, &op(path.clone())).await {
+            Ok(()) | Err(FsError::Exists) => {
+                self.ledger.lock().shared.insert(path);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn make_dirs(&self, path: &str) -> Result<(), FsError> {
+        let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
+        for end in ends {
+            self.share(path[..end].to_string(), Op::MakeDir).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file that nobody else knows; makes it if it is not there, perhaps in a directory by its id.
+    async fn write_own(&self, path: &str, tag: &str, dir: Option<FileId>) -> Result<(), FsError> {
+        let client = &self.client;
+        self.doubt(path);
+        match dir {
+            None => perform(client, &Op::Write(path.into(), How::Replace, tag.into())).await?,
+            Some(dir) => {
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let (made, handle) = client.create(&ROOT, dir, name_of(path).as_bytes(), 0o644, 0, flags).await?;
+                let written = client.write(&ROOT, made.attr.id, handle, 0, tag.as_bytes()).await;
+                close(client, made.attr.id, handle).await?;
+                written?;
+            }
+        }
+        let mut ledger = self.ledger.lock();
+        ledger.doubtful.remove(path);
+        ledger.own.insert(path.into(), tag.into());
+        Ok(())
+    }
+
+    fn doubt(&self, path: &str) -> Option<String> {
+        let mut ledger = self.ledger.lock();
+        ledger.doubtful.insert(path.into());
+        ledger.own.remove(path)
+    }
+
+    /// Moves or removes a file that nobody else knows.
+    async fn move_own(&self, from: &str, to: Option<&str>) -> Result<(), FsError> {
+        if to == Some(from) {
+            return Ok(());
+        }
+        let content = self.doubt(from);
+        let op = match to {
+            None => Op::Unlink(from.into()),
+            Some(to) => {
+                self.doubt(to);
+                Op::Rename(from.into(), to.into(), RenameFlags::default())
+            }
+        };
+        perform(&self.client, &op).await?;
+        let mut ledger = self.ledger.lock();
+        ledger.doubtful.remove(from);
+        if let Some(to) = to {
+            ledger.doubtful.remove(to);
+            ledger.own.extend(content.map(|content| (to.to_string(), content)));
+        }
+        Ok(())
+    }
+
+    async fn read_own(&self, path: &str) -> Result<(), FsError> {
+        let expected = self.ledger.lock().own.get(path).cloned();
+        let found = read_all(&self.client, find(&self.client, path).await?).await?;
+        if expected.as_deref().map(str::as_bytes) != Some(&found) {
+            self.fail(format!("{path} has {:?} instead of {expected:?}", String::from_utf8_lossy(&found)));
+        }
+        Ok(())
     }
 
     /// Removes or replaces a file whose contents are known.
@@ -451,6 +592,16 @@ impl Worker {
     }
 }
 
+fn name_of(path: &str) -> &str {
+    rig::session::split(path).1
+}
+
+/// A directory that everybody may make.
+fn shared_dir(random: &SplitMix64) -> String {
+    let names = (0..=random.below(3)).map(|_| ["/a", "/a", "/b"][random.below(3) as usize]);
+    names.collect()
+}
+
 /// All names of the file at a path.
 fn same_file(tree: &[TreeEntry], path: Option<&str>) -> BTreeSet<Vec<u8>> {
     let id = tree.iter().find(|entry| Some(&entry.path[..]) == path.map(str::as_bytes)).map(|entry| entry.attr.id);
@@ -485,7 +636,7 @@ impl Storm {
     fn new(seed: u64, sort: Sort) -> Storm {
         let random = SplitMix64::new(seed.wrapping_mul(0x9e37) ^ 0x5354_4f52);
         // What others do between two steps of the home would not always be seen.
-        let rig = Rig::with_pace(seed, sort == Sort::Alone);
+        let rig = Rig::with_pace(seed, sort != Sort::Together);
         make_quiet_files(&rig);
         let mut storm = Storm {
             seed,
@@ -525,6 +676,7 @@ impl Storm {
             unclear: None,
             lines: String::new(),
             line: None,
+            inside: None,
         };
         let disk = SimDisk::new(&self.rig.sim, 1 << 30);
         let (mind, ended) = (Arc::new(Mutex::new(mind)), Arc::default());
@@ -602,6 +754,9 @@ impl Storm {
     fn outside(&mut self) {
         self.outside_count += 1;
         let tag = format!("<o-{}>", self.outside_count);
+        if self.sort == Sort::Merging {
+            return self.outside_merging();
+        }
         let top = if self.sort == Sort::Alone { "/others" } else { "" };
         let op = Op::random(&self.random, top, &tag);
         let fs = self.rig.fs.clone();
@@ -630,6 +785,25 @@ impl Storm {
         let mut ledger = self.ledger.lock();
         ledger.dropped.extend(&before - &after);
         ledger.acked.extend((&after - &before).into_iter().map(|tag| (tag, String::new())));
+    }
+
+    /// Another program makes what everybody makes, and a file of its own in it.
+    fn outside_merging(&mut self) {
+        let (dir, fs) = (shared_dir(&self.random), self.rig.fs.clone());
+        let (path, content) = (format!("{dir}/o-{}", self.outside_count), format!("<o-{}>", self.outside_count));
+        let ends = dir.match_indices('/').map(|(at, _)| at).skip(1).chain([dir.len()]);
+        for end in ends {
+            let made = self.rig.sim.block_on(perform(&fs, &Op::MakeDir(dir[..end].into())));
+            assert!(matches!(made, Ok(()) | Err(FsError::Exists)), "{made:?}");
+            self.ledger.lock().shared.insert(dir[..end].into());
+        }
+        let write = Op::Write(path.clone(), How::Replace, content.clone().into());
+        self.rig.sim.block_on(perform(&fs, &write)).expect("another program");
+        self.ledger.lock().own.insert(path.clone(), content);
+        self.say(format!("others: {path}"));
+        if let Some(home) = &*self.rig.home.lock() {
+            home.tree.lose_events();
+        }
     }
 
     fn step(&mut self) {
@@ -714,7 +888,10 @@ impl Storm {
         match self.sort {
             Sort::Alone => self.check_shadows()?,
             Sort::Together => self.check_tags()?,
+            Sort::Merging => self.check_merged()?,
         }
+        let home = self.rig.home.lock().clone().ok_or("the home is down")?;
+        self.outcome.merged = home.home.state().volumes[VOLUME].aliases().count() as u64;
         self.outcome.done = self.ledger.lock().done;
         self.outcome.digest = self.rig.sim.digest();
         Ok(())
@@ -802,6 +979,47 @@ impl Storm {
         Ok(())
     }
 
+    /// All that anybody has made is there once, where it was made, and nothing else is.
+    fn check_merged(&self) -> Result<(), String> {
+        let fs = &self.rig.fs;
+        let ledger = self.ledger.lock();
+        let known = |path: &str| {
+            let shared = ledger.shared.contains(path) || ledger.maybe_shared.contains(path);
+            shared || ledger.own.contains_key(path) || ledger.doubtful.contains(path)
+        };
+        let all = fs.dump();
+        let paths = all.iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+        let paths: Vec<String> = paths
+            .filter(|path| !path.is_empty() && path != "/.starling" && path != "/quiet" && !path.starts_with("/quiet/"))
+            .collect();
+        if let Some(path) = paths.iter().find(|path| !known(path)) {
+            return Err(format!("nobody has made {path}"));
+        }
+        if let Some(path) = ledger.shared.iter().find(|path| !paths.contains(path)) {
+            return Err(format!("{path} is not there"));
+        }
+        for (path, content) in &ledger.own {
+            let found = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
+            if found.as_deref() != Ok(content.as_bytes()) {
+                return Err(format!("{path} has {found:?} instead of {content:?}"));
+            }
+        }
+        for (number, laptop) in self.laptops.iter().enumerate() {
+            let (_, client) = laptop.running.as_ref().ok_or("a client is down")?;
+            // Several may have changed the mode of a directory.
+            let of_modes = |trouble: &Trouble| {
+                trouble.deed == Deed::Set && trouble.outcome == message::Outcome::Conflict(Conflict::Changed)
+            };
+            let troubles = client.look(|replica, _| {
+                replica.troubles().filter(|(_, t)| !of_modes(t)).map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>()
+            });
+            if !troubles.is_empty() {
+                return Err(format!("client {number} is in trouble: {troubles:?}"));
+            }
+        }
+        Ok(())
+    }
+
     fn check_tags(&mut self) -> Result<(), String> {
         let there = tags_of(&self.rig.fs);
         let ledger = self.ledger.lock();
@@ -884,6 +1102,7 @@ fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
         sum.troubles += outcome.troubles;
         sum.tags += outcome.tags;
         sum.dropped += outcome.dropped;
+        sum.merged += outcome.merged;
     }
     assert!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     println!("{sum:?}");
@@ -901,8 +1120,14 @@ fn sim_clients_on_the_same_files_lose_nothing_that_nobody_dropped() {
 }
 
 #[test]
+fn sim_clients_that_make_the_same_directories_share_them() {
+    let sum = run_all(2000, 150, Sort::Merging, "sim_clients_that_make_the_same_directories");
+    assert!(sum.merged > 0 || std::env::var_os("STORM_SEED").is_some());
+}
+
+#[test]
 fn same_seed_gives_the_same_storm() {
-    for sort in [Sort::Alone, Sort::Together] {
+    for sort in [Sort::Alone, Sort::Together, Sort::Merging] {
         let digest = |seed| run(seed, sort, "same_seed").digest;
         assert_eq!(digest(7), digest(7), "{sort:?}");
     }
