@@ -79,6 +79,33 @@ fn is_overtaken(sent: &Sent, conflict: Conflict, later: &[Sent], redone: bool) -
     }
 }
 
+/// What operations are about that depend on something that could not be made: the client, which knows nothing of that yet, will do them again in
+/// another way.
+#[derive(Default)]
+struct Unmade {
+    files: BTreeSet<FileId>,
+    places: BTreeSet<Place>,
+}
+
+impl Unmade {
+    /// True if an operation depends on it; then, what depends on that does, too.
+    fn touches(&mut self, operation: &Operation) -> bool {
+        let touched = operation.files().iter().any(|file| self.files.contains(file))
+            || operation.places().into_iter().any(|place| self.places.contains(place));
+        if touched {
+            self.add(operation);
+        }
+        touched
+    }
+
+    fn add(&mut self, operation: &Operation) {
+        self.places.extend(operation.places().into_iter().cloned());
+        if matches!(operation, Operation::Make { .. }) {
+            self.files.insert(operation.file());
+        }
+    }
+}
+
 /// One operation on its way.
 pub(crate) struct Doing<'a> {
     pub(crate) home: &'a Inner,
@@ -86,6 +113,8 @@ pub(crate) struct Doing<'a> {
     pub(crate) whose: &'a Whose,
     pub(crate) cred: Cred,
     pub(crate) sent: &'a Sent,
+    /// What it makes may be what is there already.
+    pub(crate) may_merge: bool,
 }
 
 impl Inner {
@@ -104,21 +133,22 @@ impl Inner {
         let _one_at_a_time = volume.applying.lock().await;
         let redone = self.announce(volume, whose, operations).await?;
         let mut applied = Vec::new();
-        let mut fresh = false;
+        let (mut fresh, mut unmade) = (false, Unmade::default());
         for (at, sent) in operations.iter().enumerate() {
             let known = {
                 let live = self.live.lock();
                 let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
                 (sent.seq <= grant.heard).then(|| grant.outcomes.get(&sent.seq).copied())
             };
+            // What the ones before it have made may be another file than the client thought.
+            let meant = volume.meant(sent)?;
+            let may_merge = !unmade.touches(&meant.operation);
             let outcome = match known {
                 Some(Some(outcome)) => outcome,
                 // It said itself that it knew.
                 Some(None) => return Err(FsError::InvalidArgument),
                 None => {
-                    // What the ones before it have made may be another file than the client thought.
-                    let meant = volume.meant(sent)?;
-                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent: &meant };
+                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent: &meant, may_merge };
                     fresh = true;
                     let is_overtaken = |conflict| {
                         let later: Result<Vec<_>, _> =
@@ -145,6 +175,10 @@ impl Inner {
                     }
                 }
             };
+            let failed = matches!(outcome, Outcome::Conflict(_) | Outcome::Refused(_));
+            if failed && matches!(meant.operation, Operation::Make { .. }) {
+                unmade.add(&meant.operation);
+            }
             applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
         }
         if fresh {
@@ -394,8 +428,10 @@ impl Doing<'_> {
 
     /// What is there is what was made, which is durable before anything else is done to it.
     async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
-        let has_room = self.volume.with(Volume::has_room_for_aliases)?;
-        let Some(real) = self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS).filter(|_| has_room) else {
+        if !self.may_merge || !self.volume.with(Volume::has_room_for_aliases)? {
+            return conflict(Conflict::Taken);
+        }
+        let Some(real) = self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS) else {
             return conflict(Conflict::Taken);
         };
         if entry.attr.kind == Kind::Directory {

@@ -375,3 +375,25 @@ fn symlinks_with_the_same_target_are_one() {
     assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
     check_views(&rig, &[&one, &two], "merged");
 }
+
+/// What a client does again, since something before it failed, had become what the client had moved on already.
+#[test]
+fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
+    let rig = Rig::new(10);
+    let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+    two.online(&rig, false);
+    two.done(&rig, Op::MakeDir("/dir".into()));
+    two.done(&rig, Op::Make("/dir/old".into(), 0o644));
+    two.done(&rig, Op::MakeDir("/taken".into()));
+    two.done(&rig, Op::Rename("/dir".into(), "/taken/moved".into(), RenameFlags::default()));
+    two.done(&rig, Op::MakeDir("/dir".into()));
+    two.done(&rig, Op::Make("/dir/new".into(), 0o644));
+    one.write(&rig, "/taken", "a file");
+    one.online(&rig, true);
+    two.online(&rig, true);
+    let expected =
+        ["/dir", "/dir/new", "/taken", "/taken (conflict)", "/taken (conflict)/moved", "/taken (conflict)/moved/old"];
+    assert_eq!(paths(&rig), expected);
+    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
+    check_views(&rig, &[&one, &two], "moved away");
+}

@@ -636,7 +636,8 @@ impl Storm {
     fn new(seed: u64, sort: Sort) -> Storm {
         let random = SplitMix64::new(seed.wrapping_mul(0x9e37) ^ 0x5354_4f52);
         // What others do between two steps of the home would not always be seen.
-        let rig = Rig::with_pace(seed, sort != Sort::Together);
+        let paced = sort == Sort::Alone || sort == Sort::Merging && seed.is_multiple_of(2);
+        let rig = Rig::with_pace(seed, paced);
         make_quiet_files(&rig);
         let mut storm = Storm {
             seed,
@@ -789,6 +790,10 @@ impl Storm {
 
     /// Another program makes what everybody makes, and a file of its own in it.
     fn outside_merging(&mut self) {
+        let runs = self.rig.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
+        if runs && self.rig.paced {
+            return;
+        }
         let (dir, fs) = (shared_dir(&self.random), self.rig.fs.clone());
         let (path, content) = (format!("{dir}/o-{}", self.outside_count), format!("<o-{}>", self.outside_count));
         let ends = dir.match_indices('/').map(|(at, _)| at).skip(1).chain([dir.len()]);
