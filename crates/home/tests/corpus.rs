@@ -6,7 +6,7 @@ use home::volume::{OTHERS, Print, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::message::{Conflict, Outcome, User};
 use roam_wire::operation::Operation;
-use types::{Kind, Time};
+use types::{FileId, Kind, Time};
 
 #[path = "../../../fuzz/src/home.rs"]
 mod checks;
@@ -41,6 +41,7 @@ fn records() -> Vec<Record> {
     let stored = volume.stored(seen.id, b"stored", print(Kind::File), 1).expect("known");
     volume.learn(stored.clone()).expect("sense");
     let left = volume.left(&place).expect("it was there");
+    let real = seen.id;
     let learned = |learned| Record::Learned { volume: name(), learned };
     let operations = vec![(3, Operation::Link { file: seen.id, at: place.clone() })];
     let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id, beside: None };
@@ -60,6 +61,7 @@ fn records() -> Vec<Record> {
         Record::Applying { key: KEY, volume: name(), operations },
         learned(stored),
         learned(left),
+        Record::Became { volume: name(), alias: FileId::new(9), real },
     ]
 }
 
@@ -87,6 +89,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("applying", record(7)),
             ("answered", record(8)),
             ("intended", record(10)),
+            ("became", record(14)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),

@@ -13,7 +13,7 @@ use roam_wire::codec::Wire;
 use roam_wire::delegation::{Hold, LEASE, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
-    Applied, DATA_LEN_MAX, Facts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
+    Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
 use roam_wire::operation::{Attributes, Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
@@ -507,6 +507,87 @@ fn ids_that_are_not_the_clients_own_make_nothing() {
     }
 }
 
+/// Ids that mean other files mean files that have ids of their own.
+fn check_aliases(world: &World) -> usize {
+    let state = world.home.state();
+    let volume = &state.volumes[VOLUME];
+    for (alias, real) in volume.aliases() {
+        assert!(volume.file(alias).is_none() && volume.alias(real).is_none() && volume.file(real).is_some());
+    }
+    volume.aliases().count()
+}
+
+#[test]
+fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
+    let mut world = World::new();
+    let before = world.tree("/mallory");
+    let (dir, mine, root) = {
+        let (mallory, bobs) = (world.client(1, MALLORY), world.client(2, BOB));
+        let root = world.home.state().volumes[VOLUME].root();
+        let dir = mallory.id(root, "mallory");
+        let (bob, closed) = (mallory.id(root, "bob"), mallory.id(root, "closed"));
+        let (diary, readable) = (mallory.id(bob, "diary"), bobs.id(closed, "readable"));
+        let first = mallory.ids();
+        let mine = |n| FileId::new(first.raw() + n);
+        let make = |place: Place, file, kind| Operation::Make { at: place, file, made: made(kind, 0o777) };
+        let invalid = Outcome::Refused(FsError::InvalidArgument);
+        let kind = Kind::Directory;
+        assert_eq!(mallory.outcome(make(at(root, b"bob"), mine(0), kind), b""), Outcome::Became(bob));
+        assert_eq!(mallory.outcome(make(at(root, b"closed"), mine(1), kind), b""), Outcome::Became(closed));
+        // The real names of what may not be known are not told.
+        let denied = Outcome::Refused(FsError::AccessDenied);
+        for name in [&b"readable"[..], b"nothing"] {
+            assert_eq!(mallory.outcome(make(at(mine(1), name), mine(2), kind), b""), denied);
+        }
+        assert_eq!(mallory.facts(&[mine(1)]), mallory.facts(&[closed]));
+        assert_eq!(mallory.list(mine(0)), mallory.list(bob));
+        assert_eq!(mallory.ask(Request::List { dir: mine(1), after: vec![] }), Reply::Failed(FsError::AccessDenied));
+        for (place, file) in [(mine(0), diary), (mine(1), readable)] {
+            for operation in at_place(&at(place, b"x"), file, dir) {
+                if !matches!(operation, Operation::Remove { .. }) {
+                    mallory.not_done(operation, b"");
+                }
+            }
+        }
+        for (file, name) in [(mine(0), &b"bob"[..]), (mine(1), b"closed")] {
+            mallory.refused(Operation::Remove { at: at(root, name), file, last: true }, b"");
+            let to = at(dir, b"moved");
+            mallory.refused(Operation::Rename { file, from: at(root, name), to, replaced: None }, b"");
+            // What it did to its own is not done to this.
+            let attributes = Attributes { mode: Some(0o777), ..Attributes::default() };
+            assert_eq!(mallory.outcome(Operation::Set { file, attributes }, b""), Outcome::Done);
+            let (name, value) = (b"user.x".to_vec(), Some(vec![7]));
+            assert_eq!(mallory.outcome(Operation::SetXattr { file, name, value }, b""), Outcome::Done);
+        }
+        // It is one directory for ever.
+        assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), kind), b""), Outcome::Became(bob));
+        assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), Kind::File), b""), invalid);
+        assert_eq!(mallory.outcome(make(at(dir, b"plain"), mine(3), kind), b""), Outcome::Conflict(Conflict::Taken));
+        // Others cannot give it, but may ask by it what they may know.
+        assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(0), kind), b""), invalid);
+        assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(9), kind), b""), invalid);
+        assert_eq!(bobs.facts(&[mine(1)])[0].id, closed);
+        // Nor does it lead to another, or into itself.
+        assert_eq!(mallory.outcome(make(at(dir, b"sub"), mine(4), kind), b""), Outcome::Done);
+        assert_eq!(mallory.outcome(make(at(dir, b"sub"), mine(5), kind), b""), Outcome::Became(mine(4)));
+        assert_eq!(mallory.outcome(make(at(mine(5), b"deep"), mine(6), kind), b""), Outcome::Done);
+        assert_eq!(mallory.outcome(make(at(mine(5), b"deep"), mine(7), kind), b""), Outcome::Became(mine(6)));
+        let into = at(mine(7), b"loop");
+        mallory.refused(Operation::Rename { file: mine(5), from: at(dir, b"sub"), to: into, replaced: None }, b"");
+        assert_eq!(mallory.outcome(make(at(mine(8), b"x"), mine(8), kind), b""), Outcome::Conflict(Conflict::Gone));
+        (dir, first, root)
+    };
+    assert_eq!(check_aliases(&world), 4);
+    same(&world.tree("/mallory"), &before, "at last");
+    let known = world.home.state().volumes[VOLUME].clone();
+    world.restart();
+    assert_eq!(check_aliases(&world), 4);
+    assert_eq!(world.home.state().volumes[VOLUME].real(mine), known.real(mine));
+    let mallory = world.attach(1);
+    assert_eq!(mallory.list(mine), mallory.list(mallory.id(root, "bob")));
+    assert_eq!(mallory.list(FileId::new(mine.raw() + 5)), mallory.list(mallory.id(dir, "sub")));
+}
+
 /// What was announced, and not done because something before it waits, was taken for done when the home started again.
 #[test]
 fn regression_what_waits_is_not_taken_for_done_by_a_home_that_starts() {
@@ -879,7 +960,7 @@ fn same(now: &BTreeMap<String, String>, before: &BTreeMap<String, String>, when:
 
 #[test]
 fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
-    let mut done = 0;
+    let (mut done, mut merged) = (0, 0);
     for seed in 0..30 {
         let mut world = World::new();
         let before = world.tree("/mallory");
@@ -897,6 +978,13 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
             files.extend((mine..mine + 6).chain(theirs..theirs + 2).map(FileId::new));
             files.push(mallory.id(dirs[1], "plain"));
             dirs.extend((mine..mine + 2).map(FileId::new));
+            if seed % 2 == 0 {
+                // Names for what is not its own.
+                for (name, file) in [&b"bob"[..], b"closed"].into_iter().zip(&dirs[6..]) {
+                    let make = Operation::Make { at: at(root, name), file: *file, made: made(Kind::Directory, 0o777) };
+                    assert!(matches!(mallory.outcome(make, b""), Outcome::Became(_)));
+                }
+            }
         }
         for round in 0..4 {
             let mallory = world.attach(1);
@@ -922,11 +1010,12 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
             }
             drop(mallory);
             same(&world.tree("/mallory"), &before, &format!("seed {seed}, round {round}"));
+            merged += check_aliases(&world);
             world.restart();
             same(&world.tree("/mallory"), &before, &format!("seed {seed}, round {round}, started again"));
         }
     }
-    assert!(done > 300, "{done} were done");
+    assert!(done > 300 && merged > 30, "{done} were done, {merged} merged");
 }
 
 /// A client of a user that works under delegations, and has none.

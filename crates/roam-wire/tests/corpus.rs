@@ -91,8 +91,12 @@ fn the_corpus_has_what_this_program_writes() {
         |watch| Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), watch };
     let strong = Watch::Delegations { run: 5, changed: vec![file] };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
-    let outcomes =
-        [Outcome::Done, Outcome::Conflict(Conflict::NotEmpty), Outcome::Refused(FsError::AccessDenied)].into_iter();
+    let outcomes = [
+        Outcome::Done,
+        Outcome::Conflict(Conflict::NotEmpty),
+        Outcome::Refused(FsError::AccessDenied),
+        Outcome::Became(file),
+    ];
     let applied =
         (3..).zip(outcomes).map(|(seq, outcome)| Applied { seq, outcome, facts: vec![facts(seq, Kind::File)] });
     let apply = request(Request::Apply { acknowledged: 2, operations: (3..).zip(operations()).map(sent).collect() });

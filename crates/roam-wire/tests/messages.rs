@@ -146,6 +146,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Done),
         prop::sample::select(conflicts.to_vec()).prop_map(Outcome::Conflict),
         error().prop_map(Outcome::Refused),
+        file().prop_map(Outcome::Became),
     ]
 }
 

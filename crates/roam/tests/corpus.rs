@@ -87,12 +87,19 @@ fn records() -> Vec<Record> {
     ];
     records.extend(operations().into_iter().map(|operation| Record::Did { operation, when: TIME }));
     let answered = |seq, outcome| Record::Answered(Applied { seq, outcome, facts: vec![facts(2, Kind::File)] });
+    let made =
+        Made { kind: Kind::Directory, mode: 0o755, uid: 1000, gid: 100, rdev: 0, target: Vec::new(), when: TIME };
+    let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
     records.extend([
         Record::Pinned(5),
         answered(1, Outcome::Conflict(Conflict::Taken)),
         answered(5, Outcome::Conflict(Conflict::Changed)),
         answered(3, Outcome::Refused(FsError::AccessDenied)),
         answered(6, Outcome::Done),
+        Record::Did { operation: Operation::Make { at: (id(1), b"both".to_vec()), file: id(110), made }, when: TIME },
+        Record::Did { operation: Operation::Set { file: id(110), attributes }, when: TIME },
+        Record::Did { operation: Operation::Link { file: id(2), at: (id(110), b"below".to_vec()) }, when: TIME },
+        answered(11, Outcome::Became(id(120))),
         Record::Settled(1),
         Record::Clean(id(2)),
         Record::Dropped(id(2)),
@@ -131,6 +138,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("listed", record(4)),
             ("did", record(8)),
             ("answer", record(19)),
+            ("became", record(26)),
             ("doing", life(18)),
             ("life", life(all)),
         ],
