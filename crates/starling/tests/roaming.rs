@@ -93,6 +93,50 @@ fn what_is_hoarded_is_there_without_a_network() {
 }
 
 #[test]
+fn directories_that_two_have_made_are_one_and_whoever_is_inside_goes_on() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    for (laptop, name) in [(&one, "one"), (&two, "two")] {
+        warm(&laptop.mountpoint);
+        run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+        fs::create_dir_all(laptop.mountpoint.join("dir/sub")).expect("mkdir");
+        fs::write(laptop.mountpoint.join("dir/sub").join(name), name).expect("write");
+    }
+    let script = "read line && echo inside >inside && mkdir deeper && cd deeper && echo below >below && cat ../one";
+    let mut inside = std::process::Command::new("sh");
+    inside.args(["-c", script]).current_dir(two.mountpoint.join("dir/sub"));
+    inside.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let inside = inside.spawn().expect("start");
+    for laptop in [&one, &two] {
+        run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+        laptop.wait_until_home(LONG);
+    }
+    // Whatever the kernel has to forget, it is told of.
+    std::thread::sleep(Duration::from_secs(2));
+    std::io::Write::write_all(&mut inside.stdin.as_ref().expect("input"), b"\n").expect("write");
+    let said = inside.wait_with_output().expect("end");
+    assert!(said.status.success() && said.stdout == b"one", "{said:?}");
+    two.wait_until_home(LONG);
+    let names = |root: &Path| {
+        let all = fs::read_dir(root.join("dir/sub")).expect("list").map(|entry| entry.expect("entry").file_name());
+        all.map(|name| name.to_string_lossy().into_owned()).collect::<BTreeSet<_>>()
+    };
+    let expected = ["deeper", "inside", "one", "two"].map(String::from).into();
+    assert_eq!(names(&home.exported), expected);
+    assert_eq!(names(&two.mountpoint), expected);
+    one.wait(LONG, "what the other has made", |one| names(&one.mountpoint) == expected);
+    assert_eq!(fs::read_to_string(one.mountpoint.join("dir/sub/deeper/below")).expect("read"), "below\n");
+    assert_eq!(
+        fs::read_dir(&home.exported).expect("list").filter(|e| e.as_ref().unwrap().file_name() != ".starling").count(),
+        1
+    );
+    for laptop in [&one, &two] {
+        assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    }
+}
+
+#[test]
 fn what_is_written_goes_home_when_the_user_wants() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());
