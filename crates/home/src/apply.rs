@@ -115,6 +115,8 @@ pub(crate) struct Doing<'a> {
     pub(crate) sent: &'a Sent,
     /// What it makes may be what is there already.
     pub(crate) may_merge: bool,
+    /// It is about something that was not claimed, since it turned out to be there already.
+    pub(crate) is_unclaimed: bool,
 }
 
 impl Inner {
@@ -148,7 +150,8 @@ impl Inner {
                 // It said itself that it knew.
                 Some(None) => return Err(FsError::InvalidArgument),
                 None => {
-                    let doing = Doing { home: self, volume, whose, cred: cred(&whose.user), sent: &meant, may_merge };
+                    let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
+                    let doing = Doing { home: self, volume, whose, cred, sent: &meant, may_merge, is_unclaimed };
                     fresh = true;
                     let is_overtaken = |conflict| {
                         let later: Result<Vec<_>, _> =
@@ -275,6 +278,10 @@ impl Doing<'_> {
             Operation::Store { .. } => None,
             _ => Some(self.volume.scene.write().await),
         };
+        if self.is_unclaimed && self.volume.claims.has_others(self.whose.author) {
+            // The client sends it again, by what it is.
+            return Err(Stop::Refused(FsError::TimedOut));
+        }
         self.act(&mut scene).await?;
         // All that has changed by this is known as this client's doing.
         for file in self.sent.operation.files() {

@@ -119,6 +119,11 @@ impl Claims {
         fine
     }
 
+    /// True if clients other than this may have what would have to be claimed.
+    pub(crate) fn has_others(&self, client: u32) -> bool {
+        self.table.lock().delegations.has_others(client)
+    }
+
     /// A client has returned what was recalled.
     pub(crate) fn returned(&self, client: u32, recall: u64) {
         self.change(|delegations| delegations.returned(client, recall));

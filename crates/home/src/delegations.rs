@@ -103,6 +103,11 @@ impl Delegations {
         self.held.contains_key(&client)
     }
 
+    /// True if clients other than this work under delegations, or may do so.
+    pub fn has_others(&self, client: u32) -> bool {
+        self.held.keys().chain(&self.unknown.0).any(|other| *other != client)
+    }
+
     /// A client begins to work under delegations. It has none yet, but for those to change what it has changed already: these it keeps, if it has them,
     /// or may have had them of the home as it was before it began anew.
     pub fn join(&mut self, client: u32, changed: &[FileId], now: Duration) {

@@ -210,6 +210,7 @@ impl Client {
                 if files.len() > FILE_COUNT_MAX {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
+                let files: Vec<FileId> = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
                 let mut seen = BTreeSet::new();
                 for file in &files {
                     // Nobody is bothered for what cannot be had.
@@ -228,6 +229,7 @@ impl Client {
                 }
             }
             Request::List { dir, .. } if *delegated => {
+                let dir = volume.real(dir)?;
                 let met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
                 let reply = self.look(place, request).await?;
                 met.keep(BTreeSet::from([dir]));
@@ -237,16 +239,17 @@ impl Client {
                 Err(Stop::Failed(FsError::ArgumentTooBig))
             }
             Request::Apply { ref operations, .. } => {
-                let files = operations.iter().flat_map(|sent| sent.operation.files()).collect();
+                let files = operations.iter().flat_map(|sent| sent.operation.files());
+                let files = volume.with(|known| files.map(|file| known.real(file)).collect())?;
                 let made = |sent: &Sent| match &sent.operation {
                     Operation::Make { file, .. } => Some(*file),
                     _ => None,
                 };
-                let made = operations.iter().filter_map(made).collect();
+                let made: BTreeSet<FileId> = operations.iter().filter_map(made).collect();
                 let met = claim(files, Hold::Write, true).await?;
                 let reply = self.look(place, request).await;
                 // Nobody else has seen what the client made: it may go on changing it.
-                met.keep(made);
+                met.keep(volume.with(|known| made.into_iter().filter(|file| known.alias(*file).is_none()).collect())?);
                 reply
             }
             request => self.look(place, request).await,

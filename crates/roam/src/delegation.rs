@@ -117,6 +117,7 @@ impl Live {
 
     /// What is cached of a file may be believed, for all that others do.
     pub(crate) fn may_believe(&self, file: FileId) -> bool {
+        let file = self.replica.real(file);
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
     }
 
@@ -127,6 +128,7 @@ impl Live {
 
     /// A file may be changed, for all that others know.
     pub(crate) fn may_change(&self, file: FileId) -> bool {
+        let file = self.replica.real(file);
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Write))
             || self.is_private(file)
     }
@@ -157,6 +159,14 @@ impl Live {
             delegations.held.insert(file, (Hold::Write, 0));
         }
         Ok(())
+    }
+
+    /// A file that was made here is another one: nothing is held of what it was thought to be.
+    pub(crate) fn disown(&mut self, file: FileId) {
+        if let Some(delegations) = &mut self.delegations {
+            delegations.held.remove(&file);
+            delegations.fresh.remove(&file);
+        }
     }
 
     /// What was held of a file is not held any more, or only as it says.

@@ -284,6 +284,7 @@ impl Live {
     /// What was made here turned out to be another file: whoever has it open has that open.
     pub(crate) fn became(&mut self, file: FileId) {
         let real = self.replica.real(file);
+        self.disown(file);
         self.handles.values_mut().filter(|open| open.id == file).for_each(|open| open.id = real);
         if let Some(count) = self.open_counts.remove(&file) {
             *self.open_counts.entry(real).or_default() += count;

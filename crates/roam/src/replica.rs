@@ -731,8 +731,9 @@ impl Replica {
         if let Some(mine) = self.nodes.remove(&file) {
             let facts = known.iter().find(|facts| facts.id == real);
             let node = self.nodes.entry(real).or_insert_with(|| {
-                let facts = facts.cloned().unwrap_or(Facts { id: real, version: 0, contents: 0, ..mine.facts.clone() });
-                // Others may have changed it since the home said that.
+                // It is not this client's alone, and others may have changed it since the home said anything of it.
+                let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
+                let facts = facts.cloned().unwrap_or(unknown);
                 Node { is_stale: true, ..Node::new(facts) }
             });
             // What was done here since counts.
