@@ -5,8 +5,8 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, XATTR, find, perform, read_all};
 use rig::{Network, Rig};
-use roam::Client;
 use roam::conflict::Deed;
+use roam::{Client, Consistency};
 use roam_wire::message::{Conflict, Outcome};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -396,4 +396,25 @@ fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     assert_eq!(paths(&rig), expected);
     assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
     check_views(&rig, &[&one, &two], "moved away");
+}
+
+/// Whoever works under delegations on a directory sees at once what others bring to it who did not know that it was there.
+#[test]
+fn what_is_merged_is_claimed_from_who_works_under_delegations() {
+    let rig = Rig::new(11);
+    let (one, two) = apart(&rig);
+    one.online(&rig, true);
+    one.client.set(|settings| settings.consistency = Consistency::Strong);
+    rig.sim.run_for(Duration::from_secs(10));
+    rig.sim.block_on(walk(&one.client)).expect("walk");
+    two.network.up.store(true, Relaxed);
+    for _ in 0..400 {
+        rig.sim.run_for(Duration::from_millis(70));
+        let seen = rig.sim.block_on(walk(&one.client)).expect("walk");
+        let seen: Vec<_> = seen.into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned()).collect();
+        assert_eq!(seen[1..], paths(&rig));
+    }
+    assert_eq!(paths(&rig), MERGED);
+    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    check_views(&rig, &[&one, &two], "merged");
 }
