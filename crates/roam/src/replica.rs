@@ -750,8 +750,12 @@ impl Replica {
         }
         self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
         self.aliases.insert(file, real);
-        if let Some(names) = self.nodes.get_mut(&at.0).and_then(|dir| dir.names.as_mut()) {
-            names.insert(at.1.clone(), real);
+        if let Some(dir) = self.nodes.get_mut(&at.0)
+            && let Some(names) = dir.names.as_mut()
+            && names.insert(at.1.clone(), real) != Some(real)
+        {
+            // Others have put it there, and may have moved it since.
+            dir.names_of = None;
         }
     }
 
