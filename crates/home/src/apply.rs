@@ -3,8 +3,9 @@
 //! An operation is done if what it is about is as the client knew it, or was changed since by nobody but that client. What is already as the operation
 //! would make it is done, too: two who did the same are of one mind, and a crash between doing and remembering leaves no doubt.
 //!
-//! A directory that somebody else has made at the same place is the one that the client made, and so is a symlink with the same target: the client's id
-//! means that from now on, in whatever it names it. What it did to the attributes of its own before it knew is not done to that.
+//! A directory that somebody else has made at the same place is the one that the client made, and so is a symlink with
+//! the same target: the client's id means that from now on, in whatever it names it. What it did to the attributes of
+//! its own before it knew is not done to that.
 
 use crate::Inner;
 use crate::exported::{Exported, cred};
@@ -79,8 +80,8 @@ fn is_overtaken(sent: &Sent, conflict: Conflict, later: &[Sent], redone: bool) -
     }
 }
 
-/// What operations are about that depend on something that could not be made: the client, which knows nothing of that yet, will do them again in
-/// another way.
+/// What operations are about that depend on something that could not be made: the client, which knows nothing of that
+/// yet, will do them again in another way.
 #[derive(Default)]
 struct Unmade {
     files: BTreeSet<FileId>,

@@ -4,10 +4,11 @@
 //! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
 //! looking, and compared with what was known. Whatever is found to have changed gets the next number of the volume's journal.
 //!
-//! A client that made what was there already gave it an id of its own, which means that file from then on ([`Volume::real`]).
+//! A client that made what was there already gave it an id of its own, which means that file from then on
+//! ([`Volume::real`]).
 //!
-//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]); numbers only grow; what an id means
-//! instead has no other meaning itself.
+//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]);
+//! numbers only grow; what an id means instead has no other meaning itself.
 
 use roam_wire::codec::Wire;
 use roam_wire::journal::{Journal, Stamp};

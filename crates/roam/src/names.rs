@@ -167,7 +167,8 @@ impl Live {
         Ok(Operation::Remove { at: (parent, name.to_vec()), file: id, last: true })
     }
 
-    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round in a circle, where nothing can be moved.
+    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round in a circle, where
+    /// nothing can be moved.
     fn is_above(&self, id: FileId, below: FileId) -> Result<bool, Stop> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {

@@ -5,8 +5,8 @@
 //! and nothing has to be undone. Attributes are those that users see. What this client has changed is not refreshed before the home has
 //! heard of it.
 //!
-//! What was made here may turn out to be there already, as another file. Everything means that from then on, and whoever still asks by the id
-//! from before is answered of it ([`Replica::real`]).
+//! What was made here may turn out to be there already, as another file. Everything means that from then on, and
+//! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
 //! before the home has answered; what an id means instead has no other meaning itself.
@@ -715,7 +715,8 @@ impl Replica {
         self.forget_done();
     }
 
-    /// What was made here was there already, as another file: everything means that now. Attributes that it was given here are not that file's.
+    /// What was made here was there already, as another file: everything means that now. Attributes that it was given
+    /// here are not that file's.
     fn became(&mut self, operation: &Operation, real: FileId, known: &[Facts]) {
         let (file, real) = (operation.file(), self.real(real));
         let Operation::Make { at, .. } = operation else { return };

@@ -398,7 +398,8 @@ fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     check_views(&rig, &[&one, &two], "moved away");
 }
 
-/// Whoever works under delegations on a directory sees at once what others bring to it who did not know that it was there.
+/// Whoever works under delegations on a directory sees at once what others bring to it who did not know that it was
+/// there.
 #[test]
 fn what_is_merged_is_claimed_from_who_works_under_delegations() {
     let rig = Rig::new(11);
