@@ -2,11 +2,12 @@
 //! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
 //!
 //! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench study` looks at Starling alone
-//! (when nearly full, after a crash, with many files), `bench work` is a single workload (the others start them as processes of
-//! their own). docs/performance.md says how to use it. Needs root: it mounts, drops
+//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench work` is a single
+//! workload (the others start them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
 //! caches and makes network namespaces.
 
 mod command;
+mod daemon;
 mod figures;
 mod mounts;
 mod namespace;
@@ -14,6 +15,7 @@ mod process;
 mod report;
 mod requests;
 mod results;
+mod roam;
 mod run;
 mod scenario;
 mod site;
@@ -60,6 +62,12 @@ enum Command {
         --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, such as a write before the file system was full."
     )]
     Study(study::StudyOptions),
+    /// Study homes and mounts that roam, over slow and broken links
+    #[command(
+        after_help = "Examples:\n  bench roam --quick\n  bench roam --only revalidation\n  bench roam --only andrew,session \
+        --json roam.json\n  bench roam --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
+    )]
+    Roam(roam::RoamOptions),
     /// Run one workload in a folder and print what it measured as JSON
     Work {
         /// The workload
@@ -122,6 +130,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run_all(&options),
         Command::Requests(options) => count_requests(&options),
         Command::Study(options) => require_root().and_then(|()| study::run(&options)),
+        Command::Roam(options) => require_root().and_then(|()| roam::run(&options)),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

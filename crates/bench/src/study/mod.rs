@@ -173,7 +173,7 @@ pub fn run(options: &StudyOptions) -> Result<ExitCode> {
 }
 
 /// Into the sections of a document that is there, or one after the other into a new one, which then has the sections.
-fn write_sections(path: &Path, sections: &[(String, String)]) -> Result<()> {
+pub fn write_sections(path: &Path, sections: &[(String, String)]) -> Result<()> {
     if !path.exists() {
         let markers = |(name, _): &(String, String)| format!("<!-- {name}:begin -->\n<!-- {name}:end -->\n");
         let empty = sections.iter().map(markers).collect::<Vec<_>>().join("\n");

@@ -4,25 +4,21 @@
 //! mounted is taken from its own first line, and it can be killed and measured. Invariant: process, mount and files are gone when
 //! it is dropped.
 
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::command::{self, Interrupts, check_interrupt};
+use crate::command::{self, Interrupts};
+use crate::daemon::{DEADLINE, Daemon};
 use crate::target::Site;
-use crate::{mounts, process, report, target};
+use crate::{mounts, process, target};
 
 /// What the process prints first when it serves.
 const READY: &str = "mounted at";
-/// Starting takes no longer than this, or has failed. Neither does stopping.
-const DEADLINE: Duration = Duration::from_secs(300);
 
 /// A file system of its own, which serves or does not.
 pub struct Serving {
@@ -30,7 +26,7 @@ pub struct Serving {
     root: PathBuf,
     mount_point: PathBuf,
     arguments: Vec<String>,
-    child: Option<Child>,
+    daemon: Option<Daemon>,
 }
 
 impl Serving {
@@ -45,7 +41,7 @@ impl Serving {
             root,
             mount_point,
             arguments: arguments.iter().copied().chain(more).map(str::to_owned).collect(),
-            child: None,
+            daemon: None,
         })
     }
 
@@ -56,65 +52,22 @@ impl Serving {
 
     /// Starts it, and returns the time from there until it has mounted.
     pub fn up(&mut self) -> Result<Duration> {
-        check_interrupt()?;
-        ensure!(self.child.is_none(), "it already serves");
-        let log = self.root.join("up.log");
-        let stderr = OpenOptions::new().create(true).append(true).open(&log).context("create a log")?;
+        ensure!(self.daemon.is_none(), "it already serves");
         let mut command = Command::new(&self.program);
         command.arg("up").arg(&self.mount_point).arg("--data").arg(self.root.join("data")).args(&self.arguments);
-        // A group of its own: a ctrl-C is for this program, which then takes everything down.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-        let started = Instant::now();
-        let child = self.child.insert(command.spawn().context("start starling")?);
-        let stdout = child.stdout.take().context("starling without stdout")?;
-        let (send, receive) = mpsc::channel();
-        // Reads to the end, which comes with the process's.
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = send.send(line);
-            }
-        });
-        loop {
-            match receive.recv_timeout(Duration::from_millis(100)) {
-                Ok(line) if line.starts_with(READY) => return Ok(started.elapsed()),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    check_interrupt()?;
-                    ensure!(started.elapsed() < DEADLINE, "not mounted after {} s", DEADLINE.as_secs());
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let log = fs::read_to_string(&log).unwrap_or_default();
-                    let end: Vec<&str> = log.lines().rev().take(3).collect();
-                    bail!("starling did not start; its log ends, backwards: {}", report::one_line(&end.join(" / ")));
-                }
-            }
-        }
+        let daemon = Daemon::start(&mut command, &self.root.join("up.log"), READY)?;
+        Ok(self.daemon.insert(daemon).started_in())
     }
 
     /// Commits everything and ends the process.
     pub fn down(&mut self) -> Result<()> {
         self.starling("down", &[])?;
-        let mut child = self.child.take().context("nothing serves")?;
-        let until = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = child.try_wait().context("wait for starling")? {
-                ensure!(status.success(), "starling ended with {status}");
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                self.child = Some(child);
-                bail!("starling still runs {} s after `down`", DEADLINE.as_secs());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.daemon.take().context("nothing serves")?.ended().context("starling, after `down`")
     }
 
     /// Ends the process as a crash would: nothing that it holds back is written.
     pub fn kill(&mut self) -> Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill().context("kill starling")?;
-            child.wait().context("wait for starling")?;
-        }
+        self.daemon.take().map_or(Ok(()), Daemon::kill)?;
         mounts::force_unmount(&self.mount_point)
     }
 
@@ -134,7 +87,7 @@ impl Serving {
 
     /// Memory of the process, see [`process::memory_bytes`].
     pub fn memory_bytes(&self, field: &str) -> Result<u64> {
-        let pid = self.child.as_ref().context("nothing serves")?.id();
+        let pid = self.daemon.as_ref().context("nothing serves")?.id();
         process::memory_bytes(pid as i32, field).with_context(|| format!("no {field} of process {pid}"))
     }
 
@@ -195,7 +148,7 @@ mod tests {
         let given = fs::read_to_string(dir.path().join("given")).unwrap();
         assert!(given.starts_with("up ") && given.ends_with("--store-size 1MiB --parity 2\n"), "{given}");
         assert!(serving.memory_bytes("VmRSS").unwrap() > 0);
-        let pid = serving.child.as_ref().unwrap().id() as i32;
+        let pid = serving.daemon.as_ref().unwrap().id() as i32;
         drop(serving);
         assert_eq!(process::memory_bytes(pid, "VmRSS"), None);
         assert!(!dir.path().join("fs").exists());

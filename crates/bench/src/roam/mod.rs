@@ -1,0 +1,141 @@
+//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against the figures of the papers that it
+//! follows.
+//!
+//! All ratios are within one run. A study goes on after a failure, reports it, and makes the program fail.
+
+mod found;
+mod revalidation;
+mod rig;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::report::date;
+use crate::results::Machine;
+use crate::site::{self, RunFolder};
+use crate::target::Site;
+use crate::{Place, command, study};
+
+use found::Found;
+
+/// The options of `bench roam`.
+#[derive(Debug, Args)]
+pub struct RoamOptions {
+    /// Only studies whose name contains one of these
+    #[arg(long, value_name = "PATTERN,...", default_value = "")]
+    only: String,
+    /// Small sizes: whether everything works, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// Write everything that was measured to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the tables to this file: between its markers if it exists and has them
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// A cache is found to be valid after a gap (Mummert and Satyanarayanan)
+    Revalidation,
+}
+
+impl Name {
+    /// The name on the command line; `roam-NAME` is the section of the document.
+    fn name(self) -> &'static str {
+        match self {
+            Name::Revalidation => "revalidation",
+        }
+    }
+
+    fn measure(self, site: &Site, quick: bool) -> Result<Found> {
+        match self {
+            Name::Revalidation => revalidation::measure(site, quick),
+        }
+    }
+}
+
+/// All that was found; as JSON, this is the file that `--json` writes.
+#[derive(Debug, Serialize)]
+struct Report {
+    unix_time_s: u64,
+    machine: Machine,
+    quick: bool,
+    /// By the study's name.
+    studies: Vec<(&'static str, Found)>,
+}
+
+impl Report {
+    /// Per study, the name of its section and the text.
+    fn sections(&self) -> Vec<(String, String)> {
+        let section =
+            |(name, found): &(&str, Found)| (format!("roam-{name}"), self.preamble() + " " + &found.markdown());
+        self.studies.iter().map(section).collect()
+    }
+
+    fn preamble(&self) -> String {
+        let Machine { processor, processor_count, memory_mib, kernel, file_system } = &self.machine;
+        format!(
+            "{}One run on {}, on a machine that was not idle: {processor_count} processors ({processor}), {memory_mib} MiB of \
+             memory, Linux {kernel}, local {file_system}.",
+            if self.quick { "**Quick sizes: these numbers only show that everything runs.** " } else { "" },
+            date(self.unix_time_s),
+        )
+    }
+}
+
+/// Runs the studies and reports. Succeeds if nothing failed and no figure was missed; quick sizes judge nothing.
+pub fn run(options: &RoamOptions) -> Result<ExitCode> {
+    command::catch_interrupts()?;
+    let wanted = |name: &&Name| options.only.split(',').any(|part| name.name().contains(part));
+    let names: Vec<Name> = Name::value_variants().iter().filter(wanted).copied().collect();
+    anyhow::ensure!(!names.is_empty(), "no study has a name with {:?}", options.only);
+    let starling = site::starling_program(options.place.starling.as_deref())?;
+    let folder = RunFolder::new(&options.place.dir, Some(starling), options.place.starling_args.clone())?;
+    let mut report = Report {
+        unix_time_s: site::unix_time_s(),
+        machine: site::machine(&options.place.dir)?,
+        quick: options.quick,
+        studies: Vec::new(),
+    };
+    for name in names {
+        eprintln!("{}", name.name());
+        let found = name.measure(folder.site(), options.quick).or_else(|error| {
+            command::check_interrupt()?;
+            Ok::<_, anyhow::Error>(Found { failures: vec![format!("{error:#}")], ..Found::default() })
+        })?;
+        report.studies.push((name.name(), found));
+    }
+    let sections = report.sections();
+    sections.iter().for_each(|(name, text)| println!("## {name}\n\n{text}"));
+    if let Some(path) = &options.json {
+        let json = serde_json::to_string_pretty(&report).context("write the report as JSON")?;
+        std::fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.markdown {
+        study::write_sections(path, &sections)?;
+    }
+    let bad = |found: &Found| !found.failures.is_empty() || !options.quick && found.missed();
+    let failed = report.studies.iter().any(|(_, found)| bad(found));
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for name in Name::value_variants() {
+            assert_eq!(Name::from_str(name.name(), false), Ok(*name));
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its volume, in batches, file by file.
+//!
+//! The caches have as many files, counted with their directories, as those of the paper's five users. They are all of one volume: a mount
+//! attaches one. Contents are small, since none of them travels.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use linkem::Rate;
+use serde::Serialize;
+
+use super::found::{Figure, Found, Table, largest, median};
+use super::rig::{Rig, Wire};
+use crate::report::{count, number};
+use crate::target::Site;
+
+/// The folder that is hoarded.
+const FOLDER: &str = "cached";
+/// Files that the five users have cached (Table 1).
+const FILES: [u32; 5] = [268, 413, 1097, 1423, 1821];
+const FILES_QUICK: [u32; 2] = [30, 60];
+const FILES_PER_DIR: u32 = 25;
+/// Files that others change during a gap.
+const CHANGED: u32 = 10;
+/// Each way.
+const DELAY: Duration = Duration::from_millis(20);
+/// For so long the link is off.
+const GAP: Duration = Duration::from_millis(500);
+/// How often the volume's stamp is tried; the median counts.
+const REPEATS: usize = 3;
+/// Slower than this, the processor does so little that all users can be measured at once.
+const SLOW: Rate = Rate::kbits_per_s(100);
+
+/// How a mount comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum How {
+    /// One question for each file.
+    Single,
+    /// One question for 50 files.
+    Batched,
+    /// One question for the volume.
+    Volume,
+    /// The same, after others have changed ten files.
+    Changed,
+    /// The same, with nothing changed, from another address.
+    Moved,
+    /// Unmounted during the gap: a new connection.
+    Anew,
+}
+
+impl How {
+    const ALL: [How; 6] = [How::Single, How::Batched, How::Volume, How::Changed, How::Moved, How::Anew];
+
+    fn title(self) -> &'static str {
+        match self {
+            How::Single => "one by one",
+            How::Batched => "batches of 50",
+            How::Volume => "volume",
+            How::Changed => "volume, 10 files changed",
+            How::Moved => "volume, changed address",
+            How::Anew => "volume, new connection",
+        }
+    }
+}
+
+/// One return.
+#[derive(Clone, Debug, Serialize)]
+struct Sample {
+    files: u32,
+    rate: String,
+    how: How,
+    /// From the first packet after the gap until the home has answered what has changed.
+    attached_s: f64,
+    /// The walk after that, which asks for what is suspect and fetches what has changed.
+    walked_s: f64,
+    attached: Wire,
+    walked: Wire,
+}
+
+impl Sample {
+    fn seconds(&self) -> f64 {
+        self.attached_s + self.walked_s
+    }
+
+    fn bytes(&self) -> u64 {
+        self.attached.bytes() + self.walked.bytes()
+    }
+}
+
+/// A user's home and mount.
+struct User {
+    files: u32,
+    rig: Rig,
+}
+
+/// Runs the study.
+pub fn measure(site: &Site, quick: bool) -> Result<Found> {
+    let (files, rates) = match quick {
+        true => (&FILES_QUICK[..], vec![Rate::mbits_per_s(10), Rate::kbits_per_s(64)]),
+        false => (
+            &FILES[..],
+            vec![Rate::mbits_per_s(10), Rate::mbits_per_s(2), Rate::kbits_per_s(64), Rate::bits_per_s(9600)],
+        ),
+    };
+    let mut users = files.iter().map(|files| User::new(site, *files)).collect::<Result<Vec<_>>>()?;
+    let mut found = Found { conditions: conditions(), ..Found::default() };
+    let mut samples = Vec::new();
+    for &rate in &rates {
+        let all: Vec<Result<Vec<Sample>>> = if rate > SLOW {
+            users.iter_mut().map(|user| user.measure(rate)).collect()
+        } else {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = users.iter_mut().map(|user| scope.spawn(|| user.measure(rate))).collect();
+                let end = |thread: std::thread::ScopedJoinHandle<_>| thread.join().expect("a panic was reported");
+                threads.into_iter().map(end).collect()
+            })
+        };
+        for result in all {
+            match result {
+                Ok(some) => samples.extend(some),
+                Err(error) => {
+                    crate::command::check_interrupt()?;
+                    found.failures.push(format!("at {rate}: {error:#}"));
+                }
+            }
+        }
+    }
+    let slowest = rates.last().context("no rates")?.to_string();
+    found.figures = figures(&samples, &slowest, files);
+    found.tables = tables(&samples, &rates, files);
+    found.samples = serde_json::to_value(&samples).context("samples as JSON")?;
+    Ok(found)
+}
+
+fn conditions() -> String {
+    format!(
+        "Each user's cache is of one volume (the paper's are of 6 to 12), a directory for every {FILES_PER_DIR} files. The link has {} ms each way; \
+         bytes are those of both directions, with the headers of IP and UDP. The link is turned off for {} ms; the time is from the first \
+         packet that the mount sends when it is on again until everything cached is known to be valid, a hoard walk included. *Volume* is the \
+         median of {REPEATS}, all else was done once. The connection outlives the gap unless it says otherwise.",
+        DELAY.as_millis(),
+        GAP.as_millis()
+    )
+}
+
+impl User {
+    fn new(site: &Site, files: u32) -> Result<User> {
+        let mut rig = Rig::new(site, &format!("user-{files}"), |source| fill(&source.join(FOLDER), files))?;
+        rig.mount(&[])?;
+        rig.wait_attached(true)?;
+        rig.hoard(FOLDER)?;
+        Ok(User { files, rig })
+    }
+
+    /// All ways to come back, over a link of this rate.
+    fn measure(&mut self, rate: Rate) -> Result<Vec<Sample>> {
+        self.rig.shape(Some(rate), DELAY)?;
+        // Both ends learn what the link is like now.
+        self.forget_how()?;
+        let mut samples = vec![
+            self.come_back(rate, How::Single, &["--validation", "single"])?,
+            self.come_back(rate, How::Batched, &["--validation", "batched"])?,
+        ];
+        let callbacks = ["--validation", "volume", "--consistency", "callbacks"];
+        for how in std::iter::repeat_n(How::Volume, REPEATS).chain([How::Changed, How::Moved]) {
+            self.forget_how()?;
+            samples.push(self.come_back(rate, how, &callbacks)?);
+        }
+        samples.push(self.come_back_anew(rate)?);
+        self.rig.shape(None, Duration::ZERO)?;
+        for sample in &samples {
+            eprintln!(
+                "revalidation: {} files at {rate}, {}: {:.3} s, {} bytes",
+                self.files,
+                sample.how.title(),
+                sample.seconds(),
+                sample.bytes()
+            );
+        }
+        Ok(samples)
+    }
+
+    /// Another way to be consistent, without a gap, so that going back to callbacks is a change that makes the mount ask again.
+    fn forget_how(&self) -> Result<()> {
+        self.rig.quiet()?;
+        self.rig.set(&["--validation", "volume", "--consistency", "none"])?;
+        self.rig.wait_attached(true)?;
+        self.rig.quiet().map(drop)
+    }
+
+    /// A gap that ends with what `set` makes the mount do, which is what it does when its home was silent: attach again.
+    fn come_back(&self, rate: Rate, how: How, set: &[&str]) -> Result<Sample> {
+        let rig = &self.rig;
+        rig.quiet()?;
+        rig.link().off();
+        if how == How::Changed {
+            change(&rig.source().join(FOLDER))?;
+        }
+        if how == How::Moved {
+            rig.link().forget_clients();
+        }
+        rig.set(set)?;
+        rig.wait_attached(false)?;
+        std::thread::sleep(GAP);
+        let before = rig.wire();
+        rig.link().on();
+        let begun = rig.wait_for_a_packet()?;
+        self.finish(rate, how, begun, before)
+    }
+
+    fn come_back_anew(&mut self, rate: Rate) -> Result<Sample> {
+        self.rig.down()?;
+        let before = self.rig.quiet()?;
+        let begun = Instant::now();
+        self.rig.mount(&[])?;
+        self.finish(rate, How::Anew, begun, before)
+    }
+
+    fn finish(&self, rate: Rate, how: How, begun: Instant, before: Wire) -> Result<Sample> {
+        let rig = &self.rig;
+        rig.wait_attached(true)?;
+        let attached_s = begun.elapsed().as_secs_f64();
+        let attached = rig.quiet()?;
+        let walking = Instant::now();
+        rig.walk()?;
+        let walked_s = walking.elapsed().as_secs_f64();
+        let walked = rig.quiet()?.since(attached);
+        let (files, attached) = (self.files, attached.since(before));
+        Ok(Sample { files, rate: rate.to_string(), how, attached_s, walked_s, attached, walked })
+    }
+}
+
+/// As many files as that, with their directories.
+fn fill(folder: &Path, files: u32) -> Result<()> {
+    let mut dir = folder.to_owned();
+    for index in 0..files {
+        let is_dir = index % FILES_PER_DIR == 1;
+        let made = match index {
+            0 => fs::create_dir(folder),
+            _ if is_dir => {
+                dir = folder.join(format!("part-{:02}", index / FILES_PER_DIR));
+                fs::create_dir(&dir)
+            }
+            _ => fs::write(dir.join(format!("file-{index:04}")), format!("{index:0>512}")),
+        };
+        made.with_context(|| format!("fill {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// What somebody else does at home.
+fn change(folder: &Path) -> Result<()> {
+    for index in 2..2 + CHANGED {
+        let path = folder.join("part-00").join(format!("file-{index:04}"));
+        let before = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let first = if before.starts_with('0') { "1" } else { "0" };
+        fs::write(&path, format!("{first}{}", &before[1..])).with_context(|| format!("write {}", path.display()))?;
+    }
+    // The home learns of it from the kernel.
+    std::thread::sleep(GAP);
+    Ok(())
+}
+
+/// The median of what was measured of a user's returns at a rate. NaN if nothing was.
+fn value(samples: &[Sample], files: u32, rate: &str, how: How, of: impl Fn(&Sample) -> f64) -> f64 {
+    let wanted = |sample: &&Sample| sample.files == files && sample.rate == rate && sample.how == how;
+    median(&samples.iter().filter(wanted).map(of).collect::<Vec<_>>())
+}
+
+fn figures(samples: &[Sample], slowest: &str, files: &[u32]) -> Vec<Figure> {
+    let seconds = |files, how| value(samples, files, slowest, how, Sample::seconds);
+    let worst = |how| largest(files.iter().map(|&files| 100.0 * seconds(files, How::Volume) / seconds(files, how)));
+    let times: Vec<f64> = files.iter().map(|&files| seconds(files, How::Volume)).collect();
+    let (first, last) = (times[0], times[times.len() - 1]);
+    let most = |how: How, of: fn(&Sample) -> u64| {
+        largest(samples.iter().filter(|sample| sample.how == how).map(|sample| of(sample) as f64))
+    };
+    vec![
+        Figure::at_most(format!("volume : one by one at {slowest}, the worst user"), worst(How::Single), 1.0, " %"),
+        Figure::at_most(format!("volume : batches at {slowest}, the worst user"), worst(How::Batched), 5.0, " %"),
+        Figure::at_most(
+            format!("volume at {slowest}: {} and {} files differ by", files[0], files[files.len() - 1]),
+            100.0 * (last / first - 1.0).abs(),
+            20.0,
+            " %",
+        ),
+        Figure::at_most("bytes when nothing has changed, the most", most(How::Volume, Sample::bytes), 1023.0, " B"),
+        Figure::at_most(
+            "bytes until it is known which 10 files have changed, the most",
+            most(How::Changed, |sample| sample.attached.bytes()),
+            2048.0,
+            " B",
+        ),
+    ]
+}
+
+fn tables(samples: &[Sample], rates: &[Rate], files: &[u32]) -> Vec<Table> {
+    let header = |first: [&str; 2]| {
+        let users = files.iter().map(|&files| format!("{} files", count(files.into())));
+        first.map(str::to_owned).into_iter().chain(users).collect::<Vec<_>>()
+    };
+    let mut seconds = Table::new("Seconds", header(["link", "returns"]));
+    let mut bytes = Table::new(
+        "Bytes on the wire, and those of them until the home has said what has changed",
+        header(["link", "returns"]),
+    );
+    for rate in rates.iter().map(Rate::to_string) {
+        for how in How::ALL {
+            let of = |files: u32, of: fn(&Sample) -> f64| value(samples, files, &rate, how, of);
+            let cells = |cell: &dyn Fn(u32) -> String| {
+                [rate.clone(), how.title().to_owned()]
+                    .into_iter()
+                    .chain(files.iter().map(|&files| cell(files)))
+                    .collect()
+            };
+            let row: Vec<String> = cells(&|files| number(of(files, Sample::seconds)));
+            seconds.row(row);
+            let row: Vec<String> = cells(&|files| {
+                let attached = of(files, |sample| sample.attached.bytes() as f64);
+                format!("{} ({})", number(of(files, |sample| sample.bytes() as f64)), number(attached))
+            });
+            bytes.row(row);
+        }
+    }
+    vec![seconds, bytes]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_as_many_files_as_it_should() {
+        fn all(dir: &Path) -> u32 {
+            let below = |entry: fs::DirEntry| if entry.path().is_dir() { all(&entry.path()) } else { 1 };
+            1 + fs::read_dir(dir).unwrap().map(|entry| below(entry.unwrap())).sum::<u32>()
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for files in [30, 268] {
+            let folder = dir.path().join(files.to_string());
+            fill(&folder, files).unwrap();
+            assert_eq!(all(&folder), files);
+            change(&folder).unwrap();
+            assert_eq!(all(&folder), files);
+        }
+    }
+
+    #[test]
+    fn the_worst_user_counts() {
+        let sample = |files, how, seconds| Sample {
+            files,
+            rate: "9.6kb/s".into(),
+            how,
+            attached_s: seconds,
+            walked_s: 0.0,
+            attached: Wire { up_bytes: 100, down_bytes: 200, ..Wire::default() },
+            walked: Wire::default(),
+        };
+        let samples = [
+            sample(10, How::Single, 100.0),
+            sample(10, How::Volume, 2.0),
+            sample(20, How::Single, 400.0),
+            sample(20, How::Volume, 2.1),
+        ];
+        let found = Found { figures: figures(&samples, "9.6kb/s", &[10, 20]), ..Found::default() };
+        let text = found.markdown();
+        assert!(text.contains("| ≤ 1.00 % | 2.00 % | **not reached** |"), "{text}");
+        assert!(text.contains("differ by | ≤ 20.0 % | 5.00 % | reached |"), "{text}");
+        assert!(text.contains("| 300 B | reached |"), "{text}");
+    }
+}

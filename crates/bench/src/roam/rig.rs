@@ -1,0 +1,266 @@
+//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs.
+//!
+//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a thread of this one. Invariant: processes,
+//! mount and files are gone when it is dropped. Files of the mount are touched by child processes only, which have a deadline.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use linkem::{Direction, Rate, Relay, Settings, Shape};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::command::{self, Interrupts, check_interrupt};
+use crate::daemon::{DEADLINE, Daemon};
+use crate::mounts;
+use crate::target::Site;
+
+/// What a home prints when it serves; the address follows.
+const HOME_READY: &str = "home listening at ";
+/// What a mount prints when it is there.
+const MOUNT_READY: &str = "mounted at";
+/// A link is quiet when nothing has come or gone for so long.
+const QUIET_TIME: Duration = Duration::from_millis(1200);
+/// How often a state is asked for that is waited for.
+const LOOK_PERIOD: Duration = Duration::from_millis(5);
+
+/// See the module's header.
+pub struct Rig {
+    program: PathBuf,
+    root: PathBuf,
+    mount_point: PathBuf,
+    relay: Relay,
+    mount: Option<Daemon>,
+    home: Option<Daemon>,
+}
+
+/// What has crossed a link, in both directions, with the headers of IP and UDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Wire {
+    pub up_packets: u64,
+    pub up_bytes: u64,
+    pub down_packets: u64,
+    pub down_bytes: u64,
+}
+
+impl Wire {
+    /// In both directions.
+    pub fn bytes(self) -> u64 {
+        self.up_bytes + self.down_bytes
+    }
+
+    /// In both directions.
+    pub fn packets(self) -> u64 {
+        self.up_packets + self.down_packets
+    }
+
+    /// What was added since `before`.
+    pub fn since(self, before: Wire) -> Wire {
+        Wire {
+            up_packets: self.up_packets - before.up_packets,
+            up_bytes: self.up_bytes - before.up_bytes,
+            down_packets: self.down_packets - before.down_packets,
+            down_bytes: self.down_bytes - before.down_bytes,
+        }
+    }
+}
+
+impl Rig {
+    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is mounted.
+    pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
+        let root = site.root.join(name);
+        let (source, mount_point) = (root.join("source"), root.join("mount"));
+        for dir in [&source, &mount_point] {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        fill(&source)?;
+        let program = site.starling.clone().context("no program: give --starling PATH")?;
+        let mut serve = Command::new(&program);
+        serve.args(["home", "serve"]).arg(format!("dir:{}", source.display()));
+        serve.arg("--data").arg(root.join("home")).args(["--listen", "127.0.0.1:0"]);
+        let home = Daemon::start(&mut serve, &root.join("home.log"), HOME_READY).context("start a home")?;
+        let address: SocketAddr = home.ready()[HOME_READY.len()..].trim().parse().context("the home's address")?;
+        let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let relay = Relay::start(anywhere, address, Settings::default()).context("start a relay")?;
+        Ok(Rig { program, root, mount_point, relay, mount: None, home: Some(home) })
+    }
+
+    /// The folder that the home exports.
+    pub fn source(&self) -> PathBuf {
+        self.root.join("source")
+    }
+
+    /// A path in the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mount_point.join(name)
+    }
+
+    /// Mounts what the home exports: by an invitation first, later what is cached. Returns how long it took.
+    pub fn mount(&mut self, arguments: &[&str]) -> Result<Duration> {
+        ensure!(self.mount.is_none(), "it is mounted");
+        let cache = self.root.join("cache");
+        let mut command = Command::new(&self.program);
+        command.arg("mount");
+        if !cache.exists() {
+            command.arg(self.invitation()?);
+        }
+        command.arg(&self.mount_point).arg("--cache").arg(cache).args(arguments);
+        let mount = Daemon::start(&mut command, &self.root.join("mount.log"), MOUNT_READY).context("mount")?;
+        Ok(self.mount.insert(mount).started_in())
+    }
+
+    fn invitation(&self) -> Result<String> {
+        let mut invite = Command::new(&self.program);
+        invite.arg("invite").arg("--data").arg(self.root.join("home"));
+        invite.arg("--address").arg(self.relay.address().to_string());
+        let printed = command::run(&mut invite, DEADLINE, Interrupts::Obey)?;
+        Ok(printed.lines().last().context("no invitation was printed")?.to_owned())
+    }
+
+    /// Unmounts; what is cached stays.
+    pub fn down(&mut self) -> Result<()> {
+        self.starling(&["down"], &[])?;
+        self.mount.take().context("nothing is mounted")?.ended().context("the mount, after `down`")
+    }
+
+    /// A command about the mount, whose point comes after `action` and before `options`.
+    pub fn starling(&self, action: &[&str], options: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.args(action).arg(&self.mount_point).args(options);
+        command::run(&mut command, LONG, Interrupts::Obey)
+    }
+
+    /// `starling set`.
+    pub fn set(&self, options: &[&str]) -> Result<()> {
+        self.starling(&["set"], options).map(drop)
+    }
+
+    /// `starling connect`: auto, weak, fetch-only, off.
+    pub fn connect(&self, state: &str) -> Result<()> {
+        self.starling(&["connect", state], &[]).map(drop)
+    }
+
+    /// `starling status`, or what else answers in JSON.
+    pub fn ask(&self, action: &str) -> Result<Value> {
+        serde_json::from_str(&self.starling(&[action], &["--json"])?).with_context(|| format!("read {action}"))
+    }
+
+    /// A number of the status, such as `/pending/operations`.
+    pub fn number(&self, pointer: &str) -> Result<u64> {
+        let status = self.ask("status")?;
+        status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("the status has no number {pointer}"))
+    }
+
+    /// Has a folder of the mount kept in the cache, and fetches it.
+    pub fn hoard(&self, name: &str) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["hoard", "add"]).arg(self.path(name));
+        command::run(&mut command, DEADLINE, Interrupts::Obey)?;
+        self.walk()
+    }
+
+    /// Has everything that is cached made valid, and what is hoarded fetched.
+    pub fn walk(&self) -> Result<()> {
+        self.starling(&["hoard", "walk"], &[]).map(drop)
+    }
+
+    /// Waits until the mount has found the home, or has lost it.
+    pub fn wait_attached(&self, wanted: bool) -> Result<()> {
+        self.wait(|rig| Ok((rig.ask("status")?["state"] != "disconnected") == wanted))
+    }
+
+    /// Sends everything home that waits, and waits for it.
+    pub fn send_all(&self) -> Result<()> {
+        self.starling(&["sync", "--home"], &[]).map(drop)
+    }
+
+    fn wait(&self, mut what: impl FnMut(&Rig) -> Result<bool>) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        while !what(self)? {
+            check_interrupt()?;
+            ensure!(Instant::now() < until, "what was waited for did not come in {} s", DEADLINE.as_secs());
+            std::thread::sleep(LOOK_PERIOD);
+        }
+        Ok(())
+    }
+
+    /// The link, which can be turned off and on.
+    pub fn link(&self) -> &Relay {
+        &self.relay
+    }
+
+    /// Makes the link so fast, and so long in each direction. What is queued is on its way first.
+    pub fn shape(&self, rate: Option<Rate>, delay: Duration) -> Result<()> {
+        self.quiet()?;
+        for direction in Direction::BOTH {
+            self.relay.set(direction, Shape { rate, delay, ..Shape::default() });
+        }
+        Ok(())
+    }
+
+    /// What has crossed the link so far.
+    pub fn wire(&self) -> Wire {
+        let [up, down] = Direction::BOTH.map(|direction| self.relay.counters(direction));
+        Wire { up_packets: up.packets, up_bytes: up.bytes, down_packets: down.packets, down_bytes: down.bytes }
+    }
+
+    /// Waits until nothing is on its way any more, and returns what has crossed the link so far.
+    pub fn quiet(&self) -> Result<Wire> {
+        let until = Instant::now() + DEADLINE;
+        let mut since = Instant::now();
+        let mut last = self.wire();
+        while since.elapsed() < QUIET_TIME {
+            check_interrupt()?;
+            ensure!(Instant::now() < until, "the link is not quiet after {} s", DEADLINE.as_secs());
+            std::thread::sleep(Duration::from_millis(20));
+            let held: u64 = Direction::BOTH.iter().map(|direction| self.relay.counters(*direction).held()).sum();
+            let now = self.wire();
+            if now != last || held > 0 {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(last)
+    }
+
+    /// Waits until the mount sends something, and returns when that was.
+    pub fn wait_for_a_packet(&self) -> Result<Instant> {
+        let sent = || self.relay.counters(Direction::Up).offered;
+        let (before, until) = (sent(), Instant::now() + DEADLINE);
+        while sent() == before {
+            check_interrupt()?;
+            ensure!(Instant::now() < until, "the mount sends nothing for {} s", DEADLINE.as_secs());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Ok(Instant::now())
+    }
+
+    /// Memory and CPU time of the mount's process are asked for by this.
+    pub fn mount_id(&self) -> Option<u32> {
+        self.mount.as_ref().map(Daemon::id)
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        // Aborting the mount frees whoever waits for it, so this comes before the processes.
+        mounts::force_unmount(&self.mount_point)?;
+        for process in [self.mount.take(), self.home.take()].into_iter().flatten() {
+            process.kill()?;
+        }
+        ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());
+        fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
+    }
+}
+
+/// A command that uses a slow link may take so long.
+const LONG: Duration = Duration::from_secs(3600);
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("bench: take down {}: {error:#}", self.root.display());
+        }
+    }
+}
