@@ -48,6 +48,11 @@ impl Figure {
             reached: Some(measured >= limit),
         }
     }
+
+    /// Something that is shown beside.
+    pub fn beside(what: impl Into<String>, measured: impl Into<String>) -> Figure {
+        Figure { what: what.into(), wanted: "–".into(), measured: measured.into(), reached: None }
+    }
 }
 
 /// A table of a report.

@@ -3,9 +3,11 @@
 //!
 //! All ratios are within one run. A study goes on after a failure, reports it, and makes the program fail.
 
+mod andrew;
 mod found;
 mod revalidation;
 mod rig;
+mod session;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +48,10 @@ pub struct RoamOptions {
 enum Name {
     /// A cache is found to be valid after a gap (Mummert and Satyanarayanan)
     Revalidation,
+    /// The Andrew benchmark over a slow link (Huston and Honeyman)
+    Andrew,
+    /// Editing, compiling and cleaning: what need not go home
+    Session,
 }
 
 impl Name {
@@ -53,12 +59,16 @@ impl Name {
     fn name(self) -> &'static str {
         match self {
             Name::Revalidation => "revalidation",
+            Name::Andrew => "andrew",
+            Name::Session => "session",
         }
     }
 
     fn measure(self, site: &Site, quick: bool) -> Result<Found> {
         match self {
             Name::Revalidation => revalidation::measure(site, quick),
+            Name::Andrew => andrew::measure(site, quick),
+            Name::Session => session::measure(site, quick),
         }
     }
 }

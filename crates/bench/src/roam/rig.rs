@@ -178,6 +178,11 @@ impl Rig {
         self.starling(&["sync", "--home"], &[]).map(drop)
     }
 
+    /// Removes a tree of the mount.
+    pub fn remove(&self, path: &Path) -> Result<()> {
+        command::run(Command::new("rm").arg("-r").arg(path), LONG, Interrupts::Obey).map(drop)
+    }
+
     fn wait(&self, mut what: impl FnMut(&Rig) -> Result<bool>) -> Result<()> {
         let until = Instant::now() + DEADLINE;
         while !what(self)? {
@@ -196,10 +201,15 @@ impl Rig {
     /// Makes the link so fast, and so long in each direction. What is queued is on its way first.
     pub fn shape(&self, rate: Option<Rate>, delay: Duration) -> Result<()> {
         self.quiet()?;
+        self.shape_now(rate, delay);
+        Ok(())
+    }
+
+    /// Makes the link so fast, and so long in each direction, while it is in use.
+    pub fn shape_now(&self, rate: Option<Rate>, delay: Duration) {
         for direction in Direction::BOTH {
             self.relay.set(direction, Shape { rate, delay, ..Shape::default() });
         }
-        Ok(())
     }
 
     /// What has crossed the link so far.

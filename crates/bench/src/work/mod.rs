@@ -9,6 +9,7 @@ mod files;
 mod many;
 mod overwrite;
 mod postmark;
+mod project;
 mod random;
 mod stream;
 mod tree;
@@ -218,6 +219,48 @@ pub enum Work {
         /// Any folder of it
         dir: PathBuf,
     },
+    /// Make a project in C, always the same: `files`
+    MakeProject {
+        /// Folder that is made
+        dir: PathBuf,
+        /// Sources
+        #[arg(long, default_value_t = 357)]
+        sources: u32,
+        /// Headers
+        #[arg(long, default_value_t = 103)]
+        headers: u32,
+        /// Sources that are compiled; each of the others is included by one of them
+        #[arg(long, default_value_t = 168)]
+        units: u32,
+    },
+    /// Build what `make-project` made: `seconds`
+    Build {
+        /// The project
+        dir: PathBuf,
+    },
+    /// Remove what `build` made: `seconds`
+    Clean {
+        /// The project
+        dir: PathBuf,
+    },
+    /// Edit some sources of a project, build and clean, over and over: `seconds`
+    Session {
+        /// The project
+        dir: PathBuf,
+        /// How often
+        #[arg(long)]
+        rounds: u32,
+        /// Sources that are edited each time, always others
+        #[arg(long)]
+        edits: u32,
+    },
+    /// The Andrew benchmark with a project: seconds of each phase and `seconds` of all
+    Andrew {
+        /// The project
+        source: PathBuf,
+        /// Folder that is made
+        target: PathBuf,
+    },
     /// A phase of an operation whose requests are counted
     #[command(hide = true)]
     Operation {
@@ -261,6 +304,11 @@ impl Work {
             Work::FillUp { file } => overwrite::fill_up(file),
             Work::MakeRoom { remove, file, blocks, seconds } => overwrite::make_room(remove, file, *blocks, *seconds),
             Work::Space { dir } => overwrite::space(dir),
+            Work::MakeProject { dir, sources, headers, units } => project::make(dir, *sources, *headers, *units),
+            Work::Build { dir } => project::build(dir),
+            Work::Clean { dir } => project::clean(dir),
+            Work::Session { dir, rounds, edits } => project::session(dir, *rounds, *edits),
+            Work::Andrew { source, target } => project::andrew(source, target),
             Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }

@@ -1,0 +1,172 @@
+//! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one (Huston and Honeyman, section 6.2), and what
+//! replay costs it (their Table 6).
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use linkem::Rate;
+use serde::Serialize;
+
+use super::found::{Figure, Found, Table, median};
+use super::rig::Rig;
+use crate::report::number;
+use crate::run::work;
+use crate::target::Site;
+use crate::work::{Outcome, Work};
+
+/// The folder that is copied.
+const FOLDER: &str = "original";
+/// The benchmark's own tree has about 70 files.
+const PROJECT: [u32; 3] = [55, 15, 55];
+const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
+/// A modem.
+const RATE: Rate = Rate::bits_per_s(38_400);
+/// Each way.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// How it is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum Case {
+    /// Over an unlimited link, with the mount told that it is a slow one, so that it does the same.
+    Unlimited,
+    /// Over an unlimited link as the mount takes it: closing a file waits until the home has it.
+    Connected,
+    /// Over the slow link, with replay.
+    Slow,
+    /// Over the slow link, with replay after the end only.
+    Later,
+    /// Over the slow link, where each change waits for the home.
+    Through,
+}
+
+impl Case {
+    const ALL: [Case; 5] = [Case::Unlimited, Case::Connected, Case::Slow, Case::Later, Case::Through];
+
+    fn title(self) -> String {
+        match self {
+            Case::Unlimited => "unlimited link, taken for a slow one".into(),
+            Case::Connected => "unlimited link, taken for what it is".into(),
+            Case::Slow => format!("{RATE}, replay running"),
+            Case::Later => format!("{RATE}, replay off (`--writes manual`)"),
+            Case::Through => format!("{RATE}, `--writes through`"),
+        }
+    }
+
+    fn writes(self) -> &'static str {
+        match self {
+            Case::Unlimited | Case::Connected | Case::Slow => "lottery",
+            Case::Later => "manual",
+            Case::Through => "through",
+        }
+    }
+
+    fn is_slow(self) -> bool {
+        !matches!(self, Case::Unlimited | Case::Connected)
+    }
+}
+
+/// One run of the benchmark.
+#[derive(Debug, Serialize)]
+struct Sample {
+    case: Case,
+    phases: Outcome,
+    /// Operations that were not home at the end.
+    pending: u64,
+}
+
+/// Runs the study.
+pub fn measure(site: &Site, quick: bool) -> Result<Found> {
+    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let (runs, runs_through) = if quick { (1, 1) } else { (7, 2) };
+    let fill = |source: &Path| Work::MakeProject { dir: source.join(FOLDER), sources, headers, units }.run().map(drop);
+    let mut rig = Rig::new(site, "andrew", fill)?;
+    rig.mount(&[])?;
+    rig.wait_attached(true)?;
+    rig.hoard(FOLDER)?;
+    let mut samples = Vec::new();
+    // The first run finds caches of the kernel cold, of the compiler among others.
+    run(&rig, Case::Unlimited, "warm-up")?;
+    for round in 0..runs {
+        let mut cases = Case::ALL;
+        cases.rotate_left(round % Case::ALL.len());
+        for case in cases.into_iter().filter(|case| *case != Case::Through || round < runs_through) {
+            let sample = run(&rig, case, &format!("copy-{round}-{}", case as usize))?;
+            eprintln!("andrew: {}: {:?}", case.title(), sample.phases);
+            samples.push(sample);
+        }
+    }
+    Ok(Found {
+        conditions: format!(
+            "A project of {sources} sources and {headers} headers is copied and built in a mount that has it in its cache. The link of {RATE} \
+             has {} ms each way. Medians of {runs} runs, interleaved ({runs_through} with `--writes through`).",
+            DELAY.as_millis()
+        ),
+        figures: figures(&samples),
+        tables: vec![table(&samples)],
+        samples: serde_json::to_value(&samples).context("samples as JSON")?,
+        ..Found::default()
+    })
+}
+
+fn run(rig: &Rig, case: Case, name: &str) -> Result<Sample> {
+    rig.connect(if case == Case::Connected { "auto" } else { "weak" })?;
+    rig.set(&["--writes", case.writes()])?;
+    if case.is_slow() {
+        rig.shape(Some(RATE), DELAY)?;
+    }
+    let target = rig.path(name);
+    let [source, shown] = [rig.path(FOLDER), target.clone()].map(|path| path.display().to_string());
+    let phases = work(&["andrew".to_owned(), source, shown])?;
+    let pending = rig.number("/pending/operations")?;
+    // As it was before.
+    rig.shape_now(None, Duration::ZERO);
+    rig.remove(&target)?;
+    rig.send_all()?;
+    Ok(Sample { case, phases, pending })
+}
+
+fn times(samples: &[Sample], case: Case, phase: &str) -> Vec<f64> {
+    let of = samples.iter().filter(|sample| sample.case == case);
+    of.filter_map(|sample| sample.phases.get(phase).copied()).collect()
+}
+
+fn figures(samples: &[Sample]) -> Vec<Figure> {
+    let time = |case| median(&times(samples, case, "seconds"));
+    vec![
+        Figure::at_most(
+            format!("time over {RATE}, replay running : on an unlimited link"),
+            time(Case::Slow) / time(Case::Unlimited),
+            1.10,
+            "",
+        ),
+        Figure::at_most("time with replay : without", time(Case::Slow) / time(Case::Later), 1.05, ""),
+        Figure::beside(
+            format!("`--writes through` over {RATE} : on an unlimited link"),
+            format!("{} (Huston and Honeyman: 4.4)", number(time(Case::Through) / time(Case::Unlimited))),
+        ),
+        Figure::beside(
+            format!("time over {RATE} : on an unlimited link, taken for what it is"),
+            number(time(Case::Slow) / time(Case::Connected)),
+        ),
+    ]
+}
+
+fn table(samples: &[Sample]) -> Table {
+    let phases = ["make_dirs_s", "copy_s", "scan_s", "read_s", "build_s", "seconds"];
+    let header =
+        ["", "make directories", "copy", "scan", "read", "build", "total", "fastest to slowest", "not home at the end"];
+    let mut table = Table::new("Seconds", header);
+    for case in Case::ALL {
+        let mut row = vec![case.title()];
+        row.extend(phases.iter().map(|phase| number(median(&times(samples, case, phase)))));
+        let all = times(samples, case, "seconds");
+        let (least, most) = all.iter().fold((f64::INFINITY, 0.0f64), |(least, most), &x| (least.min(x), most.max(x)));
+        row.push(format!("{}..{}", number(least), number(most)));
+        let pending: Vec<f64> =
+            samples.iter().filter(|sample| sample.case == case).map(|sample| sample.pending as f64).collect();
+        row.push(number(median(&pending)));
+        table.row(row);
+    }
+    table
+}
