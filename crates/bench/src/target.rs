@@ -177,7 +177,8 @@ impl Site {
         Ok(())
     }
 
-    fn sources(&self) -> PathBuf {
+    /// Where the scripts are.
+    pub fn sources(&self) -> PathBuf {
         self.root.join("scripts")
     }
 }

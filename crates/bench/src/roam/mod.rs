@@ -5,9 +5,12 @@
 
 mod andrew;
 mod found;
+mod repository;
 mod revalidation;
 mod rig;
 mod session;
+mod sshfs;
+mod wan;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +55,14 @@ enum Name {
     Andrew,
     /// Editing, compiling and cleaning: what need not go home
     Session,
+    /// A build far from home, beside sshfs (Zhao and Figueiredo)
+    WanBuild,
+    /// PostMark far from home, beside sshfs
+    WanPostmark,
+    /// A repository of software that is updated at home
+    WanRepository,
+    /// A producer at home whose files are read far from there
+    WanProducer,
 }
 
 impl Name {
@@ -61,6 +72,10 @@ impl Name {
             Name::Revalidation => "revalidation",
             Name::Andrew => "andrew",
             Name::Session => "session",
+            Name::WanBuild => "wan-build",
+            Name::WanPostmark => "wan-postmark",
+            Name::WanRepository => "wan-repository",
+            Name::WanProducer => "wan-producer",
         }
     }
 
@@ -69,6 +84,10 @@ impl Name {
             Name::Revalidation => revalidation::measure(site, quick),
             Name::Andrew => andrew::measure(site, quick),
             Name::Session => session::measure(site, quick),
+            Name::WanBuild => wan::measure_build(site, quick),
+            Name::WanPostmark => wan::measure_postmark(site, quick),
+            Name::WanRepository => repository::measure_repository(site, quick),
+            Name::WanProducer => repository::measure_producer(site, quick),
         }
     }
 }

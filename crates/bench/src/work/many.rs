@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -51,6 +51,27 @@ pub(super) fn stat(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("files", f64::from(files))]))
 }
 
+/// Lists all directories, and stats and reads every file.
+pub(super) fn read(dirs: &[PathBuf]) -> Result<Outcome> {
+    let started = Instant::now();
+    let mut folders = dirs.to_vec();
+    let (mut files, mut bytes) = (0u32, 0usize);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
+            let attributes = fs::symlink_metadata(&path).with_context(|| format!("stat {}", path.display()))?;
+            if attributes.is_dir() {
+                folders.push(path);
+            } else {
+                bytes += fs::read(&path).with_context(|| format!("read {}", path.display()))?.len();
+                files += 1;
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(outcome([("files", f64::from(files)), ("bytes", bytes as f64), ("seconds", seconds)]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +84,6 @@ mod tests {
         assert_eq!(fs::read_dir(&many).unwrap().count(), 3);
         assert_eq!(fs::metadata(many.join("d00002/f0000024")).unwrap().len(), 7);
         assert_eq!(stat(&many).unwrap()["files"], 25.0);
+        assert_eq!(read(&[many]).unwrap()["bytes"], 25.0 * 7.0);
     }
 }

@@ -154,6 +154,12 @@ pub enum Work {
         /// The folder
         dir: PathBuf,
     },
+    /// List folders, and stat and read everything below them: `files`, `bytes`, `seconds`
+    ReadTree {
+        /// The folders
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+    },
     /// Write a file in order, in blocks of 64 KiB, and fsync it: `seconds`
     Fill {
         /// The file
@@ -295,6 +301,7 @@ impl Work {
             Work::Directory { dir, entries } => directory::run(dir, *entries),
             Work::MakeFiles { dir, files, bytes, per_dir } => many::make(dir, *files, *bytes, *per_dir),
             Work::StatFiles { dir } => many::stat(dir),
+            Work::ReadTree { dirs } => many::read(dirs),
             Work::Fill { file, blocks } => overwrite::fill(file, *blocks),
             &Work::Overwrite { ref file, blocks, from, writes, hot, seconds } => {
                 let what = overwrite::Overwrites { blocks, from, writes, hot, seconds_max: seconds };

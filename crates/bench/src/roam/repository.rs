@@ -1,0 +1,199 @@
+//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of software that is updated between runs of
+//! what uses it, and a producer whose files a consumer reads.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::found::{Figure, Found, Table, median};
+use super::rig::{Rig, Wire};
+use super::wan::{DELAY, RATE};
+use crate::report::{count, number};
+use crate::run::work;
+use crate::target::Site;
+use crate::work::Work;
+
+/// Files of the repository, and of the part that is updated alone; both are counted without directories.
+const REPOSITORY: [u32; 2] = [13_460, 540];
+const REPOSITORY_QUICK: [u32; 2] = [300, 30];
+/// Runs before and after an update.
+const RUNS: u32 = 4;
+const FILE_BYTES: u32 = 2048;
+const FILES_PER_DIR: u32 = 60;
+/// Files that are new in each run of the producer, and how often it runs.
+const PRODUCED: u32 = 30;
+const PRODUCER_RUNS: u32 = 15;
+/// Runs of the consumer at each end that are compared.
+const COMPARED: usize = 3;
+
+/// What happened, and what crossed the link meanwhile.
+#[derive(Debug, Serialize)]
+struct Step {
+    what: String,
+    seconds: f64,
+    wire: Wire,
+}
+
+/// Has a child process list, stat and read all below some folders of the mount.
+fn read(rig: &Rig, what: &str, folders: &[&str]) -> Result<Step> {
+    let before = rig.quiet()?;
+    let folders = folders.iter().map(|folder| rig.path(folder).display().to_string());
+    let measured = work(&std::iter::once("read-tree".to_owned()).chain(folders).collect::<Vec<_>>())?;
+    let seconds = *measured.get("seconds").context("no seconds")?;
+    let step = Step { what: what.to_owned(), seconds, wire: rig.quiet()?.since(before) };
+    eprintln!("repository: {step:?}");
+    Ok(step)
+}
+
+/// Changes all files below a folder, as somebody else does at home.
+fn update(folder: &Path, version: u32) -> Result<u32> {
+    let mut changed = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
+        if path.is_dir() {
+            changed += update(&path, version)?;
+        } else {
+            let text = format!("{version:0>width$}", width = FILE_BYTES as usize);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            changed += 1;
+        }
+    }
+    Ok(changed)
+}
+
+/// The repository: what an update costs those who have it in their caches.
+pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
+    let [main, part] = if quick { REPOSITORY_QUICK } else { REPOSITORY };
+    // A run uses a part of what is there, and all of the part that is updated alone.
+    let used = main / 6;
+    let make = |dir, files| Work::MakeFiles { dir, files, bytes: FILE_BYTES, per_dir: FILES_PER_DIR }.run().map(drop);
+    let fill = |source: &Path| {
+        let all = source.join("all");
+        fs::create_dir(&all).context("create the repository")?;
+        [("used", used), ("unused", main - used), ("part", part)]
+            .iter()
+            .try_for_each(|(name, files)| make(all.join(name), *files))
+    };
+    let mut rig = Rig::new(site, "repository", fill)?;
+    rig.mount(&[])?;
+    rig.wait_attached(true)?;
+    rig.hoard("all")?;
+    let mut steps = Vec::new();
+    let mut updates = Vec::new();
+    for (version, (name, folder)) in [("part", "all/part"), ("all", "all")].into_iter().enumerate() {
+        rig.shape(Some(RATE), DELAY)?;
+        for run in 1..=RUNS {
+            steps.push(read(&rig, &format!("{name}: run {run}"), &["all/used", "all/part"])?);
+        }
+        let before = rig.quiet()?;
+        let files = update(&rig.source().join(folder), version as u32)?;
+        let wire = rig.quiet()?.since(before);
+        steps.push(Step { what: format!("{name}: {} files are updated", count(files.into())), seconds: 0.0, wire });
+        updates.push((f64::from(files), wire));
+        for run in 1..=RUNS {
+            steps.push(read(&rig, &format!("{name}: run {}", RUNS + run), &["all/used", "all/part"])?);
+        }
+        // Up to date for what follows.
+        rig.shape(None, std::time::Duration::ZERO)?;
+        rig.walk()?;
+    }
+    let per_file = |(files, wire): &(f64, Wire)| wire.bytes() as f64 / files;
+    let (small, large) = (per_file(&updates[0]), per_file(&updates[1]));
+    let unchanged = |step: &&Step| step.what.contains(": run") && !step.what.ends_with(&format!("run {}", RUNS + 1));
+    let quiet: Vec<f64> = steps.iter().filter(unchanged).map(|step| step.wire.packets() as f64).collect();
+    Ok(Found {
+        conditions: format!(
+            "A link of {RATE} with {} ms each way. A mount has a repository of {} files of {FILE_BYTES} bytes in its cache; a run lists and reads {} \
+             of them. After {RUNS} runs somebody changes files at home, first a part, then, after all is up to date again, all.",
+            DELAY.as_millis(),
+            count((main + part).into()),
+            count((used + part).into()),
+        ),
+        figures: vec![
+            Figure::at_most(
+                "bytes that say what was updated, per file: the most of both updates : the least",
+                small.max(large) / small.min(large),
+                1.5,
+                "",
+            ),
+            Figure::beside(
+                "bytes that say what was updated, per file",
+                format!("{} of {}, {} of {}", number(small), updates[0].0, number(large), updates[1].0),
+            ),
+            Figure::at_most("packets in a run without an update before it, the median", median(&quiet), 0.0, ""),
+        ],
+        tables: vec![table(&steps)],
+        samples: serde_json::to_value(&steps).context("samples as JSON")?,
+        ..Found::default()
+    })
+}
+
+/// The producer: files are new at home before each run of a consumer, which reads all that there are.
+pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
+    let runs = if quick { 2 * COMPARED as u32 + 1 } else { PRODUCER_RUNS };
+    let mut rig = Rig::new(site, "producer", |source| fs::create_dir(source.join("data")).context("create a folder"))?;
+    rig.mount(&[])?;
+    rig.wait_attached(true)?;
+    rig.shape(Some(RATE), DELAY)?;
+    let mut steps = Vec::new();
+    let mut calls = Vec::new();
+    let mut told = Vec::new();
+    for run in 1..=runs {
+        let before = rig.quiet()?;
+        for file in 0..PRODUCED {
+            let path = rig.source().join("data").join(format!("run-{run:02}-{file:02}"));
+            fs::write(&path, vec![b'x'; FILE_BYTES as usize]).with_context(|| format!("write {}", path.display()))?;
+        }
+        let wire = rig.quiet()?.since(before);
+        steps.push(Step { what: format!("{PRODUCED} files are new"), seconds: 0.0, wire });
+        let step = read(&rig, &format!("run {run}: {} files", run * PRODUCED), &["data"])?;
+        told.push(wire.packets() as f64);
+        calls.push(step.wire.up_packets as f64);
+        steps.push(step);
+    }
+    // The first run also learns that the folder is there.
+    let growth = |all: &[f64]| median(&all[all.len() - COMPARED..]) / median(&all[1..=COMPARED]);
+    Ok(Found {
+        conditions: format!(
+            "A link of {RATE} with {} ms each way. Before each of {runs} runs {PRODUCED} files of {FILE_BYTES} bytes are new in a folder at home; \
+             a run lists it and reads all files.",
+            DELAY.as_millis()
+        ),
+        figures: vec![
+            Figure::at_most("packets that say what is new: last runs : first runs", growth(&told), 1.2, ""),
+            Figure::at_most("packets that a run sends: last runs : first runs", growth(&calls), 1.2, ""),
+        ],
+        tables: vec![table(&steps)],
+        samples: serde_json::to_value(&steps).context("samples as JSON")?,
+        ..Found::default()
+    })
+}
+
+fn table(steps: &[Step]) -> Table {
+    let header = ["", "seconds", "packets up", "packets down", "bytes up", "bytes down"];
+    let mut table = Table::new("What crossed the link", header);
+    for Step { what, seconds, wire } in steps {
+        let Wire { up_packets, up_bytes, down_packets, down_bytes } = *wire;
+        let seconds = if *seconds > 0.0 { number(*seconds) } else { "–".to_owned() };
+        let counts = [up_packets, down_packets, up_bytes, down_bytes].map(count);
+        table.row([what.clone(), seconds].into_iter().chain(counts));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_changes_every_file_and_no_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("all");
+        Work::MakeFiles { dir: folder.clone(), files: 5, bytes: FILE_BYTES, per_dir: 2 }.run().unwrap();
+        assert_eq!(update(&folder, 7).unwrap(), 5);
+        let text = fs::read_to_string(folder.join("d00001/f0000002")).unwrap();
+        assert_eq!((text.len(), text.ends_with("07")), (FILE_BYTES as usize, true));
+    }
+}
