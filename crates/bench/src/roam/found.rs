@@ -90,7 +90,9 @@ impl Found {
     /// The figures, the tables, and what went wrong.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n", self.conditions);
-        table_header(&mut out, &["Figure", "to reach", "measured", ""].map(str::to_owned));
+        if !self.figures.is_empty() {
+            table_header(&mut out, &["Figure", "to reach", "measured", ""].map(str::to_owned));
+        }
         for figure in &self.figures {
             let verdict = match figure.reached {
                 Some(true) => "reached",

@@ -5,6 +5,9 @@
 
 mod andrew;
 mod found;
+mod lan;
+mod lottery;
+mod mutations;
 mod repository;
 mod revalidation;
 mod rig;
@@ -63,6 +66,20 @@ enum Name {
     WanRepository,
     /// A producer at home whose files are read far from there
     WanProducer,
+    /// A cache near home, beside the local disk
+    LanWarm,
+    /// Very many cached files
+    LanMany,
+    /// Very many operations that wait
+    LanPending,
+    /// Shares of a slow link (Huston and Honeyman)
+    LotteryShares,
+    /// Small questions beside replay
+    LotteryInteractive,
+    /// The time of each operation that changes something
+    LogOperations,
+    /// How long operations wait to go home
+    LogWaits,
 }
 
 impl Name {
@@ -76,6 +93,13 @@ impl Name {
             Name::WanPostmark => "wan-postmark",
             Name::WanRepository => "wan-repository",
             Name::WanProducer => "wan-producer",
+            Name::LanWarm => "lan-warm",
+            Name::LanMany => "lan-many",
+            Name::LanPending => "lan-pending",
+            Name::LotteryShares => "lottery-shares",
+            Name::LotteryInteractive => "lottery-interactive",
+            Name::LogOperations => "log-operations",
+            Name::LogWaits => "log-waits",
         }
     }
 
@@ -88,6 +112,13 @@ impl Name {
             Name::WanPostmark => wan::measure_postmark(site, quick),
             Name::WanRepository => repository::measure_repository(site, quick),
             Name::WanProducer => repository::measure_producer(site, quick),
+            Name::LanWarm => lan::measure_warm(site, quick),
+            Name::LanMany => lan::measure_many(site, quick),
+            Name::LanPending => lan::measure_pending(site, quick),
+            Name::LotteryShares => lottery::measure_shares(site, quick),
+            Name::LotteryInteractive => lottery::measure_interactive(site, quick),
+            Name::LogOperations => mutations::measure_operations(site, quick),
+            Name::LogWaits => mutations::measure_log(site, quick),
         }
     }
 }

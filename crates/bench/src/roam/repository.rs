@@ -13,7 +13,7 @@ use super::wan::{DELAY, RATE};
 use crate::report::{count, number};
 use crate::run::work;
 use crate::target::Site;
-use crate::work::Work;
+use crate::work::{Random, Work};
 
 /// Files of the repository, and of the part that is updated alone; both are counted without directories.
 const REPOSITORY: [u32; 2] = [13_460, 540];
@@ -48,15 +48,16 @@ fn read(rig: &Rig, what: &str, folders: &[&str]) -> Result<Step> {
 }
 
 /// Changes all files below a folder, as somebody else does at home.
-fn update(folder: &Path, version: u32) -> Result<u32> {
+fn update(folder: &Path, random: &mut Random) -> Result<u32> {
     let mut changed = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
         if path.is_dir() {
-            changed += update(&path, version)?;
+            changed += update(&path, random)?;
         } else {
-            let text = format!("{version:0>width$}", width = FILE_BYTES as usize);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            let mut bytes = [0; FILE_BYTES as usize];
+            random.fill(&mut bytes);
+            fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
             changed += 1;
         }
     }
@@ -82,13 +83,14 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     rig.hoard("all")?;
     let mut steps = Vec::new();
     let mut updates = Vec::new();
-    for (version, (name, folder)) in [("part", "all/part"), ("all", "all")].into_iter().enumerate() {
+    let mut random = Random::new(14);
+    for (name, folder) in [("part", "all/part"), ("all", "all")] {
         rig.shape(Some(RATE), DELAY)?;
         for run in 1..=RUNS {
             steps.push(read(&rig, &format!("{name}: run {run}"), &["all/used", "all/part"])?);
         }
         let before = rig.quiet()?;
-        let files = update(&rig.source().join(folder), version as u32)?;
+        let files = update(&rig.source().join(folder), &mut random)?;
         let wire = rig.quiet()?.since(before);
         steps.push(Step { what: format!("{name}: {} files are updated", count(files.into())), seconds: 0.0, wire });
         updates.push((f64::from(files), wire));
@@ -140,11 +142,14 @@ pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
     let mut steps = Vec::new();
     let mut calls = Vec::new();
     let mut told = Vec::new();
+    let mut random = Random::new(30);
     for run in 1..=runs {
         let before = rig.quiet()?;
         for file in 0..PRODUCED {
             let path = rig.source().join("data").join(format!("run-{run:02}-{file:02}"));
-            fs::write(&path, vec![b'x'; FILE_BYTES as usize]).with_context(|| format!("write {}", path.display()))?;
+            let mut bytes = [0; FILE_BYTES as usize];
+            random.fill(&mut bytes);
+            fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
         }
         let wire = rig.quiet()?.since(before);
         steps.push(Step { what: format!("{PRODUCED} files are new"), seconds: 0.0, wire });
@@ -192,8 +197,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("all");
         Work::MakeFiles { dir: folder.clone(), files: 5, bytes: FILE_BYTES, per_dir: 2 }.run().unwrap();
-        assert_eq!(update(&folder, 7).unwrap(), 5);
-        let text = fs::read_to_string(folder.join("d00001/f0000002")).unwrap();
-        assert_eq!((text.len(), text.ends_with("07")), (FILE_BYTES as usize, true));
+        let file = folder.join("d00001/f0000002");
+        let before = fs::read(&file).unwrap();
+        assert_eq!(update(&folder, &mut Random::new(7)).unwrap(), 5);
+        let after = fs::read(&file).unwrap();
+        assert!(after.len() == FILE_BYTES as usize && after != before);
     }
 }

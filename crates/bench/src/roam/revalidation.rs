@@ -12,7 +12,7 @@ use linkem::Rate;
 use serde::Serialize;
 
 use super::found::{Figure, Found, Table, largest, median};
-use super::rig::{Rig, Wire};
+use super::rig::{GAP, Rig, Wire};
 use crate::report::{count, number};
 use crate::target::Site;
 
@@ -26,8 +26,6 @@ const FILES_PER_DIR: u32 = 25;
 const CHANGED: u32 = 10;
 /// Each way.
 const DELAY: Duration = Duration::from_millis(20);
-/// For so long the link is off.
-const GAP: Duration = Duration::from_millis(500);
 /// How often the volume's stamp is tried; the median counts.
 const REPEATS: usize = 3;
 /// Slower than this, the processor does so little that all users can be measured at once.
@@ -193,20 +191,13 @@ impl User {
     /// A gap that ends with what `set` makes the mount do, which is what it does when its home was silent: attach again.
     fn come_back(&self, rate: Rate, how: How, set: &[&str]) -> Result<Sample> {
         let rig = &self.rig;
-        rig.quiet()?;
-        rig.link().off();
-        if how == How::Changed {
-            change(&rig.source().join(FOLDER))?;
-        }
-        if how == How::Moved {
-            rig.link().forget_clients();
-        }
-        rig.set(set)?;
-        rig.wait_attached(false)?;
-        std::thread::sleep(GAP);
-        let before = rig.wire();
-        rig.link().on();
-        let begun = rig.wait_for_a_packet()?;
+        let meanwhile = || {
+            if how == How::Moved {
+                rig.link().forget_clients();
+            }
+            if how == How::Changed { change(&rig.source().join(FOLDER)) } else { Ok(()) }
+        };
+        let (begun, before) = rig.gap(set, meanwhile)?;
         self.finish(rate, how, begun, before)
     }
 

@@ -25,6 +25,8 @@ const HOME_READY: &str = "home listening at ";
 const MOUNT_READY: &str = "mounted at";
 /// A link is quiet when nothing has come or gone for so long.
 const QUIET_TIME: Duration = Duration::from_millis(1200);
+/// For so long a link is off after the mount has lost its home.
+pub const GAP: Duration = Duration::from_millis(500);
 /// How often a state is asked for that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
@@ -237,7 +239,7 @@ impl Rig {
     }
 
     /// Waits until the mount sends something, and returns when that was.
-    pub fn wait_for_a_packet(&self) -> Result<Instant> {
+    fn wait_for_a_packet(&self) -> Result<Instant> {
         let sent = || self.relay.counters(Direction::Up).offered;
         let (before, until) = (sent(), Instant::now() + DEADLINE);
         while sent() == before {
@@ -248,17 +250,30 @@ impl Rig {
         Ok(Instant::now())
     }
 
-    /// Memory and CPU time of the mount's process are asked for by this.
-    pub fn mount_id(&self) -> Option<u32> {
-        self.mount.as_ref().map(Daemon::id)
+    /// Turns the link off, has the mount lose its home by a change of settings (which it does as well when the home is silent), and turns the
+    /// link on. Returns when the mount sent something after that, and what had crossed the link before.
+    pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
+        self.quiet()?;
+        self.relay.off();
+        meanwhile()?;
+        self.set(set)?;
+        self.wait_attached(false)?;
+        std::thread::sleep(GAP);
+        let before = self.wire();
+        self.relay.on();
+        Ok((self.wait_for_a_packet()?, before))
+    }
+
+    /// Ends the mount as a crash would, under whoever uses it.
+    pub fn kill(&mut self) -> Result<()> {
+        self.mount.take().map_or(Ok(()), Daemon::kill)?;
+        mounts::force_unmount(&self.mount_point)
     }
 
     fn clear(&mut self) -> Result<()> {
-        // Aborting the mount frees whoever waits for it, so this comes before the processes.
-        mounts::force_unmount(&self.mount_point)?;
-        for process in [self.mount.take(), self.home.take()].into_iter().flatten() {
-            process.kill()?;
-        }
+        // Whoever waits for the mount is freed with its process.
+        self.kill()?;
+        self.home.take().map_or(Ok(()), Daemon::kill)?;
         ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());
         fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
     }

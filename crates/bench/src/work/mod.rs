@@ -9,6 +9,7 @@ mod files;
 mod many;
 mod overwrite;
 mod postmark;
+mod probe;
 mod project;
 mod random;
 mod stream;
@@ -23,6 +24,7 @@ use clap::Subcommand;
 use crate::requests::{self, Phase};
 
 pub use overwrite::BLOCK_BYTES;
+pub use random::Random;
 
 /// What a workload measured: names (which carry their unit) and numbers.
 pub type Outcome = BTreeMap<String, f64>;
@@ -89,6 +91,11 @@ pub enum Work {
     },
     /// Stat and list a tree that has been seen: `stats_per_s`, `entries_per_s`
     Walk {
+        /// The tree
+        dir: PathBuf,
+    },
+    /// `ls -lR` of a tree that has been seen, again and again: `times_per_s`
+    ListLong {
         /// The tree
         dir: PathBuf,
     },
@@ -267,6 +274,27 @@ pub enum Work {
         /// Folder that is made
         target: PathBuf,
     },
+    /// Make, stat, read, rename and remove small files, each timed: `operations_per_s`, `mean_ms`, `p50_ms`, `p99_ms`, `max_ms`
+    Probe {
+        /// Folder that is made
+        dir: PathBuf,
+        /// For so long
+        #[arg(long, default_value_t = 5)]
+        seconds: u32,
+    },
+    /// List each folder of a folder once, each timed, as `probe`
+    ListEach {
+        /// The folder
+        dir: PathBuf,
+    },
+    /// Time each operation that changes something: `create_ms`, `setattr_ms` and so on
+    Operations {
+        /// Folder that is made
+        dir: PathBuf,
+        /// How often each
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+        times: u32,
+    },
     /// A phase of an operation whose requests are counted
     #[command(hide = true)]
     Operation {
@@ -292,6 +320,7 @@ impl Work {
             Work::MakeTree { dir, files } => tree::make(dir, *files),
             Work::CopyTree { source, target } => tree::copy(source, target),
             Work::Walk { dir } => tree::walk(dir),
+            Work::ListLong { dir } => tree::list_long(dir),
             Work::Postmark { dir, files, transactions } => postmark::run(dir, *files, *transactions),
             Work::WriteStream { file, mib } => stream::write(file, *mib),
             Work::ReadStream { file } => stream::read(file),
@@ -316,6 +345,9 @@ impl Work {
             Work::Clean { dir } => project::clean(dir),
             Work::Session { dir, rounds, edits } => project::session(dir, *rounds, *edits),
             Work::Andrew { source, target } => project::andrew(source, target),
+            Work::Probe { dir, seconds } => probe::probe(dir, *seconds),
+            Work::ListEach { dir } => probe::list_each(dir),
+            Work::Operations { dir, times } => probe::operations(dir, *times),
             Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -81,6 +81,17 @@ pub(super) fn walk(dir: &Path) -> Result<Outcome> {
         Ok(found.files.len())
     })?;
     Ok(outcome([("entries_per_s", entries_per_s), ("stats_per_s", stats_per_s)]))
+}
+
+/// Lists with the machine's own `ls -lR`, once before it counts.
+pub(super) fn list_long(dir: &Path) -> Result<Outcome> {
+    let list = || {
+        let status = Command::new("ls").arg("-lR").arg(dir).stdout(Stdio::null()).status().context("start ls")?;
+        ensure!(status.success(), "ls: {status}");
+        Ok(1)
+    };
+    list()?;
+    Ok(outcome([("times_per_s", rate(list)?)]))
 }
 
 /// Repeats `pass`, which returns how much it did, for [`WALK_TIME`].

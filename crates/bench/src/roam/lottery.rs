@@ -1,0 +1,213 @@
+//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is asked while replay saturates it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use host::sim::Sim;
+use linkem::Rate;
+use policy::lottery::Class as Tickets;
+use roam::schedule::{Schedule, TICKETS};
+use roam_wire::channel::Class;
+use serde_json::json;
+
+use super::found::{Figure, Found, Table, largest};
+use super::rig::Rig;
+use crate::report::number;
+use crate::run::work;
+use crate::target::Site;
+use crate::work::{Outcome, Work};
+
+/// Replay's tickets of 100 in the rows of their Table 1.
+const REPLAY_TICKETS: [u32; 7] = [0, 16, 20, 24, 31, 50, 100];
+/// A chunk takes so long on its way.
+const CHUNK_TIME: Duration = Duration::from_millis(500);
+/// Senders of each class.
+const SENDERS: usize = 3;
+/// How far a share may be from that of tickets, in points.
+const POINTS_MAX: f64 = 5.0;
+/// The real link, where shares are measured.
+const RATE: Rate = Rate::kbits_per_s(256);
+/// That of interactive questions: a modem.
+const MODEM: Rate = Rate::bits_per_s(38_400);
+/// Each way.
+const DELAY: Duration = Duration::from_millis(50);
+const STORE_BYTES: u32 = 200_000;
+
+/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and demand always wait. In simulated time.
+fn simulated_share(replay: u32, time: Duration) -> f64 {
+    let sim = Sim::new(1995);
+    let host = sim.machine("laptop").host();
+    let schedule = Schedule::new(&host);
+    let tickets = |tickets| Tickets { tickets, wait_max: None };
+    schedule.set_tickets([tickets(100 - replay), tickets(0), tickets(replay)]);
+    let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    for (class, count) in [Class::Demand, Class::Replay].into_iter().zip(&counts) {
+        for _ in 0..SENDERS {
+            let (schedule, count, clock) = (schedule.clone(), count.clone(), host.clock.clone());
+            host.tasks.spawn(Box::pin(async move {
+                loop {
+                    let _permit = schedule.admit(class).await;
+                    clock.sleep(CHUNK_TIME).await;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+    }
+    sim.run_for(time);
+    let [demand, sent] = counts.map(|count| count.load(Ordering::Relaxed) as f64);
+    100.0 * sent / (demand + sent)
+}
+
+/// Shares of tickets and of throughput: in simulated time for each row of their table, and over a link with the tickets that mounts have.
+pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
+    let simulated = Duration::from_secs(if quick { 500 } else { 20_000 });
+    let over_link = Duration::from_secs(if quick { 10 } else { 90 });
+    let mut table = Table::new("Replay's share", ["tickets of 100", "share of throughput", "Huston and Honeyman"]);
+    let theirs = ["0.0", "16", "12", "26", "30", "43", "100"];
+    let mut off = Vec::new();
+    let mut shares = Vec::new();
+    for (tickets, theirs) in REPLAY_TICKETS.into_iter().zip(theirs) {
+        let share = simulated_share(tickets, simulated);
+        off.push((share - f64::from(tickets)).abs());
+        table.row([tickets.to_string(), format!("{} %", number(share)), format!("{theirs} %")]);
+        shares.push(json!({ "tickets": tickets, "share": share }));
+    }
+    let [demand, _, replay] = TICKETS;
+    let tickets = 100.0 * f64::from(replay.tickets) / f64::from(replay.tickets + demand.tickets);
+    let (share, wire) = real_share(site, over_link)?;
+    table.row([format!("{} (a mount over {RATE})", number(tickets)), format!("{} %", number(share)), "–".into()]);
+    Ok(Found {
+        conditions: format!(
+            "In simulated time: the scheduler that mounts have, without ageing, {SENDERS} senders of each of demand and replay that always wait, \
+             chunks of {} ms, {} s. Over a link: of {RATE} with {} ms each way, with a mount's own tickets ({} for demand, {} for replay) and \
+             ageing; stores of {STORE_BYTES} bytes go home while a large file is fetched, {} s; the share is that of bytes in both directions.",
+            CHUNK_TIME.as_millis(),
+            simulated.as_secs(),
+            DELAY.as_millis(),
+            demand.tickets,
+            replay.tickets,
+            over_link.as_secs(),
+        ),
+        figures: vec![
+            Figure::at_most(
+                "shares of throughput and of tickets differ by, the most of all rows",
+                largest(off),
+                POINTS_MAX,
+                " points",
+            ),
+            Figure::at_most(format!("the same over {RATE}"), (share - tickets).abs(), POINTS_MAX, " points"),
+        ],
+        tables: vec![table],
+        samples: json!({ "simulated": shares, "link": { "tickets": tickets, "share": share, "wire": wire } }),
+        ..Found::default()
+    })
+}
+
+/// Has stores wait, more than go home while they are needed.
+fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
+    rig.set(&["--writes", "manual"])?;
+    let dir = rig.path("stores").display().to_string();
+    let numbers = [("--files", stores), ("--bytes", STORE_BYTES)];
+    let numbers = numbers.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+    work(&["make-files".to_owned(), dir].into_iter().chain(numbers).collect::<Vec<_>>()).map(drop)
+}
+
+fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
+    let mib = 16;
+    let fill = |source: &Path| Work::WriteStream { file: source.join("large"), mib }.run().map(drop);
+    let mut rig = Rig::new(site, "shares", fill)?;
+    rig.mount(&["--unit", "block"])?;
+    rig.wait_attached(true)?;
+    rig.connect("weak")?;
+    fill_log(&rig, 60)?;
+    rig.shape(Some(RATE), DELAY)?;
+    rig.set(&["--writes", "lottery"])?;
+    let large = rig.path("large");
+    std::thread::scope(|scope| {
+        // It does not come to its end: the mount is taken from under it.
+        let reader = scope.spawn(|| work(&["read-stream".to_owned(), large.display().to_string()]));
+        // Both ends learn what the link is like first.
+        std::thread::sleep(time / 3);
+        let before = rig.wire();
+        std::thread::sleep(time);
+        let wire = rig.wire().since(before);
+        let early = reader.is_finished();
+        rig.kill()?;
+        let end = reader.join().map_err(|_| anyhow::anyhow!("the reader failed"))?;
+        anyhow::ensure!(!early, "the large file was read too early: {end:?}");
+        Ok((100.0 * wire.up_bytes as f64 / wire.bytes() as f64, wire))
+    })
+}
+
+/// Small questions while replay saturates a slow link.
+pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
+    let questions = if quick { 5 } else { 60 };
+    let fill = |source: &Path| {
+        for when in ["idle", "busy", "warm"] {
+            for folder in 0..questions {
+                let dir = source.join(when).join(format!("folder-{folder:03}"));
+                fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+                fs::write(dir.join("file"), "x").with_context(|| format!("fill {}", dir.display()))?;
+            }
+        }
+        Ok(())
+    };
+    let mut rig = Rig::new(site, "interactive", fill)?;
+    rig.mount(&[])?;
+    rig.wait_attached(true)?;
+    rig.connect("weak")?;
+    fill_log(&rig, 20)?;
+    rig.shape(Some(MODEM), DELAY)?;
+    let ask = |when: &str| work(&["list-each".to_owned(), rig.path(when).display().to_string()]);
+    ask("warm")?;
+    let idle = ask("idle")?;
+    rig.set(&["--writes", "lottery"])?;
+    let started = Instant::now();
+    // Until chunks are as long as the link has them.
+    std::thread::sleep(Duration::from_secs(if quick { 5 } else { 45 }));
+    let before = rig.wire();
+    let asking = Instant::now();
+    let busy = ask("busy")?;
+    let up = rig.wire().since(before).up_bytes as f64;
+    let used = 100.0 * up / (asking.elapsed().as_secs_f64() * MODEM.get() as f64 / 8.0);
+    eprintln!("interactive: {idle:?} {busy:?} after {:.1} s", started.elapsed().as_secs_f64());
+    let value = |outcome: &Outcome, name: &str| outcome.get(name).copied().unwrap_or(f64::NAN);
+    let more = |name: &str| value(&busy, name) - value(&idle, name);
+    let chunk_ms = CHUNK_TIME.as_secs_f64() * 1e3;
+    let mut table = Table::new("Milliseconds", ["", "mean", "median", "99th percentile", "longest"]);
+    for (when, outcome) in [("nothing else", &idle), ("replay running", &busy)] {
+        let cells = ["mean_ms", "p50_ms", "p99_ms", "max_ms"].map(|name| number(value(outcome, name)));
+        table.row([when.to_owned()].into_iter().chain(cells));
+    }
+    Ok(Found {
+        conditions: format!(
+            "{questions} folders that are not cached are listed one after the other, over {MODEM} with {} ms each way, first with nothing else under \
+             way, then while stores of {STORE_BYTES} bytes go home, which used {} % of the link upwards meanwhile. A chunk is what takes {} ms.",
+            DELAY.as_millis(),
+            number(used),
+            CHUNK_TIME.as_millis()
+        ),
+        figures: vec![
+            Figure::at_most("a question waits longer by, in the mean", more("mean_ms"), chunk_ms, " ms"),
+            Figure::at_most("the longest wait : that without replay, longer by", more("max_ms"), chunk_ms, " ms"),
+        ],
+        tables: vec![table],
+        samples: json!({ "idle": idle, "busy": busy, "used_percent": used }),
+        ..Found::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_shares_are_those_of_tickets() {
+        assert_eq!(simulated_share(100, Duration::from_secs(100)), 100.0);
+        assert!((simulated_share(50, Duration::from_secs(2000)) - 50.0).abs() < 5.0);
+    }
+}

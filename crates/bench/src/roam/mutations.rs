@@ -1,0 +1,177 @@
+//! What is done here and goes home later: how long each operation takes, and how long it waits in the log (Huston and Honeyman, their tables 3
+//! and 5).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use linkem::Rate;
+use serde_json::{Value, json};
+
+use super::found::{Figure, Found, Table, largest};
+use super::rig::Rig;
+use crate::report::{count, number};
+use crate::run::work;
+use crate::target::Site;
+use crate::work::Work;
+
+/// A modem.
+const RATE: Rate = Rate::bits_per_s(38_400);
+/// Each way.
+const DELAY: Duration = Duration::from_millis(50);
+/// Their operations, with their milliseconds over Ethernet, and over SLIP connected and partially connected.
+const THEIRS: [(&str, [f64; 3]); 8] = [
+    ("setattr", [12.8, 99.3, 52.9]),
+    ("create", [18.9, 101.6, 59.8]),
+    ("remove", [39.5, 171.5, 64.8]),
+    ("rename", [26.8, 183.6, 71.3]),
+    ("link", [26.2, 129.8, 71.4]),
+    ("symlink", [38.3, 168.7, 66.3]),
+    ("mkdir", [99.8, 286.1, 76.6]),
+    ("rmdir", [37.2, 99.4, 60.4]),
+];
+/// How often it is looked at what waits.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// Sources, headers, and units that are compiled.
+const PROJECT: [u32; 3] = [55, 15, 55];
+const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
+
+/// Their Table 3: the time of each operation.
+pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
+    let times = if quick { 3 } else { 50 };
+    let mut rig = Rig::new(site, "operations", |_| Ok(()))?;
+    rig.mount(&[])?;
+    rig.wait_attached(true)?;
+    let mut all = Vec::new();
+    for (name, state, writes, rate) in [
+        ("connected", "auto", "lottery", None),
+        ("through", "weak", "through", Some(RATE)),
+        ("weak", "weak", "lottery", Some(RATE)),
+    ] {
+        rig.connect(state)?;
+        rig.set(&["--writes", writes])?;
+        let delay = if rate.is_some() { DELAY } else { Duration::ZERO };
+        rig.shape(rate, delay)?;
+        let dir = rig.path(name).display().to_string();
+        all.push(work(&["operations".to_owned(), dir, "--times".to_owned(), times.to_string()])?);
+        rig.shape_now(None, Duration::ZERO);
+        rig.send_all()?;
+    }
+    let header = ["ms", "unlimited link", "slow, `--writes through`", "slow", "theirs, Ethernet", "C-SLIP", "P-SLIP"];
+    let mut table = Table::new("Each operation", header);
+    let ours = |case: usize, name: &str| all[case].get(&format!("{name}_ms")).copied().unwrap_or(f64::NAN);
+    for (name, theirs) in THEIRS {
+        let cells = (0..3).map(|case| ours(case, name)).chain(theirs).map(number);
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    let worst = largest(THEIRS.iter().map(|(name, _)| ours(2, name) / ours(0, name)));
+    Ok(Found {
+        conditions: format!("{RATE} with {} ms each way, or an unlimited link. Means of {times}.", DELAY.as_millis()),
+        figures: vec![
+            Figure::beside("slow : unlimited link, the worst operation", number(worst)),
+            Figure::beside(
+                "`--writes through` : slow, the least",
+                number(THEIRS.iter().map(|(name, _)| ours(1, name) / ours(2, name)).fold(f64::INFINITY, f64::min)),
+            ),
+        ],
+        tables: vec![table],
+        samples: json!(all),
+        ..Found::default()
+    })
+}
+
+/// Their Table 5: how long what the Andrew benchmark logs waits there.
+pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
+    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let mut table = Table::new(
+        "Waits in the log, seconds",
+        [
+            "cache",
+            "benchmark",
+            "until all was home",
+            "operations that waited",
+            "most at a time",
+            "mean",
+            "longest",
+            "theirs: mean",
+            "longest",
+        ],
+    );
+    let mut samples = Vec::new();
+    for (cache, theirs) in [("cold", ["88", "314"]), ("hot", ["107", "374"])] {
+        let fill =
+            |source: &Path| Work::MakeProject { dir: source.join("original"), sources, headers, units }.run().map(drop);
+        let mut rig = Rig::new(site, &format!("log-{cache}"), fill)?;
+        rig.mount(&[])?;
+        rig.wait_attached(true)?;
+        if cache == "hot" {
+            rig.hoard("original")?;
+        }
+        rig.connect("weak")?;
+        rig.shape(Some(RATE), DELAY)?;
+        let waits = watch(&rig)?;
+        let all: Vec<f64> = waits.seen.values().map(|(first, last)| (*last - *first).as_secs_f64()).collect();
+        eprintln!("log: {cache}: {} operations waited", all.len());
+        let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        table.row([
+            cache.to_owned(),
+            number(waits.seconds),
+            number(waits.home_s),
+            count(all.len() as u64),
+            count(waits.most),
+            number(mean),
+            number(largest(all.iter().copied())),
+            theirs[0].to_owned(),
+            theirs[1].to_owned(),
+        ]);
+        samples.push(json!({ "cache": cache, "benchmark_s": waits.seconds, "home_s": waits.home_s, "waits_s": all }));
+    }
+    Ok(Found {
+        conditions: format!(
+            "The Andrew benchmark with {sources} sources over {RATE} with {} ms each way; it is looked at what waits every {} ms, so that what waits \
+             for less may not be seen.",
+            DELAY.as_millis(),
+            LOOK_PERIOD.as_millis()
+        ),
+        tables: vec![table],
+        samples: json!(samples),
+        ..Found::default()
+    })
+}
+
+/// What was seen in the log while the benchmark ran, and until it was empty.
+struct Waits {
+    /// When each operation was seen first and last, by its number.
+    seen: BTreeMap<u64, (Instant, Instant)>,
+    most: u64,
+    seconds: f64,
+    home_s: f64,
+}
+
+fn watch(rig: &Rig) -> Result<Waits> {
+    let [source, target] = [rig.path("original"), rig.path("copy")].map(|path| path.display().to_string());
+    let mut waits = Waits { seen: BTreeMap::new(), most: 0, seconds: 0.0, home_s: 0.0 };
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let mut running = Some(scope.spawn(|| work(&["andrew".to_owned(), source, target])));
+        loop {
+            let now = Instant::now();
+            let pending = rig.ask("pending")?;
+            let pending = pending.as_array().context("what waits is a list")?;
+            for number in pending.iter().filter_map(|one| one.get("number").and_then(Value::as_u64)) {
+                waits.seen.entry(number).and_modify(|(_, last)| *last = now).or_insert((now, now));
+            }
+            waits.most = waits.most.max(pending.len() as u64);
+            if running.as_ref().is_some_and(|thread| thread.is_finished()) {
+                let thread = running.take().context("it runs")?;
+                let measured = thread.join().map_err(|_| anyhow::anyhow!("the benchmark failed"))??;
+                waits.seconds = *measured.get("seconds").context("no seconds")?;
+            } else if running.is_none() && pending.is_empty() {
+                waits.home_s = started.elapsed().as_secs_f64();
+                return Ok(waits);
+            }
+            std::thread::sleep(LOOK_PERIOD);
+        }
+    })
+}
