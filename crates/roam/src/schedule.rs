@@ -147,8 +147,10 @@ impl Schedule {
             // Others were under way at the same time.
             let shared = state.under_way.max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
+            // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk or two. Each of them is as long as
+            // it was thought to be fast.
             let known = &mut state.rates[direction as usize];
-            *known += WEIGHT * (rate - *known);
+            *known = 1.0 / ((1.0 - WEIGHT) / *known + WEIGHT / rate);
         }
     }
 
@@ -218,6 +220,25 @@ mod tests {
             let share = 100 * sent / (demand + sent);
             assert!(share.abs_diff(u64::from(replay)) <= 5, "{replay} tickets sent {share} of 100");
         }
+    }
+
+    #[test]
+    fn regression_chunks_are_short_soon_after_a_link_has_become_slow() {
+        let sim = Sim::new(9);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        let path = Path { round_trip: Duration::from_millis(100), ..Path::default() };
+        let send = |rate: f64| {
+            let len = schedule.chunk_len(Direction::Up).max(MEASURED_LEN_MIN);
+            schedule.measured(Direction::Up, len, path.round_trip + Duration::from_secs_f64(len as f64 / rate), &path);
+        };
+        (0..100).for_each(|_| send(1e8));
+        assert_eq!(schedule.chunk_len(Direction::Up), CHUNK_LEN_MAX);
+        // A modem.
+        (0..3).for_each(|_| send(4800.0));
+        assert!(schedule.rate(Direction::Up) < 3.0 * 4800.0);
+        // And fast again, in a few seconds of many short chunks.
+        (0..60).for_each(|_| send(1e8));
+        assert_eq!(schedule.chunk_len(Direction::Up), CHUNK_LEN_MAX);
     }
 
     #[test]
