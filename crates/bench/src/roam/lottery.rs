@@ -143,11 +143,44 @@ fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
     })
 }
 
+/// What is asked over a slow link, alone and beside replay.
+struct Asked {
+    title: &'static str,
+    idle: Outcome,
+    busy: Outcome,
+    /// Of what the link carries upwards, in percent, while it was asked beside replay.
+    used: f64,
+}
+
+impl Asked {
+    /// Has folders listed that are not cached, and again while stores go home. The log is full, and the link slow.
+    fn measure(rig: &Rig, case: usize, title: &'static str, settle: Duration) -> Result<Asked> {
+        let ask =
+            |when: &str| work(&["list-each".to_owned(), rig.path(&format!("{when}-{case}")).display().to_string()]);
+        let idle = ask("idle")?;
+        rig.set(&["--writes", "lottery"])?;
+        // Until chunks are as long as the link has them.
+        std::thread::sleep(settle);
+        let (before, asking) = (rig.wire(), Instant::now());
+        let busy = ask("busy")?;
+        let up = rig.wire().since(before).up_bytes as f64;
+        let used = 100.0 * up / (asking.elapsed().as_secs_f64() * MODEM.get() as f64 / 8.0);
+        eprintln!("interactive: {title}: {idle:?} {busy:?}");
+        Ok(Asked { title, idle, busy, used })
+    }
+
+    /// How much longer it takes beside replay.
+    fn more(&self, name: &str) -> f64 {
+        let value = |outcome: &Outcome| outcome.get(name).copied().unwrap_or(f64::NAN);
+        value(&self.busy) - value(&self.idle)
+    }
+}
+
 /// Small questions while replay saturates a slow link.
 pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
-    let questions = if quick { 5 } else { 60 };
+    let (questions, settle) = if quick { (5, Duration::from_secs(5)) } else { (60, Duration::from_secs(45)) };
     let fill = |source: &Path| {
-        for when in ["idle", "busy", "warm"] {
+        for when in ["idle-0", "busy-0", "idle-1", "busy-1"] {
             for folder in 0..questions {
                 let dir = source.join(when).join(format!("folder-{folder:03}"));
                 fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -161,42 +194,50 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     rig.wait_attached(true)?;
     rig.connect("weak")?;
     fill_log(&rig, 20)?;
+    rig.down()?;
     rig.shape(Some(MODEM), DELAY)?;
-    let ask = |when: &str| work(&["list-each".to_owned(), rig.path(when).display().to_string()]);
-    ask("warm")?;
-    let idle = ask("idle")?;
-    rig.set(&["--writes", "lottery"])?;
-    let started = Instant::now();
-    // Until chunks are as long as the link has them.
-    std::thread::sleep(Duration::from_secs(if quick { 5 } else { 45 }));
-    let before = rig.wire();
-    let asking = Instant::now();
-    let busy = ask("busy")?;
-    let up = rig.wire().since(before).up_bytes as f64;
-    let used = 100.0 * up / (asking.elapsed().as_secs_f64() * MODEM.get() as f64 / 8.0);
-    eprintln!("interactive: {idle:?} {busy:?} after {:.1} s", started.elapsed().as_secs_f64());
-    let value = |outcome: &Outcome, name: &str| outcome.get(name).copied().unwrap_or(f64::NAN);
-    let more = |name: &str| value(&busy, name) - value(&idle, name);
+    rig.mount(&["--writes", "manual"])?;
+    rig.wait_attached(true)?;
+    let slow = Asked::measure(&rig, 0, "a connection made over the slow link", settle)?;
+    // All that waits goes home over a fast one, and more.
+    rig.shape_now(None, Duration::ZERO);
+    rig.send_all()?;
+    rig.remove(&rig.path("stores"))?;
+    rig.send_all()?;
+    rig.connect("weak")?;
+    fill_log(&rig, 20)?;
+    rig.shape(Some(MODEM), DELAY)?;
+    let slowed = Asked::measure(&rig, 1, "a connection that was fast before", settle)?;
     let chunk_ms = CHUNK_TIME.as_secs_f64() * 1e3;
-    let mut table = Table::new("Milliseconds", ["", "mean", "median", "99th percentile", "longest"]);
-    for (when, outcome) in [("nothing else", &idle), ("replay running", &busy)] {
-        let cells = ["mean_ms", "p50_ms", "p99_ms", "max_ms"].map(|name| number(value(outcome, name)));
-        table.row([when.to_owned()].into_iter().chain(cells));
+    let header = ["", "beside", "mean", "median", "99th percentile", "longest", "link used upwards"];
+    let mut table = Table::new("Milliseconds", header);
+    let mut figures = Vec::new();
+    for asked in [&slow, &slowed] {
+        let Asked { title, idle, busy, used } = asked;
+        for (beside, outcome, used) in
+            [("nothing", idle, "–".to_owned()), ("replay", busy, format!("{} %", number(*used)))]
+        {
+            let value = |name: &str| number(outcome.get(name).copied().unwrap_or(f64::NAN));
+            let cells = ["mean_ms", "p50_ms", "p99_ms", "max_ms"].map(value);
+            table.row([(*title).to_owned(), beside.to_owned()].into_iter().chain(cells).chain([used]));
+        }
+        let what = format!("{title}: a question waits longer by");
+        figures.push(Figure::at_most(format!("{what}, in the mean"), asked.more("mean_ms"), chunk_ms, " ms"));
+        figures.push(Figure::at_most(format!("{what}, the longest"), asked.more("max_ms"), chunk_ms, " ms"));
     }
+    let samples = [&slow, &slowed]
+        .map(|asked| json!({ "what": asked.title, "idle": asked.idle, "busy": asked.busy, "used": asked.used }));
     Ok(Found {
         conditions: format!(
             "{questions} folders that are not cached are listed one after the other, over {MODEM} with {} ms each way, first with nothing else under \
-             way, then while stores of {STORE_BYTES} bytes go home, which used {} % of the link upwards meanwhile. A chunk is what takes {} ms.",
+             way, then, {} s after that began, while stores of {STORE_BYTES} bytes go home. A chunk is what takes {} ms.",
             DELAY.as_millis(),
-            number(used),
+            settle.as_secs(),
             CHUNK_TIME.as_millis()
         ),
-        figures: vec![
-            Figure::at_most("a question waits longer by, in the mean", more("mean_ms"), chunk_ms, " ms"),
-            Figure::at_most("the longest wait : that without replay, longer by", more("max_ms"), chunk_ms, " ms"),
-        ],
+        figures,
         tables: vec![table],
-        samples: json!({ "idle": idle, "busy": busy, "used_percent": used }),
+        samples: json!(samples),
         ..Found::default()
     })
 }
