@@ -134,6 +134,15 @@ struct Report {
 }
 
 impl Report {
+    /// To the files that were asked for.
+    fn write(&self, options: &RoamOptions) -> Result<()> {
+        if let Some(path) = &options.json {
+            let json = serde_json::to_string_pretty(self).context("write the report as JSON")?;
+            std::fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+        }
+        options.markdown.as_ref().map_or(Ok(()), |path| study::write_sections(path, &self.sections()))
+    }
+
     /// Per study, the name of its section and the text.
     fn sections(&self) -> Vec<(String, String)> {
         let section =
@@ -173,15 +182,10 @@ pub fn run(options: &RoamOptions) -> Result<ExitCode> {
             Ok::<_, anyhow::Error>(Found { failures: vec![format!("{error:#}")], ..Found::default() })
         })?;
         report.studies.push((name.name(), found));
-    }
-    let sections = report.sections();
-    sections.iter().for_each(|(name, text)| println!("## {name}\n\n{text}"));
-    if let Some(path) = &options.json {
-        let json = serde_json::to_string_pretty(&report).context("write the report as JSON")?;
-        std::fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
-    }
-    if let Some(path) = &options.markdown {
-        study::write_sections(path, &sections)?;
+        // What is done is said, whatever becomes of the next one.
+        let (_, text) = report.sections().pop().context("no study")?;
+        println!("## roam-{}\n\n{text}", name.name());
+        report.write(options)?;
     }
     let bad = |found: &Found| !found.failures.is_empty() || !options.quick && found.missed();
     let failed = report.studies.iter().any(|(_, found)| bad(found));

@@ -47,7 +47,7 @@ impl Who {
 
 /// It, mounted beyond the link.
 enum Subject {
-    Starling(Box<Rig>),
+    Starling(Rig),
     Sshfs(Sshfs),
 }
 
@@ -66,7 +66,7 @@ impl Subject {
         rig.shape(Some(RATE), DELAY)?;
         rig.mount(&["--writes", writes])?;
         rig.wait_attached(true)?;
-        Ok(Subject::Starling(Box::new(rig)))
+        Ok(Subject::Starling(rig))
     }
 
     fn path(&self, name: &str) -> PathBuf {
