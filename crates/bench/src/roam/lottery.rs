@@ -84,7 +84,7 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
         conditions: format!(
             "In simulated time: the scheduler that mounts have, without ageing, {SENDERS} senders of each of demand and replay that always wait, \
              chunks of {} ms, {} s. Over a link: of {RATE} with {} ms each way, with a mount's own tickets ({} for demand, {} for replay) and \
-             ageing; stores of {STORE_BYTES} bytes go home while a large file is fetched, {} s; the share is that of bytes in both directions.",
+             ageing; stores of {STORE_BYTES} bytes go home while {SENDERS} large files are read, {} s; the share is that of bytes in both directions.",
             CHUNK_TIME.as_millis(),
             simulated.as_secs(),
             DELAY.as_millis(),
@@ -117,8 +117,11 @@ fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
 }
 
 fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
-    let mib = 16;
-    let fill = |source: &Path| Work::WriteStream { file: source.join("large"), mib }.run().map(drop);
+    let name = |reader| format!("large-{reader}");
+    let fill = |source: &Path| {
+        (0..SENDERS)
+            .try_for_each(|reader| Work::WriteStream { file: source.join(name(reader)), mib: 8 }.run().map(drop))
+    };
     let mut rig = Rig::new(site, "shares", fill)?;
     rig.mount(&["--unit", "block"])?;
     rig.wait_attached(true)?;
@@ -126,19 +129,22 @@ fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
     fill_log(&rig, 60)?;
     rig.shape(Some(RATE), DELAY)?;
     rig.set(&["--writes", "lottery"])?;
-    let large = rig.path("large");
+    let files: Vec<String> = (0..SENDERS).map(|reader| rig.path(&name(reader)).display().to_string()).collect();
     std::thread::scope(|scope| {
-        // It does not come to its end: the mount is taken from under it.
-        let reader = scope.spawn(|| work(&["read-stream".to_owned(), large.display().to_string()]));
+        // They do not come to their end: the mount is taken from under them.
+        let read = |file: String| scope.spawn(|| work(&["read-stream".to_owned(), file]));
+        let readers: Vec<_> = files.into_iter().map(read).collect();
         // Both ends learn what the link is like first.
         std::thread::sleep(time / 3);
         let before = rig.wire();
         std::thread::sleep(time);
         let wire = rig.wire().since(before);
-        let early = reader.is_finished();
+        let early = readers.iter().any(|reader| reader.is_finished());
         rig.kill()?;
-        let end = reader.join().map_err(|_| anyhow::anyhow!("the reader failed"))?;
-        anyhow::ensure!(!early, "the large file was read too early: {end:?}");
+        for reader in readers {
+            let end = reader.join().map_err(|_| anyhow::anyhow!("a reader failed"))?;
+            anyhow::ensure!(!early, "a large file was read too early: {end:?}");
+        }
         Ok((100.0 * wire.up_bytes as f64 / wire.bytes() as f64, wire))
     })
 }
