@@ -279,6 +279,7 @@ async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
     if !serving.welcome.swap(true, Ordering::Relaxed) {
         transport::welcome(&serving.connection);
     }
+    to.prepare_answer(class, answer.len());
     let room = serving.background.enter(class, answer.len()).await;
     match to.send([answer, Bytes::new()]).await {
         Ok(()) => {

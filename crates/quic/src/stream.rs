@@ -13,6 +13,9 @@ const BACKGROUND_COST_MIN: usize = 16 << 10;
 /// What streams are reset with that nobody waits for any more.
 const GIVEN_UP: VarInt = VarInt::from_u32(0);
 
+/// An answer of up to so many bytes goes at once, since it fits into a packet.
+const AT_ONCE_LEN_MAX: usize = 1000;
+
 /// Why this end closed a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -87,6 +90,12 @@ fn priority_of(class: Class, stream: StreamId) -> i32 {
     (i32::from(byte_of(class)) << INDEX_BITS) - index as i32
 }
 
+/// The priority of an answer. A short one keeps nobody waiting, but whoever sent what it answers could not go on for as long as others want more than the
+/// link carries: replay would stand still whatever tickets it has.
+fn priority_of_answer(class: Class, stream: StreamId, len: usize) -> i32 {
+    priority_of(if len <= AT_ONCE_LEN_MAX { Class::Interactive } else { class }, stream)
+}
+
 /// Room in a window for messages that nobody waits for. Without this bound they would fill all of it, and an urgent one would wait until they are
 /// through, whatever its priority.
 pub(crate) struct Background {
@@ -124,6 +133,11 @@ impl Outgoing {
         // A stream that is gone already says so when it is written to.
         let _ = stream.set_priority(priority_of(class, stream.id()));
         Outgoing { stream, released: false }
+    }
+
+    /// An answer of so many bytes is to be sent.
+    pub(crate) fn prepare_answer(&self, class: Class, len: usize) {
+        let _ = self.stream.set_priority(priority_of_answer(class, self.stream.id(), len));
     }
 
     /// Writes all of a message and finishes.
@@ -224,5 +238,14 @@ mod tests {
             assert_eq!(class_of(byte_of(class)), Some(class));
         }
         assert_eq!((class_of(4), class_of(255)), (None, None));
+    }
+
+    #[test]
+    fn regression_replay_is_told_that_it_arrived_although_others_fetch_all_the_time() {
+        let stream = |index| StreamId::new(Side::Client, Dir::Bi, index);
+        let fetched = priority_of_answer(Class::Demand, stream(1), 20_000);
+        assert!(priority_of_answer(Class::Replay, stream(2), 10) > fetched);
+        assert!(priority_of_answer(Class::Replay, stream(2), 20_000) < fetched);
+        assert!(priority_of_answer(Class::Replay, stream(2), 10) < PUSH_PRIORITY);
     }
 }
