@@ -5,7 +5,7 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
-use roam::Client;
+use roam::{Client, LinkState};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -358,4 +358,27 @@ fn regression_a_time_that_was_set_before_closing_stays() {
     let fs = &setup.rig.fs;
     let at_home = setup.rig.sim.block_on(async { fs.getattr(find(fs, "/file").await.expect("file")).await });
     assert_eq!(at_home.expect("stat").attr.mtime, old);
+}
+
+/// Whoever came back from a long time without a network to a home that is near waited for a second with each file he closed.
+#[test]
+fn regression_nobody_near_home_waits_for_a_long_log() {
+    let rig = Rig::new(11);
+    let (client, network, disk, machine) = rig.new_client(1, Duration::from_millis(3));
+    let setup = Setup { rig, client, network, disk, machine };
+    let waiting = || setup.client.look(|replica, _| replica.log().len());
+    setup.done(Op::List(String::new()));
+    setup.write("/before", How::Replace, "short");
+    assert_eq!(waiting(), 0, "with a short log the home has heard of it");
+    setup.online(false);
+    (0..1000).for_each(|n| setup.write(&format!("/file-{n}"), How::Replace, "without a network"));
+    setup.network.up.store(true, Relaxed);
+    while setup.client.look(|_, state| state == LinkState::Disconnected) {
+        setup.rig.sim.run_for(Duration::from_millis(10));
+    }
+    assert!(waiting() > 1000);
+    setup.write("/after", How::Replace, "at once");
+    assert!(waiting() > 1000, "it waited for the home");
+    setup.online(true);
+    assert_eq!((waiting(), setup.at_home("/after").as_deref()), (0, Ok("at once")));
 }
