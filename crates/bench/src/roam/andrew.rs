@@ -1,5 +1,5 @@
-//! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one (Huston and Honeyman, section 6.2), and what
-//! replay costs it (their Table 6).
+//! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one (Huston and
+//! Honeyman, section 6.2), and what replay costs it (their Table 6).
 
 use std::path::Path;
 use std::time::Duration;
@@ -98,9 +98,10 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     }
     Ok(Found {
         conditions: format!(
-            "A project of {sources} sources and {headers} headers is copied and built in a mount that has it in its cache. The link of {RATE} \
-             has {} ms each way. Medians of {runs} rounds, in each of which all cases run, in an order that rotates ({runs_through} with `--writes \
-             through`); ratios are medians of the rounds' ratios.",
+            "A project of {sources} sources and {headers} headers is copied and built in a mount that has it in its \
+             cache. The link of {RATE} has {} ms each way. Medians of {runs} rounds, in each of which all cases run, \
+             in an order that rotates ({runs_through} with `--writes through`); ratios are medians of the rounds' \
+             ratios.",
             DELAY.as_millis()
         ),
         figures: figures(&samples),
@@ -132,7 +133,8 @@ fn times(samples: &[Sample], case: Case, phase: &str) -> Vec<f64> {
     of.filter_map(|sample| sample.phases.get(phase).copied()).collect()
 }
 
-/// How many times as long one case takes as another: the median of the rounds, in each of which they ran soon after each other.
+/// How many times as long one case takes as another: the median of the rounds, in each of which they ran soon after
+/// each other.
 fn ratio(samples: &[Sample], case: Case, of: Case) -> f64 {
     let [times, others] = [case, of].map(|case| times(samples, case, "seconds"));
     median(&times.iter().zip(&others).map(|(time, other)| time / other).collect::<Vec<_>>())

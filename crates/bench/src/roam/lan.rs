@@ -1,5 +1,5 @@
-//! Near home: what a mount costs when everything is cached and the link is a LAN, when very much is cached, and when very much waits to go
-//! home.
+//! Near home: what a mount costs when everything is cached and the link is a LAN, when very much is cached, and when
+//! very much waits to go home.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -112,8 +112,8 @@ pub fn measure_warm(site: &Site, quick: bool) -> Result<Found> {
         pairs.iter().map(|pair| json!({ "what": pair.title, "local": pair.local, "mounted": pair.mounted })).collect();
     Ok(Found {
         conditions: conditions(&format!(
-            "A file of {mib} MiB and a tree of {files} files are hoarded, and read from the mount and from the folder that is exported, by turns. \
-             Medians of {RUNS}."
+            "A file of {mib} MiB and a tree of {files} files are hoarded, and read from the mount and from the folder \
+             that is exported, by turns. Medians of {RUNS}."
         )),
         figures: vec![
             Figure::at_least("reads, warm, of the local disk's rate", 100.0 * warm.ratio(), 90.0, " %"),
@@ -172,7 +172,8 @@ pub fn measure_many(site: &Site, quick: bool) -> Result<Found> {
     let again_s = add(&rig, "unmounted and mounted again", begun, before)?;
     Ok(Found {
         conditions: conditions(&format!(
-            "{} files of 64 bytes in directories of 100 are hoarded, which took {} s. A gap is as in the study of revalidation.",
+            "{} files of 64 bytes in directories of 100 are hoarded, which took {} s. A gap is as in the study of \
+             revalidation.",
             count(files.into()),
             number(hoarded_s)
         )),
@@ -210,8 +211,8 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
     let files = if quick { 1_000 } else { 50_000 };
     let mut found = Found {
         conditions: conditions(&format!(
-            "{} files of 64 bytes are made without a network; then it is there again. Meanwhile somebody makes, stats, reads, renames and removes small \
-             files, as fast as possible, in pieces of {PROBE_S} s.",
+            "{} files of 64 bytes are made without a network; then it is there again. Meanwhile somebody makes, stats, \
+             reads, renames and removes small files, as fast as possible, in pieces of {PROBE_S} s.",
             count(files.into())
         )),
         ..Found::default()

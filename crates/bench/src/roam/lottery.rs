@@ -1,4 +1,5 @@
-//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is asked while replay saturates it.
+//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is asked while replay
+//! saturates it.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +38,8 @@ const MODEM: Rate = Rate::bits_per_s(38_400);
 const DELAY: Duration = Duration::from_millis(50);
 const STORE_BYTES: u32 = 200_000;
 
-/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and demand always wait. In simulated time.
+/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and demand always wait.
+/// In simulated time.
 fn simulated_share(replay: u32, time: Duration) -> f64 {
     let sim = Sim::new(1995);
     let host = sim.machine("laptop").host();
@@ -62,7 +64,8 @@ fn simulated_share(replay: u32, time: Duration) -> f64 {
     100.0 * sent / (demand + sent)
 }
 
-/// Shares of tickets and of throughput: in simulated time for each row of their table, and over a link with the tickets that mounts have.
+/// Shares of tickets and of throughput: in simulated time for each row of their table, and over a link with the tickets
+/// that mounts have.
 pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     let simulated = Duration::from_secs(if quick { 500 } else { 20_000 });
     let over_link = Duration::from_secs(if quick { 10 } else { 90 });
@@ -82,9 +85,10 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     table.row([format!("{} (a mount over {RATE})", number(tickets)), format!("{} %", number(share)), "–".into()]);
     Ok(Found {
         conditions: format!(
-            "In simulated time: the scheduler that mounts have, without ageing, {SENDERS} senders of each of demand and replay that always wait, \
-             chunks of {} ms, {} s. Over a link: of {RATE} with {} ms each way, with a mount's own tickets ({} for demand, {} for replay) and \
-             ageing; stores of {STORE_BYTES} bytes go home while {SENDERS} large files are read, {} s; the share is that of bytes in both directions.",
+            "In simulated time: the scheduler that mounts have, without ageing, {SENDERS} senders of each of demand \
+             and replay that always wait, chunks of {} ms, {} s. Over a link: of {RATE} with {} ms each way, with a \
+             mount's own tickets ({} for demand, {} for replay) and ageing; stores of {STORE_BYTES} bytes go home \
+             while {SENDERS} large files are read, {} s; the share is that of bytes in both directions.",
             CHUNK_TIME.as_millis(),
             simulated.as_secs(),
             DELAY.as_millis(),
@@ -235,8 +239,9 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
         .map(|asked| json!({ "what": asked.title, "idle": asked.idle, "busy": asked.busy, "used": asked.used }));
     Ok(Found {
         conditions: format!(
-            "{questions} folders that are not cached are listed one after the other, over {MODEM} with {} ms each way, first with nothing else under \
-             way, then, {} s after that began, while stores of {STORE_BYTES} bytes go home. A chunk is what takes {} ms.",
+            "{questions} folders that are not cached are listed one after the other, over {MODEM} with {} ms each way, \
+             first with nothing else under way, then, {} s after that began, while stores of {STORE_BYTES} bytes go \
+             home. A chunk is what takes {} ms.",
             DELAY.as_millis(),
             settle.as_secs(),
             CHUNK_TIME.as_millis()

@@ -1,5 +1,5 @@
-//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against the figures of the papers that it
-//! follows.
+//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against the figures of the
+//! papers that it follows.
 //!
 //! All ratios are within one run. A study goes on after a failure, reports it, and makes the program fail.
 
@@ -153,8 +153,8 @@ impl Report {
     fn preamble(&self) -> String {
         let Machine { processor, processor_count, memory_mib, kernel, file_system } = &self.machine;
         format!(
-            "{}One run on {}, on a machine that was not idle: {processor_count} processors ({processor}), {memory_mib} MiB of \
-             memory, Linux {kernel}, local {file_system}.",
+            "{}One run on {}, on a machine that was not idle: {processor_count} processors ({processor}), {memory_mib} \
+             MiB of memory, Linux {kernel}, local {file_system}.",
             if self.quick { "**Quick sizes: these numbers only show that everything runs.** " } else { "" },
             date(self.unix_time_s),
         )

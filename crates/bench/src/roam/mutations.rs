@@ -1,5 +1,5 @@
-//! What is done here and goes home later: how long each operation takes, and how long it waits in the log (Huston and Honeyman, their tables 3
-//! and 5).
+//! What is done here and goes home later: how long each operation takes, and how long it waits in the log (Huston and
+//! Honeyman, their tables 3 and 5).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -129,8 +129,8 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     }
     Ok(Found {
         conditions: format!(
-            "The Andrew benchmark with {sources} sources over {RATE} with {} ms each way; it is looked at what waits every {} ms, so that what waits \
-             for less may not be seen.",
+            "The Andrew benchmark with {sources} sources over {RATE} with {} ms each way; it is looked at what waits \
+             every {} ms, so that what waits for less may not be seen.",
             DELAY.as_millis(),
             LOOK_PERIOD.as_millis()
         ),

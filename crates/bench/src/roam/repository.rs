@@ -1,5 +1,5 @@
-//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of software that is updated between runs of
-//! what uses it, and a producer whose files a consumer reads.
+//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of software that is
+//! updated between runs of what uses it, and a producer whose files a consumer reads.
 
 use std::fs;
 use std::path::Path;
@@ -107,8 +107,9 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     let quiet: Vec<f64> = steps.iter().filter(unchanged).map(|step| step.wire.packets() as f64).collect();
     Ok(Found {
         conditions: format!(
-            "A link of {RATE} with {} ms each way. A mount has a repository of {} files of {FILE_BYTES} bytes in its cache; a run lists and reads {} \
-             of them. After {RUNS} runs somebody changes files at home, first a part, then, after all is up to date again, all.",
+            "A link of {RATE} with {} ms each way. A mount has a repository of {} files of {FILE_BYTES} bytes in its \
+             cache; a run lists and reads {} of them. After {RUNS} runs somebody changes files at home, first a part, \
+             then, after all is up to date again, all.",
             DELAY.as_millis(),
             count((main + part).into()),
             count((used + part).into()),
@@ -162,8 +163,8 @@ pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
     let growth = |all: &[f64]| median(&all[all.len() - COMPARED..]) / median(&all[1..=COMPARED]);
     Ok(Found {
         conditions: format!(
-            "A link of {RATE} with {} ms each way. Before each of {runs} runs {PRODUCED} files of {FILE_BYTES} bytes are new in a folder at home; \
-             a run lists it and reads all files.",
+            "A link of {RATE} with {} ms each way. Before each of {runs} runs {PRODUCED} files of {FILE_BYTES} bytes \
+             are new in a folder at home; a run lists it and reads all files.",
             DELAY.as_millis()
         ),
         figures: vec![

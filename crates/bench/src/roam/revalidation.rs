@@ -1,7 +1,8 @@
-//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its volume, in batches, file by file.
+//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its volume, in batches,
+//! file by file.
 //!
-//! The caches have as many files, counted with their directories, as those of the paper's five users. They are all of one volume: a mount
-//! attaches one. Contents are small, since none of them travels.
+//! The caches have as many files, counted with their directories, as those of the paper's five users. They are all of
+//! one volume: a mount attaches one. Contents are small, since none of them travels.
 
 use std::fs;
 use std::path::Path;
@@ -134,10 +135,11 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
 
 fn conditions() -> String {
     format!(
-        "Each user's cache is of one volume (the paper's are of 6 to 12), a directory for every {FILES_PER_DIR} files. The link has {} ms each way; \
-         bytes are those of both directions, with the headers of IP and UDP. The link is turned off for {} ms; the time is from the first \
-         packet that the mount sends when it is on again until everything cached is known to be valid, a hoard walk included. *Volume* is the \
-         median of {REPEATS}, all else was done once. The connection outlives the gap unless it says otherwise.",
+        "Each user's cache is of one volume (the paper's are of 6 to 12), a directory for every {FILES_PER_DIR} files. \
+         The link has {} ms each way; bytes are those of both directions, with the headers of IP and UDP. The link is \
+         turned off for {} ms; the time is from the first packet that the mount sends when it is on again until \
+         everything cached is known to be valid, a hoard walk included. *Volume* is the median of {REPEATS}, all else \
+         was done once. The connection outlives the gap unless it says otherwise.",
         DELAY.as_millis(),
         GAP.as_millis()
     )
@@ -180,7 +182,8 @@ impl User {
         Ok(samples)
     }
 
-    /// Another way to be consistent, without a gap, so that going back to callbacks is a change that makes the mount ask again.
+    /// Another way to be consistent, without a gap, so that going back to callbacks is a change that makes the mount
+    /// ask again.
     fn forget_how(&self) -> Result<()> {
         self.rig.quiet()?;
         self.rig.set(&["--validation", "volume", "--consistency", "none"])?;
@@ -188,7 +191,8 @@ impl User {
         self.rig.quiet().map(drop)
     }
 
-    /// A gap that ends with what `set` makes the mount do, which is what it does when its home was silent: attach again.
+    /// A gap that ends with what `set` makes the mount do, which is what it does when its home was silent: attach
+    /// again.
     fn come_back(&self, rate: Rate, how: How, set: &[&str]) -> Result<Sample> {
         let rig = &self.rig;
         let meanwhile = || {

@@ -1,7 +1,8 @@
 //! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs.
 //!
-//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a thread of this one. Invariant: processes,
-//! mount and files are gone when it is dropped. Files of the mount are touched by child processes only, which have a deadline.
+//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a thread of this one.
+//! Invariant: processes, mount and files are gone when it is dropped. Files of the mount are touched by child processes
+//! only, which have a deadline.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -250,8 +251,9 @@ impl Rig {
         Ok(Instant::now())
     }
 
-    /// Turns the link off, has the mount lose its home by a change of settings (which it does as well when the home is silent), and turns the
-    /// link on. Returns when the mount sent something after that, and what had crossed the link before.
+    /// Turns the link off, has the mount lose its home by a change of settings (which it does as well when the home is
+    /// silent), and turns the link on. Returns when the mount sent something after that, and what had crossed the link
+    /// before.
     pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
         self.quiet()?;
         self.relay.off();

@@ -92,8 +92,9 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     let mut found = Found {
         conditions: format!(
-            "In a project of {sources} sources and {headers} headers that is cached, {rounds} times: {EDITS} sources are edited (written anew \
-             and renamed), all is built with make, and cleaned, without a pause to think. The link of {RATE} has {} ms each way.",
+            "In a project of {sources} sources and {headers} headers that is cached, {rounds} times: {EDITS} sources \
+             are edited (written anew and renamed), all is built with make, and cleaned, without a pause to think. The \
+             link of {RATE} has {} ms each way.",
             DELAY.as_millis()
         ),
         ..Found::default()

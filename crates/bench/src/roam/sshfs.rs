@@ -1,4 +1,5 @@
-//! sshfs over the same kind of link: its server in one network namespace, its client in another, joined by an emulated link.
+//! sshfs over the same kind of link: its server in one network namespace, its client in another, joined by an emulated
+//! link.
 //!
 //! Invariant: its processes, its mount and its files are gone when it is dropped.
 

@@ -1,5 +1,5 @@
-//! The setting of Zhao and Figueiredo (section 5): 40 ms there and back, 4 Mb/s. A build and PostMark, beside sshfs over the same kind of
-//! link and the same client that writes through.
+//! The setting of Zhao and Figueiredo (section 5): 40 ms there and back, 4 Mb/s. A build and PostMark, beside sshfs
+//! over the same kind of link and the same client that writes through.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -159,8 +159,8 @@ pub fn measure_build(site: &Site, quick: bool) -> Result<Found> {
     let first = |times: &[f64]| times.first().copied().unwrap_or(f64::NAN);
     Ok(Found {
         conditions: conditions(&format!(
-            "A project of {sources} sources and {headers} headers is built into {units} objects with make, first with nothing in any cache, \
-             then again after `make clean` (not timed); between runs everything goes home."
+            "A project of {sources} sources and {headers} headers is built into {units} objects with make, first with \
+             nothing in any cache, then again after `make clean` (not timed); between runs everything goes home."
         )),
         figures: [
             figures("build, first run", &samples, 3.0, first),

@@ -274,7 +274,8 @@ pub enum Work {
         /// Folder that is made
         target: PathBuf,
     },
-    /// Make, stat, read, rename and remove small files, each timed: `operations_per_s`, `mean_ms`, `p50_ms`, `p99_ms`, `max_ms`
+    /// Make, stat, read, rename and remove small files, each timed: `operations_per_s`, `mean_ms`, `p50_ms`, `p99_ms`,
+    /// `max_ms`
     Probe {
         /// Folder that is made
         dir: PathBuf,

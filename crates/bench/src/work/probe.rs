@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Outcome, outcome};
 
-/// Makes, stats, reads, renames and removes small files without a pause: `operations_per_s`, `p50_ms`, `p99_ms`, `max_ms`.
+/// Makes, stats, reads, renames and removes small files without a pause: `operations_per_s`, `p50_ms`, `p99_ms`,
+/// `max_ms`.
 pub(super) fn probe(dir: &Path, seconds: u32) -> Result<Outcome> {
     fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
     let (started, time) = (Instant::now(), Duration::from_secs(seconds.into()));

@@ -1,5 +1,5 @@
-//! A project in C, always the same, and what people do with it: build it, edit and clean it, and the Andrew benchmark (Howard et al.,
-//! written anew): make directories, copy, scan, read, build.
+//! A project in C, always the same, and what people do with it: build it, edit and clean it, and the Andrew benchmark
+//! (Howard et al., written anew): make directories, copy, scan, read, build.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +34,8 @@ fn headers_of(unit: u32, headers: u32) -> impl Iterator<Item = u32> {
     (0..HEADERS_PER_UNIT.min(headers)).map(move |n| (unit * HEADERS_PER_UNIT + n) % headers)
 }
 
-/// Makes a project: so many sources and headers, of which so many units are compiled. Each of the others is included by a unit.
+/// Makes a project: so many sources and headers, of which so many units are compiled. Each of the others is included by
+/// a unit.
 pub(super) fn make(dir: &Path, sources: u32, headers: u32, units: u32) -> Result<Outcome> {
     ensure!(
         (1..=sources).contains(&units) && headers > 0,
@@ -69,8 +70,9 @@ pub(super) fn make(dir: &Path, sources: u32, headers: u32, units: u32) -> Result
             let (a, b) = (random.below(1 << 20), random.below(1 << 20));
             let _ = writeln!(
                 text,
-                "/* Function {function} of source {index}: {a:x}{b:x}. */\nint f_{index}_{function}(int x, int y)\n{{\n    int sum = {a};\n    \
-                 for (int i = 0; i < x % 17; i++)\n        sum += i * y ^ {b};\n    return sum;\n}}\n"
+                "/* Function {function} of source {index}: {a:x}{b:x}. */\nint f_{index}_{function}(int x, int \
+                 y)\n{{\n    int sum = {a};\n    for (int i = 0; i < x % 17; i++)\n        sum += i * y ^ \
+                 {b};\n    return sum;\n}}\n"
             );
         }
         if index == 0 {
@@ -86,8 +88,8 @@ fn makefile(sources: u32, headers: u32, units: u32) -> String {
     let object = |unit| source_path(unit).replace(".c", ".o");
     let objects: Vec<String> = (0..units).map(object).collect();
     let mut text = format!(
-        "OBJECTS = {}\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -I. -o $@ $<\nclean:\n\trm -f program \
-         $(OBJECTS)\n",
+        "OBJECTS = {}\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -I. -o $@ $<\nclean:\n\trm -f \
+         program $(OBJECTS)\n",
         objects.join(" ")
     );
     for unit in 0..units {
@@ -121,7 +123,8 @@ pub(super) fn clean(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// Edits some sources, builds and cleans, over and over: `seconds`. An edited file replaces the former one, as editors do it.
+/// Edits some sources, builds and cleans, over and over: `seconds`. An edited file replaces the former one, as editors
+/// do it.
 pub(super) fn session(dir: &Path, rounds: u32, edits: u32) -> Result<Outcome> {
     let started = Instant::now();
     for round in 0..rounds {

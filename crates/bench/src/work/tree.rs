@@ -14,8 +14,8 @@ use super::{Outcome, outcome};
 const FILES_PER_DIR: u32 = 25;
 const DIRS_PER_MODULE: u32 = 8;
 
-/// Makes a tree with the shape of a source tree: modules of 8 folders of 25 files, mostly of a few KiB, a few much larger
-/// (a median of about 3 KiB and a mean of about 6 KiB, as in /usr/include).
+/// Makes a tree with the shape of a source tree: modules of 8 folders of 25 files, mostly of a few KiB, a few much
+/// larger (a median of about 3 KiB and a mean of about 6 KiB, as in /usr/include).
 pub(super) fn make(dir: &Path, files: u32) -> Result<Outcome> {
     let mut random = Random::new(1995);
     let mut bytes = 0;
