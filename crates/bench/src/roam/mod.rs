@@ -175,6 +175,10 @@ pub fn run(options: &RoamOptions) -> Result<ExitCode> {
         quick: options.quick,
         studies: Vec::new(),
     };
+    if let Some(path) = &options.markdown {
+        let sections: Vec<String> = names.iter().map(|name| format!("roam-{}", name.name())).collect();
+        study::make_document(path, sections.iter().map(String::as_str))?;
+    }
     for name in names {
         eprintln!("{}", name.name());
         let found = name.measure(folder.site(), options.quick).or_else(|error| {

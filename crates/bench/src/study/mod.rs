@@ -174,12 +174,18 @@ pub fn run(options: &StudyOptions) -> Result<ExitCode> {
 
 /// Into the sections of a document that is there, or one after the other into a new one, which then has the sections.
 pub fn write_sections(path: &Path, sections: &[(String, String)]) -> Result<()> {
-    if !path.exists() {
-        let markers = |(name, _): &(String, String)| format!("<!-- {name}:begin -->\n<!-- {name}:end -->\n");
-        let empty = sections.iter().map(markers).collect::<Vec<_>>().join("\n");
-        std::fs::write(path, empty).with_context(|| format!("write {}", path.display()))?;
-    }
+    make_document(path, sections.iter().map(|(name, _)| name.as_str()))?;
     sections.iter().try_for_each(|(name, text)| crate::write_section(path, name, text))
+}
+
+/// Makes a document with empty sections, if there is none.
+pub fn make_document<'a>(path: &Path, names: impl Iterator<Item = &'a str>) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let markers = |name: &str| format!("<!-- {name}:begin -->\n<!-- {name}:end -->\n");
+    let empty = names.map(markers).collect::<Vec<_>>().join("\n");
+    std::fs::write(path, empty).with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]
