@@ -10,11 +10,7 @@ use host::{Random, SplitMix64};
 use parking_lot::Mutex;
 use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
 use roam_wire::codec::Wire;
-<<<<<<< HEAD
 use roam_wire::delegation::{Hold, LEASE, Recall, Watch};
-=======
-use roam_wire::delegation::Watch;
->>>>>>> f84c49e (Hostile clients attach as others do)
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
     Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
@@ -119,17 +115,7 @@ impl World {
 
     fn attach_to(&self, key: u8, watch: Watch) -> Peer<'_> {
         let peer = self.connect(key);
-<<<<<<< HEAD
         let request = Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch };
-=======
-        let request = Request::Attach {
-            volume: VOLUME.into(),
-            incarnation: 7,
-            acknowledged: 0,
-            stamp: None,
-            watch: Watch::Changes,
-        };
->>>>>>> f84c49e (Hostile clients attach as others do)
         match peer.ask(request) {
             Reply::Attached { heard, .. } => *peer.next.lock() = heard + 1,
             other => panic!("{other:?}"),
