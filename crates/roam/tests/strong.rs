@@ -208,7 +208,7 @@ struct Storm {
 
 impl Storm {
     fn new(seed: u64) -> Storm {
-        let rig = Rig::with_pace(seed, seed % 2 == 0);
+        let rig = Rig::with_pace(seed, seed.is_multiple_of(2));
         let random = SplitMix64::new(seed ^ 0x5eed);
         let made = rig.sim.block_on(async {
             perform(&rig.fs, &Op::MakeDir("/names".into())).await?;

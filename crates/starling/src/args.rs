@@ -296,7 +296,8 @@ pub struct Mount {
 /// How a mount that roams behaves.
 #[derive(ClapArgs, Debug)]
 pub struct Behaviour {
-    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s (asked at least this often), none (always).
+    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s (asked at least this often), strong (as long as
+    /// the home has promised that nobody changes it: not without the home for longer than half a minute), none (always).
     #[arg(long, value_name = "HOW")]
     pub consistency: Option<roam::Consistency>,
     /// When changes go home over a link that is slow: idle, lottery, delayed=15m, preemptive, through (before they are answered), manual.
