@@ -99,6 +99,11 @@ impl Claims {
         kept
     }
 
+    /// True if a client has to wait for the end of its lease before it can begin anew.
+    pub(crate) fn is_barred(&self, client: u32) -> bool {
+        self.table.lock().delegations.is_barred(client, self.clock.now())
+    }
+
     /// A client works under delegations no more.
     pub(crate) fn leave(&self, client: u32) {
         self.change(|delegations| delegations.leave(client));

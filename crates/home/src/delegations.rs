@@ -129,6 +129,11 @@ impl Delegations {
         self.held.get(&client).is_some_and(|held| now < held.until) && !self.is_overdue(client, now)
     }
 
+    /// True if a client that does not do its part may think for now that it has what it was given: others cannot have that before its lease has ended.
+    pub fn is_barred(&self, client: u32, now: Duration) -> bool {
+        self.held.get(&client).is_some_and(|held| now < held.until) && self.is_overdue(client, now)
+    }
+
     /// A client has nothing any more.
     pub fn leave(&mut self, client: u32) {
         self.unknown.0.remove(&client);

@@ -144,6 +144,11 @@ impl Client {
         let reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
+            if matches!(watch, Watch::Delegations { run, .. } if run == self.home.run)
+                && volume.claims.is_barred(author)
+            {
+                return refused(Refusal::Busy);
+            }
             let (user, known, heard) = (grant.user.clone(), grant.incarnation, grant.heard);
             let key = self.key;
             if known != incarnation {

@@ -115,8 +115,7 @@ impl World {
 
     fn attach_to(&self, key: u8, watch: Watch) -> Peer<'_> {
         let peer = self.connect(key);
-        let request = Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch };
-        match peer.ask(request) {
+        match peer.ask(attach_request(watch)) {
             Reply::Attached { heard, .. } => *peer.next.lock() = heard + 1,
             other => panic!("{other:?}"),
         }
@@ -132,6 +131,10 @@ impl World {
         });
         entries.filter(|(path, _)| !path.starts_with(but_for) && !path.starts_with("/.starling")).collect()
     }
+}
+
+fn attach_request(watch: Watch) -> Request {
+    Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch }
 }
 
 fn open(sim: &Sim, machine: &Machine, disk: &SimDisk, fs: &MemFs) -> Home {
@@ -1036,6 +1039,17 @@ impl Peer<'_> {
         }
     }
 
+    /// Attaches with no delegations. Gives the number of the home's run.
+    fn begins_anew(&self) -> u64 {
+        match self.ask(attach_request(NO_DELEGATIONS)) {
+            Reply::Attached { kept: Some(kept), .. } => {
+                assert!(!kept.all, "it said that it had none");
+                kept.run
+            }
+            reply => panic!("{reply:?}"),
+        }
+    }
+
     /// What the home wants back, but for what it has wanted back before.
     fn recalled(&self) -> Vec<Recall> {
         let pushed = std::mem::take(&mut *self.pushes.0.lock());
@@ -1111,13 +1125,20 @@ fn whoever_returns_nothing_keeps_others_waiting_no_longer_than_a_lease() {
     let world = World::new();
     let (mallory, bob) = (delegated(&world, 1, MALLORY), delegated(&world, 2, BOB));
     let plain = mallory.id(mallory.id(ROOT, "mallory"), "plain");
+    let run = mallory.begins_anew();
     assert_eq!(mallory.delegate(plain, Hold::Write), Some(vec![plain]));
     let begun = world.sim.now();
+    let mut barred = 0;
     while bob.delegate(plain, Hold::Read).is_none() {
-        // It is heard of all the time.
-        mallory.ask(Request::Renew);
+        // It is heard of all the time, and says that it has what it had.
+        if mallory.ask(Request::Renew) == Reply::Refused(Refusal::Detached) {
+            let again = mallory.ask(attach_request(Watch::Delegations { run, changed: Vec::new() }));
+            assert_eq!(again, Reply::Refused(Refusal::Busy));
+            barred += 1;
+        }
         assert!(world.sim.now() < begun + LEASE * 3, "still waiting");
     }
+    assert!(barred > 0, "it was let in with what others were promised");
     assert_eq!(mallory.ask(Request::Renew), Reply::Refused(Refusal::Detached));
 }
 
@@ -1180,19 +1201,7 @@ fn whoever_attached_again_is_asked_again_for_what_he_did_not_hear_of() {
     assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
     assert_eq!(other.delegate(plain, Hold::Read), None);
     let asked = one.recalled();
-    let run = match one.ask(Request::Attach {
-        volume: VOLUME.into(),
-        incarnation: 7,
-        acknowledged: 0,
-        stamp: None,
-        watch: NO_DELEGATIONS,
-    }) {
-        Reply::Attached { kept: Some(kept), .. } => {
-            assert!(!kept.all, "it said that it had none");
-            kept.run
-        }
-        reply => panic!("{reply:?}"),
-    };
+    let run = one.begins_anew();
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
     assert_eq!(one.delegate(plain, Hold::Read), None);
     assert_eq!(asked.len(), 1);

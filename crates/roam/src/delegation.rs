@@ -71,6 +71,12 @@ impl Delegations {
         self.losses += 1;
     }
 
+    /// The home says that the client has nothing, or will have nothing soon.
+    pub(crate) fn forfeit(&mut self) {
+        self.lose();
+        self.until = Duration::ZERO;
+    }
+
     /// The home has answered something that was asked then.
     pub(crate) fn renew(&mut self, asked: Duration) {
         if !self.is_valid() {
@@ -336,7 +342,9 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         let due = {
             let live = client.0.live.lock();
-            let ages = |delegations: &Delegations| clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER;
+            let ages = |delegations: &Delegations| {
+                !delegations.held.is_empty() && clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER
+            };
             live.delegations.as_ref().is_some_and(ages) && live.state != LinkState::Disconnected
         };
         if due {

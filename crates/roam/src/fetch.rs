@@ -127,6 +127,9 @@ impl Inner {
             Reply::Failed(error) => Err(error),
             Reply::Refused(Refusal::Detached) => {
                 // What it was attached with has ended.
+                if let Some(delegations) = &mut self.live.lock().delegations {
+                    delegations.forfeit();
+                }
                 self.lost(&channel);
                 Err(FsError::TimedOut)
             }
