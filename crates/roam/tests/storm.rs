@@ -1079,20 +1079,9 @@ fn run(seed: u64, sort: Sort, name: &str) -> Outcome {
     }
 }
 
-fn number_of(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
 fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
-    let seeds = match number_of("STORM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let from = number_of("STORM_FROM").unwrap_or(from);
-            from..from + number_of("STORM_SEEDS").unwrap_or(count)
-        }
-    };
     let (mut sum, mut failed) = (Outcome::default(), Vec::new());
-    for seed in seeds {
+    for seed in rig::seeds(from, count) {
         let keep_going = std::env::var_os("STORM_KEEP_GOING").is_some();
         let outcome = match catch_unwind(|| run(seed, sort, name)) {
             Ok(outcome) => outcome,

@@ -413,21 +413,10 @@ fn check(events: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-fn number_of(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
 #[test]
 fn sim_clients_under_delegations_see_one_copy() {
-    let seeds = match number_of("STORM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let from = number_of("STORM_FROM").unwrap_or(0);
-            from..from + number_of("STORM_SEEDS").unwrap_or(60)
-        }
-    };
     let (mut done, mut failed) = (0, Vec::new());
-    for seed in seeds {
+    for seed in rig::seeds(0, 60) {
         match catch_unwind(AssertUnwindSafe(|| Storm::new(seed).run())) {
             Ok(Ok(more)) => done += more,
             Ok(Err(failure)) => failed.push((seed, failure)),

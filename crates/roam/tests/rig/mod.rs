@@ -15,6 +15,7 @@ use roam::{Client, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
 use roam_wire::message::{Reply, Request, User, pack, unpack};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,6 +26,18 @@ use vfs::mem::MemFs;
 
 pub const VOLUME: &str = "work";
 const SECRET: [u8; 16] = [7; 16];
+
+/// The seeds of a storm, unless others are asked for.
+pub fn seeds(from: u64, count: u64) -> Range<u64> {
+    let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match asked("STORM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => {
+            let from = asked("STORM_FROM").unwrap_or(from);
+            from..from + asked("STORM_SEEDS").unwrap_or(count)
+        }
+    }
+}
 
 /// The one who runs everything.
 pub struct Rig {

@@ -1,0 +1,201 @@
+//! Delegations: what one client has, others get when it is returned, or when its lease has ended, whatever it says.
+
+mod common;
+
+use common::*;
+use roam_wire::delegation::{Hold, LEASE, Recall, Watch};
+use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
+use roam_wire::operation::{Attributes, Operation};
+use types::{FileId, FsError};
+
+/// A client of a user that works under delegations, and has none.
+fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
+    world.enroll(key, uid);
+    world.attach_to(key, NO_DELEGATIONS)
+}
+
+const NO_DELEGATIONS: Watch = Watch::Delegations { run: 0, changed: Vec::new() };
+
+impl Peer<'_> {
+    /// Files that the home gives delegations on; nothing if others have what that excludes.
+    fn delegate(&self, file: FileId, hold: Hold) -> Option<Vec<FileId>> {
+        match self.ask(Request::Delegate { files: vec![file], hold }) {
+            Reply::Delegated { known, .. } => Some(known.into_iter().map(|facts| facts.id).collect()),
+            Reply::Failed(FsError::Busy) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Attaches with no delegations. Gives the number of the home's run.
+    fn begins_anew(&self) -> u64 {
+        match self.ask(attach_request(NO_DELEGATIONS)) {
+            Reply::Attached { kept: Some(kept), .. } => {
+                assert!(!kept.all, "it said that it had none");
+                kept.run
+            }
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    /// What the home wants back, but for what it has wanted back before.
+    fn recalled(&self) -> Vec<Recall> {
+        let pushed = std::mem::take(&mut *self.pushes.0.lock());
+        let recalls = pushed.iter().filter_map(|message| match unpack(message) {
+            Ok(Pushed::Recall(recall)) => Some(recall),
+            _ => None,
+        });
+        recalls.collect()
+    }
+
+    fn returns(&self, recall: Recall) {
+        assert_eq!(self.ask(Request::Returned { recall: recall.number }), Reply::Done);
+    }
+}
+
+#[test]
+fn what_is_delegated_is_given_to_others_when_it_is_returned() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let plain = one.id(one.id(ROOT, "mallory"), "plain");
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    let recalls = one.recalled();
+    assert!(
+        matches!(recalls[..], [Recall { file, held: Hold::Write, keep: true, .. }] if file == plain),
+        "{recalls:?}"
+    );
+    // Asking again, for all that others see, brings nothing but the same recall.
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    assert_eq!(one.recalled(), []);
+    // Nobody returns for another.
+    other.returns(recalls[0]);
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    one.returns(recalls[0]);
+    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]));
+    assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]), "both may read");
+    assert_eq!(one.delegate(plain, Hold::Write), None);
+    assert_eq!(other.recalled().len(), 1);
+}
+
+#[test]
+fn a_change_by_whoever_works_without_delegations_waits_for_those_who_do() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), world.client(2, MALLORY));
+    let plain = one.id(one.id(ROOT, "mallory"), "plain");
+    assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
+    let set = Operation::Set { file: plain, attributes: Attributes { mode: Some(0o600), ..Attributes::default() } };
+    let sent = other.sent(set, b"");
+    assert_eq!(other.apply(vec![sent.clone()]), Reply::Failed(FsError::Busy));
+    assert_eq!(one.facts(&[plain])[0].mode, 0o644, "nothing has changed");
+    let recalls = one.recalled();
+    assert_eq!(recalls.len(), 1, "{recalls:?}");
+    one.returns(recalls[0]);
+    assert!(matches!(other.apply(vec![sent]), Reply::Applied(applied) if applied[0].outcome == Outcome::Done));
+}
+
+#[test]
+fn whoever_is_not_heard_of_has_nothing_after_his_lease() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let plain = one.id(one.id(ROOT, "mallory"), "plain");
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    for _ in 0..4 {
+        assert_eq!(other.delegate(plain, Hold::Write), None);
+    }
+    world.sim.run_for(LEASE);
+    assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(one.ask(Request::Renew), Reply::Refused(Refusal::Detached));
+}
+
+#[test]
+fn whoever_returns_nothing_keeps_others_waiting_no_longer_than_a_lease() {
+    let world = World::new();
+    let (mallory, bob) = (delegated(&world, 1, MALLORY), delegated(&world, 2, BOB));
+    let plain = mallory.id(mallory.id(ROOT, "mallory"), "plain");
+    let run = mallory.begins_anew();
+    assert_eq!(mallory.delegate(plain, Hold::Write), Some(vec![plain]));
+    let begun = world.sim.now();
+    let mut barred = 0;
+    while bob.delegate(plain, Hold::Read).is_none() {
+        // It is heard of all the time, and says that it has what it had.
+        if mallory.ask(Request::Renew) == Reply::Refused(Refusal::Detached) {
+            let again = mallory.ask(attach_request(Watch::Delegations { run, changed: Vec::new() }));
+            assert_eq!(again, Reply::Refused(Refusal::Busy));
+            barred += 1;
+        }
+        assert!(world.sim.now() < begun + LEASE * 3, "still waiting");
+    }
+    assert!(barred > 0, "it was let in with what others were promised");
+    assert_eq!(mallory.ask(Request::Renew), Reply::Refused(Refusal::Detached));
+}
+
+#[test]
+fn nobody_is_bothered_for_what_a_user_cannot_get_to() {
+    let world = World::new();
+    let (mallory, bob) = (delegated(&world, 1, MALLORY), delegated(&world, 2, BOB));
+    let readable = bob.id(bob.id(ROOT, "closed"), "readable");
+    assert_eq!(bob.delegate(readable, Hold::Write), Some(vec![readable]));
+    for hold in [Hold::Read, Hold::Write] {
+        assert_eq!(mallory.delegate(readable, hold), Some(Vec::new()));
+    }
+    assert_eq!(bob.recalled(), []);
+    let many = vec![ROOT; 5000];
+    assert_eq!(
+        mallory.ask(Request::Delegate { files: many, hold: Hold::Read }),
+        Reply::Failed(FsError::ArgumentTooBig)
+    );
+    let outsider = world.client(3, MALLORY);
+    let asked = Request::Delegate { files: vec![ROOT], hold: Hold::Write };
+    assert_eq!(outsider.ask(asked), Reply::Refused(Refusal::Detached), "it does not work under delegations");
+}
+
+#[test]
+fn a_home_that_begins_anew_gives_nothing_that_somebody_may_have() {
+    let mut world = World::new();
+    let plain = {
+        let (one, _other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+        let plain = one.id(one.id(ROOT, "mallory"), "plain");
+        assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+        plain
+    };
+    world.restart();
+    let other = world.attach_to(2, NO_DELEGATIONS);
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    // What it has changed, it has still.
+    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: vec![plain] });
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    let recalls = one.recalled();
+    assert_eq!(recalls.len(), 1, "{recalls:?}");
+    one.returns(recalls[0]);
+    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]));
+    drop((one, other));
+    world.restart();
+    // One of them does not come back.
+    let other = world.attach_to(2, NO_DELEGATIONS);
+    assert_eq!(other.delegate(plain, Hold::Write), None);
+    let mut waited = 0;
+    while other.delegate(plain, Hold::Write).is_none() {
+        waited += 1;
+        assert!(waited < 20, "for ever");
+    }
+}
+
+#[test]
+fn whoever_attached_again_is_asked_again_for_what_he_did_not_hear_of() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let plain = one.id(one.id(ROOT, "mallory"), "plain");
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    let asked = one.recalled();
+    let run = one.begins_anew();
+    assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(one.delegate(plain, Hold::Read), None);
+    assert_eq!(asked.len(), 1);
+    let known = Watch::Delegations { run, changed: Vec::new() };
+    let before = other.recalled();
+    let other = world.attach_to(2, known);
+    assert_eq!(other.recalled(), before, "and it has kept what it had");
+    other.returns(before[0]);
+    assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
+}
