@@ -104,11 +104,13 @@ pub struct Remote {
 struct Expected {
     links: [Arc<Link>; 2],
     /// Dropped with this; ends the connections' tasks.
-    _alive: [oneshot::Sender<()>; 2],
+    alive: Vec<oneshot::Sender<()>>,
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
+        // Before the connections, so that nobody takes their end for a loss.
+        self.alive.clear();
         self.links.iter().for_each(|link| link.down());
     }
 }
@@ -183,14 +185,14 @@ impl RemoteStorage for Remote {
             let keeper =
                 Keeper { host: self.host.clone(), address: self.address.clone(), fs, store, link: link.clone() };
             self.host.tasks.spawn(Box::pin(async move {
-                let _: Either<(), _> = first(keeper.run(first_tried), ended).await;
+                let _: Either<_, ()> = first(ended, keeper.run(first_tried)).await;
             }));
             links.push(link);
             alive.push(ends);
             tried.push(has_tried);
         }
-        if let (Ok(links), Ok(alive)) = (links.try_into(), alive.try_into()) {
-            let replaced = self.expected.lock().replace(Expected { links, _alive: alive });
+        if let Ok(links) = links.try_into() {
+            let replaced = self.expected.lock().replace(Expected { links, alive });
             drop(replaced);
         }
         Box::pin(async move { drop(join_all(tried).await) })
