@@ -158,7 +158,7 @@ impl FrontEnd {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS;
-        if self.options.allow_other {
+        if self.options.allow_other || self.options.kernel_checks {
             // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }

@@ -11,6 +11,9 @@ pub struct MountOptions {
     /// Lets every user in, not only the one who mounts. The kernel then checks permissions too (see the decision file). An
     /// ordinary user needs `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
+    /// Lets the kernel check permissions too, by the attributes that it is told; it then keeps ACLs, which everything that lists files asks for. Implied by
+    /// [`allow_other`](Self::allow_other). Wrong where the file system's users are not this machine's.
+    pub kernel_checks: bool,
     /// Refuses all changes with EROFS, in the kernel.
     pub read_only: bool,
     /// Threads that read requests, at least 1. They never wait, so more than the number of CPUs is of no use.
@@ -46,6 +49,7 @@ impl MountOptions {
     pub fn new(runtime: Handle) -> Self {
         MountOptions {
             allow_other: false,
+            kernel_checks: false,
             read_only: false,
             threads: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 4)),
             runtime,

@@ -12,7 +12,7 @@ use roam_wire::channel::{MESSAGE_LEN_MAX, Push};
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Facts, Pushed, User, pack};
-use roam_wire::operation::Place;
+use roam_wire::operation::{Place, is_of_machine};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use types::{FileId, FsError, Kind};
@@ -21,18 +21,10 @@ use vfs::fs::{Cred, Entry};
 /// The home's own directory at the root of what it exports, which clients do not see.
 pub(crate) const OWN: &[u8] = b".starling";
 
-/// Extended attributes that mean something on the home's machine only.
-const MACHINE_XATTRS: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs"];
-
 /// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first, take less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Most changed files that one message tells of: they fit, whatever their ids.
 pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
-
-/// True for an extended attribute that means something on the home's machine only.
-pub(crate) fn is_of_machine(name: &[u8]) -> bool {
-    MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
-}
 
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {

@@ -372,7 +372,7 @@ impl Doing<'_> {
         }
         for name in fs.listxattr(superuser, source).await? {
             // Whoever changes a program takes from it what it may do beyond its user.
-            if name == CAPABILITY || crate::exported::is_of_machine(&name) {
+            if name == CAPABILITY || roam_wire::operation::is_of_machine(&name) {
                 continue;
             }
             let value = fs.getxattr(superuser, source, &name).await?;

@@ -12,6 +12,14 @@ use types::{FileId, Kind, Time};
 /// Most ranges of a change.
 pub const RANGE_COUNT_MAX: usize = 8192;
 
+/// Extended attributes that mean something on one machine only, its home's or a client's.
+const MACHINE_XATTRS: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs"];
+
+/// True for an extended attribute that means something on one machine only, and stays there.
+pub fn is_of_machine(name: &[u8]) -> bool {
+    MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
+}
+
 /// A directory and a name in it.
 pub type Place = (FileId, Vec<u8>);
 

@@ -8,7 +8,7 @@ use crate::replica::{Node, Record};
 use bytes::Bytes;
 use roam_wire::channel::Class;
 use roam_wire::message::{Reply, Request};
-use roam_wire::operation::Operation;
+use roam_wire::operation::{Operation, is_of_machine};
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
@@ -536,6 +536,10 @@ impl FileSystem for Client {
     }
 
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
+        if is_of_machine(name) {
+            // Programs that list files ask for each, unless they are told that there is none at all.
+            return Answer::err(FsError::NotSupported);
+        }
         let (cred, name) = (self.act_as(cred), name.to_vec());
         self.run(move |live, _| {
             let node = live.node(id)?;
@@ -551,6 +555,9 @@ impl FileSystem for Client {
         let (cred, name, value) = (self.act_as(cred), name.to_vec(), value.to_vec());
         if name == STATE_XATTR {
             return Answer::err(FsError::NotPermitted);
+        }
+        if is_of_machine(&name) {
+            return Answer::err(FsError::NotSupported);
         }
         self.operate(move |live| Ok(Some(live.set_xattr(&cred, id, &name, &value, mode)?)))
     }

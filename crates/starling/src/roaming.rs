@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -225,6 +226,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let socket = cache.join(control::SOCKET);
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
+    options.kernel_checks = !client.is_delegated().load(Relaxed) && is_same_user(&client);
     options.fs_name = format!("starling:{}", about.volume);
     options.default_valid = roam::VALID;
     // Others may make what is not there.
@@ -292,6 +294,22 @@ fn forget_in_kernel(client: &Client, kernel: fuse::Invalidator) -> anyhow::Resul
     };
     std::thread::Builder::new().name("forget".into()).spawn(forget).context("start a thread")?;
     Ok(())
+}
+
+/// True if this process may locally what the home lets its user do: the kernel then judges as the home does.
+fn is_same_user(client: &Client) -> bool {
+    let Some(user) = client.look(|replica, _| replica.membership().map(|membership| membership.user.clone())) else {
+        return false;
+    };
+    // SAFETY: these calls take nothing, or a buffer with room for as many as is said.
+    let (uid, gid, groups) = unsafe {
+        let mut groups = vec![0; usize::try_from(libc::getgroups(0, std::ptr::null_mut())).unwrap_or(0)];
+        let count = libc::getgroups(groups.len() as i32, groups.as_mut_ptr());
+        groups.truncate(usize::try_from(count).unwrap_or(0));
+        (libc::getuid(), libc::getgid(), groups)
+    };
+    // The home's superuser is whoever asks.
+    user.uid == 0 || (user.uid == uid && user.gid == gid && user.groups.iter().all(|group| groups.contains(group)))
 }
 
 /// What commands ask a mount by way of the control socket.

@@ -2,18 +2,19 @@
 //! many names. What survives the death of the process that serves it is in `durability.rs`.
 
 mod common;
+#[path = "common/xattr.rs"]
+mod xattr;
 
 use common::{Mounted, run, starling};
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Error, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
+use xattr::{get_xattr, set_xattr};
 
 const SMALL: &[&str] = &["--stores", "3", "--store-size", "64MiB"];
 const PAGE: usize = 4096;
@@ -240,17 +241,6 @@ fn mounts_honour_neither_set_id_programs_nor_devices() {
     fs.down();
 }
 
-fn path_of(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).expect("no NUL")
-}
-
-fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Result<(), Option<i32>> {
-    let (path, name) = (path_of(path), CString::new(name).expect("no NUL"));
-    // SAFETY: both strings end in NUL, and the value has the length given.
-    let done = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
-    if done == 0 { Ok(()) } else { Err(Error::last_os_error().raw_os_error()) }
-}
-
 #[test]
 fn limits_are_as_documented() {
     let dir = tempfile::tempdir().expect("temporary folder");
@@ -292,9 +282,7 @@ fn limits_are_as_documented() {
     assert_eq!(huge.read_at(&mut end, last - 3).expect("read"), 4);
     assert_eq!(&end, b"\0end");
     assert_eq!(fs::read_link(&link).expect("readlink").as_os_str().len(), 4095);
-    // SAFETY: both strings end in NUL; a length of 0 only asks how long the value is.
-    let len = unsafe { libc::getxattr(path_of(&file).as_ptr(), c"user.d".as_ptr(), std::ptr::null_mut(), 0) };
-    assert_eq!(len, room as isize);
+    assert_eq!(get_xattr(&file, "user.d").map(|value| value.len()), Ok(room));
     fs.down();
 }
 

@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/roaming.rs"]
 mod roaming;
+#[path = "common/xattr.rs"]
+mod xattr;
 
 use common::{run, starling, tree};
 use linkem::units::Rate;
@@ -12,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use xattr::{get_xattr, set_xattr};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -40,6 +43,32 @@ fn what_one_does_the_other_sees() {
     one.wait(LONG, "what another program has written", newer);
     two.wait(LONG, "what another program has written", newer);
     assert_eq!(tree(&one.mountpoint).len(), 2);
+}
+
+#[test]
+fn acls_that_another_sets_replace_those_that_the_kernel_has_kept() {
+    const ACL: &str = "system.posix_acl_access";
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "bytes").expect("write");
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    let file = |laptop: &Laptop| laptop.mountpoint.join("file");
+    for laptop in [&one, &two] {
+        assert_eq!(get_xattr(&file(laptop), ACL), Err(Some(libc::ENODATA)));
+        // What means something on one machine only is nobody's business here, so nobody asks twice.
+        assert_eq!(get_xattr(&file(laptop), "security.selinux"), Err(Some(libc::EOPNOTSUPP)));
+        assert_eq!(set_xattr(&file(laptop), "security.selinux", b"some:context"), Err(Some(libc::EOPNOTSUPP)));
+    }
+    for user in [1u32, 2] {
+        // The owner may write, this user and the group may read.
+        let entries = [(1u16, 6u16, u32::MAX), (2, 4, user), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+        let entry =
+            |(tag, may, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat();
+        let acl: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect();
+        assert_eq!(set_xattr(&file(&two), ACL, &acl), Ok(()));
+        assert_eq!(get_xattr(&file(&two), ACL).as_ref(), Ok(&acl));
+        one.wait(LONG, "the ACL that two has set", |one| get_xattr(&file(one), ACL).as_ref() == Ok(&acl));
+    }
 }
 
 #[test]
