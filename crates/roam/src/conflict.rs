@@ -29,6 +29,20 @@ pub enum Deed {
 }
 wire_enum!(Deed { 1 => Make, 2 => Link, 3 => Remove, 4 => Rename, 5 => Set, 6 => Store });
 
+impl Deed {
+    /// In words, as users read them.
+    pub fn text(self) -> &'static str {
+        match self {
+            Deed::Make => "made",
+            Deed::Link => "linked",
+            Deed::Remove => "removed",
+            Deed::Rename => "renamed",
+            Deed::Set => "attributes set",
+            Deed::Store => "changed",
+        }
+    }
+}
+
 /// An operation that could not be done at home as it was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trouble {
@@ -50,6 +64,21 @@ pub struct Trouble {
     pub kept: u64,
 }
 wire_struct!(Trouble { deed, place, file, outcome, when, mine, base, kept });
+
+impl Trouble {
+    /// Why it was not done, as users read it.
+    pub fn why(&self) -> String {
+        match self.outcome {
+            Outcome::Done => "done".to_string(),
+            Outcome::Became(_) => "it was there at home already".to_string(),
+            Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),
+            Outcome::Conflict(Conflict::Gone) => "gone at home meanwhile".to_string(),
+            Outcome::Conflict(Conflict::Taken) => "something else is there at home".to_string(),
+            Outcome::Conflict(Conflict::NotEmpty) => "not empty at home".to_string(),
+            Outcome::Refused(error) => format!("the home refuses: {error}"),
+        }
+    }
+}
 
 /// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N from 2 on.
 pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {

@@ -13,7 +13,7 @@ use host::File;
 use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
-use roam_wire::operation::{Change, Operation};
+use roam_wire::operation::{Change, Operation, Place};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
@@ -279,10 +279,13 @@ impl Client {
                     live.became(*file);
                     merged.extend((made.kind == Kind::Directory).then(|| live.replica.real(*file)));
                 }
-                if let Some((_, trouble)) = live.replica.troubles().last()
+                if let Some((number, trouble)) = live.replica.troubles().last()
                     && live.replica.troubles().count() > before
                 {
-                    tracing::warn!(?trouble, "something done here could not be done at home");
+                    let at = |place: &Place| live.replica.path_at(place).unwrap_or_else(|| place.1.clone());
+                    let path = trouble.place.as_ref().map_or_else(Vec::new, at);
+                    let (path, here, why) = (String::from_utf8_lossy(&path), trouble.deed.text(), trouble.why());
+                    tracing::warn!(number, %path, here, why, "a conflict: see `starling conflicts`");
                 }
                 if let Some(Operation::Store { file, .. }) = about
                     && failed

@@ -11,12 +11,11 @@ use crate::{background, private, say, usage};
 use anyhow::Context;
 use host::{Clock, Either};
 use quic::{Identity, QuicDialer, Token};
-use roam::conflict::Deed;
 use roam::replica::Replica;
 use roam::schedule::Direction;
 use roam::{Client, Forget, LinkState, Settings};
 use roam_wire::channel::{Class, Dialer, PeerKey};
-use roam_wire::message::{Conflict, Outcome, Refusal, Reply, pack, unpack};
+use roam_wire::message::{Refusal, Reply, pack, unpack};
 use roam_wire::operation::{Operation, Place};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -477,28 +476,11 @@ impl Control {
         self.client.look(|replica, _| {
             let all = replica.troubles().map(|(number, trouble)| {
                 let at = |place: &Place| replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path));
-                let what = match trouble.deed {
-                    Deed::Make => "made",
-                    Deed::Link => "linked",
-                    Deed::Remove => "removed",
-                    Deed::Rename => "renamed",
-                    Deed::Set => "attributes set",
-                    Deed::Store => "changed",
-                };
-                let why = match trouble.outcome {
-                    Outcome::Done => "done".to_string(),
-                    Outcome::Became(_) => "it was there at home already".to_string(),
-                    Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),
-                    Outcome::Conflict(Conflict::Gone) => "gone at home meanwhile".to_string(),
-                    Outcome::Conflict(Conflict::Taken) => "something else is there at home".to_string(),
-                    Outcome::Conflict(Conflict::NotEmpty) => "not empty at home".to_string(),
-                    Outcome::Refused(error) => format!("the home refuses: {error}"),
-                };
                 json!({
                     "number": number,
                     "path": trouble.place.as_ref().map(at),
-                    "here": what,
-                    "why": why,
+                    "here": trouble.deed.text(),
+                    "why": trouble.why(),
                     "mine": trouble.mine.as_ref().map(at),
                     "base": in_cache(trouble.base),
                     "kept": in_cache(trouble.kept),
