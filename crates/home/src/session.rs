@@ -295,7 +295,7 @@ impl Client {
                 self.read(whose, volume, (file, contents), offset, len).await?
             }
             Request::Upload { seq, offset, data } => {
-                volume.upload(whose.author, seq, offset, &data).await?;
+                volume.upload(whose, seq, offset, &data).await?;
                 Reply::Done
             }
             Request::Apply { acknowledged, operations } => {

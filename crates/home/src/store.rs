@@ -4,7 +4,7 @@
 //! Where that cannot be, because a file has several names, or the home may not give it its owner, its bytes are changed in place: others may
 //! then see half of it, and a change by others in that moment may be lost.
 
-use crate::apply::{Doing, Done, Scene, Stop};
+use crate::apply::{Doing, Done, Scene, Stop, Whose};
 use crate::exported::Exported;
 use crate::volume::Print;
 use bytes::Bytes;
@@ -128,13 +128,19 @@ impl Exported {
         }
     }
 
-    /// Takes bytes of a store that is to come. They may come twice, but not with gaps.
-    pub(crate) async fn upload(&self, author: u32, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
+    /// Takes bytes of a store that is to come. They may come twice, but not with gaps, and are dropped if the store has ended: whoever sends
+    /// them again then is told so when it asks for the outcome.
+    pub(crate) async fn upload(&self, whose: &Whose, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
             return Err(FsError::FileTooLarge);
         }
+        let author = whose.author;
         let upload = {
             let mut uploads = self.uploads.lock();
+            // Stores end before their uploads are dropped: what is taken here is dropped later.
+            if self.has_ended(whose, seq)? {
+                return Ok(());
+            }
             let count = || uploads.keys().filter(|(by, _)| *by == author).count();
             if !uploads.contains_key(&(author, seq)) && count() >= UPLOAD_COUNT_MAX {
                 return Err(FsError::Busy);
@@ -152,6 +158,16 @@ impl Exported {
         self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
         upload.len = upload.len.max(offset + data.len() as u64);
         Ok(())
+    }
+
+    /// True if an operation was answered. EINVAL if its log is not the client's any more.
+    fn has_ended(&self, whose: &Whose, seq: u64) -> Result<bool, FsError> {
+        let live = self.live.lock();
+        let (_, grant) = live.state.grant(&whose.key, &self.name).ok_or(FsError::Stale)?;
+        match grant.incarnation == whose.incarnation {
+            true => Ok(seq <= grant.heard),
+            false => Err(FsError::InvalidArgument),
+        }
     }
 
     /// A store has ended.

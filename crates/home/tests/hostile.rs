@@ -405,7 +405,7 @@ fn numbers_that_cannot_be_are_refused() {
     assert_eq!(world.tree("nowhere"), before);
     let upload = |seq, offset| mallory.ask(Request::Upload { seq, offset, data: b"abc".as_slice().into() });
     for offset in [1, most, most - 2, most - 3, 1 << 63] {
-        assert!(matches!(upload(7, offset), Reply::Failed(_)), "{offset}");
+        assert!(matches!(upload(99, offset), Reply::Failed(_)), "{offset}");
     }
     assert_eq!((upload(most, 0), upload(0, 0)), (Reply::Done, Reply::Done));
     let contents = mallory.facts(&[plain])[0].contents;
@@ -541,33 +541,6 @@ fn what_is_no_request_ends_the_connection() {
     }
     let long = Request::Read { file: ROOT, contents: 0, offset: 0, len: DATA_LEN_MAX as u32 };
     assert!(peer.try_ask(pack(&long)).is_some());
-}
-
-#[test]
-fn uploads_are_bounded_and_may_come_from_several_connections_at_once() {
-    let world = World::new();
-    let peer = world.client(1, MALLORY);
-    let other = world.attach(1);
-    let ask = |peer: &Peer, seq| {
-        let message = pack(&Request::Upload { seq, offset: 0, data: SECRET.into() });
-        peer.session.answer(message)
-    };
-    let count = || {
-        world.sim.block_on(async {
-            let own = world.fs.lookup(&Cred::ROOT, ROOT, OWN).await.expect("it is there").attr.id;
-            world.fs.list(own).await.expect("list").len()
-        })
-    };
-    let busy: usize = (1..400)
-        .filter(|seq| {
-            let (first, second) = (ask(&peer, *seq), ask(&other, *seq));
-            let answers = world.sim.block_on(async { [first.await, second.await] });
-            let replies: [Reply; 2] = answers.map(|answer| unpack(&answer.expect("an answer")).expect("a reply"));
-            assert_eq!(replies[0], replies[1]);
-            replies[0] == Reply::Failed(FsError::Busy)
-        })
-        .count();
-    assert_eq!((busy, count()), (399 - 256, 256));
 }
 
 #[test]
