@@ -42,6 +42,8 @@ pub struct Node {
     pub names: Option<BTreeMap<Vec<u8>, FileId>>,
     /// Of which contents these names are; `None`: others have changed them since.
     pub names_of: Option<u64>,
+    /// Operations up to this one may have been done when the home told these names, or not. Not lasting: after a crash, all that may have been.
+    pub(crate) listed_at: u64,
     /// What it is in; of a file with several names, one of them.
     pub parent: FileId,
     /// Number of the file of the cache that has its bytes; 0: none.
@@ -65,6 +67,7 @@ impl Node {
             is_stale: false,
             names: None,
             names_of: None,
+            listed_at: 0,
             parent,
             data: 0,
             have,
@@ -507,6 +510,7 @@ impl Replica {
         let own = self.log.is_about(id);
         let changes_names = self.log.changed_in(id).next().is_some();
         let node = self.nodes.entry(id).or_insert_with(|| Node::new(dir.clone()));
+        node.listed_at = self.log.pinned();
         (node.names, node.names_of, node.is_stale) = (Some(names), Some(dir.contents), false);
         if own || changes_names {
             (node.facts.version, node.facts.contents) = (dir.version, dir.contents);
@@ -699,8 +703,8 @@ impl Replica {
         let Some(operation) = self.log.remove(applied.seq) else { return };
         let file = operation.file();
         match applied.outcome {
-            Outcome::Done => self.reached_home(&operation),
-            Outcome::Became(real) => self.became(&operation, real, &applied.facts),
+            Outcome::Done => self.reached_home(applied.seq, &operation),
+            Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
             failed => self.fail(operation, failed),
         }
         for facts in applied.facts {
@@ -717,11 +721,11 @@ impl Replica {
 
     /// What was made here was there already, as another file: everything means that now. Attributes that it was given
     /// here are not that file's.
-    fn became(&mut self, operation: &Operation, real: FileId, known: &[Facts]) {
+    fn became(&mut self, seq: u64, operation: &Operation, real: FileId, known: &[Facts]) {
         let (file, real) = (operation.file(), self.real(real));
         let Operation::Make { at, .. } = operation else { return };
         if real == file {
-            return self.reached_home(operation);
+            return self.reached_home(seq, operation);
         }
         let is_own = |operation: &Operation| {
             matches!(operation, Operation::Set { .. } | Operation::SetXattr { .. }) && operation.file() == file
@@ -761,7 +765,7 @@ impl Replica {
     }
 
     /// An operation is done at home: what it did to names is below what was done here since.
-    fn reached_home(&mut self, operation: &Operation) {
+    fn reached_home(&mut self, seq: u64, operation: &Operation) {
         let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
             let Some(node) = self.nodes.get_mut(dir) else { return };
             let Some(names) = node.names.as_mut() else { return };
@@ -772,8 +776,8 @@ impl Replica {
                 }
                 None => names.remove(name),
             };
-            if before.is_some_and(|before| before != was) {
-                // Somebody else may have put another file there since: only the home knows.
+            if before.is_some_and(|before| before != was) || seq <= node.listed_at {
+                // Somebody else may have put another file there since, or what was put there may have been removed: only the home knows.
                 node.names_of = None;
             }
         };
@@ -930,13 +934,16 @@ impl Wire for Replica {
             if last.replace(id) >= Some(id) {
                 return Err(DecodeError::Invalid("order of files"));
             }
-            nodes.insert(id, Node { facts, is_stale, names, names_of, parent, data, have, kept, is_dirty, base });
+            let node = Node { is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
+            nodes.insert(id, node);
         }
+        let log = OpLog::decode(r)?;
+        nodes.values_mut().for_each(|node| node.listed_at = log.pinned());
         let replica = Replica {
             membership,
             stamp,
             nodes,
-            log: Wire::decode(r)?,
+            log,
             done: Wire::decode(r)?,
             answered: Wire::decode(r)?,
             ids: Wire::decode(r)?,

@@ -382,3 +382,24 @@ fn regression_nobody_near_home_waits_for_a_long_log() {
     setup.online(true);
     assert_eq!((waiting(), setup.at_home("/after").as_deref()), (0, Ok("at once")));
 }
+
+/// What a client had made counted as being there when the home said again that it had been made, although others had removed it and the client
+/// had seen that meanwhile.
+#[test]
+fn regression_a_late_answer_brings_nothing_back() {
+    let setup = Setup::new(1);
+    let others = setup.rig.home.lock().clone().expect("home").tree;
+    setup.done(Op::List(String::new()));
+    setup.network.lose_answers.store(true, Relaxed);
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.rig.sim.run_for(Duration::from_secs(2));
+    setup.network.lose_answers.store(false, Relaxed);
+    setup.rig.sim.block_on(perform(&others, &Op::RemoveDir("/dir".into()))).expect("it was made");
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    setup.done(Op::List(String::new()));
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer was lost");
+    setup.online(true);
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
+    assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir")).err(), Some(FsError::NotFound));
+    assert_eq!(setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).expect("walk").len(), 1);
+}
