@@ -800,6 +800,11 @@ impl Replica {
     fn heard(&mut self, facts: Facts) {
         let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
         let Some(node) = self.nodes.get_mut(&facts.id) else { return };
+        if facts.version < node.facts.version {
+            // It has said something newer since, not all of which was taken in while this was not known.
+            node.is_stale = true;
+            return;
+        }
         if node.names_of == Some(node.facts.contents) && !node.is_stale {
             node.names_of = Some(facts.contents);
         }

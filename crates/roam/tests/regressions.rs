@@ -403,3 +403,24 @@ fn regression_a_late_answer_brings_nothing_back() {
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir")).err(), Some(FsError::NotFound));
     assert_eq!(setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).expect("walk").len(), 1);
 }
+
+/// What the home had said of a directory with an answer that came late counted although it had said something else since.
+#[test]
+fn regression_a_late_answer_changes_no_attributes_back() {
+    let setup = Setup::new(1);
+    let others = setup.rig.home.lock().clone().expect("home").tree;
+    let links =
+        |fs: &dyn FileSystem| setup.rig.sim.block_on(fs.getattr(FileId::ROOT).into_future()).expect("stat").attr.nlink;
+    setup.done(Op::List(String::new()));
+    setup.network.answer_lag_ms.store(5000, Relaxed);
+    setup.done(Op::MakeDir("/mine".into()));
+    setup.rig.sim.run_for(Duration::from_secs(2));
+    setup.network.answer_lag_ms.store(0, Relaxed);
+    setup.rig.sim.block_on(perform(&others, &Op::MakeDir("/theirs".into()))).expect("mkdir");
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    setup.done(Op::List(String::new()));
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer is on its way");
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
+    assert_eq!(links(&setup.client), links(&setup.rig.fs) - 1, "but for the home's own directory");
+}

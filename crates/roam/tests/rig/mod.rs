@@ -70,6 +70,8 @@ pub struct Network {
     pub delay: Duration,
     /// Requests take so much longer, in milliseconds.
     pub lag_ms: Arc<AtomicU64>,
+    /// So do answers.
+    pub answer_lag_ms: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
 }
@@ -148,7 +150,8 @@ impl Channel for Connection {
             let Ok(answer) = answered.await else { return Err(Lost) };
             let Ok(answer) = answer else { return std::future::pending().await };
             let answer = answer.ok_or(Lost)?;
-            network.clock.sleep(network.delay).await;
+            let lag = Duration::from_millis(network.answer_lag_ms.load(Relaxed));
+            network.clock.sleep(network.delay + lag).await;
             if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
                 return std::future::pending().await;
             }
@@ -241,6 +244,7 @@ impl Rig {
             lose_answers: Arc::default(),
             delay,
             lag_ms: Arc::default(),
+            answer_lag_ms: Arc::default(),
             requests: Arc::default(),
             bytes: Arc::default(),
         }
