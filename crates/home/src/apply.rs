@@ -136,7 +136,7 @@ impl Inner {
         let _one_at_a_time = volume.applying.lock().await;
         let redone = self.announce(volume, whose, operations).await?;
         let mut applied = Vec::new();
-        let (mut fresh, mut unmade) = (false, Unmade::default());
+        let (mut fresh, mut came, mut unmade) = (false, false, Unmade::default());
         for (at, sent) in operations.iter().enumerate() {
             let known = {
                 let live = self.live.lock();
@@ -159,6 +159,12 @@ impl Inner {
                             operations[at + 1..].iter().map(|sent| volume.meant(sent)).collect();
                         later.is_ok_and(|later| is_overtaken(&meant, conflict, &later, redone.contains(&sent.seq)))
                     };
+                    // A start finds files by what they are to the file system, wherever they are: what is new is known before it goes anywhere.
+                    let is_new = matches!(meant.operation, Operation::Make { .. } | Operation::Store { .. });
+                    if !is_new && !meant.operation.places().is_empty() && std::mem::take(&mut came) {
+                        self.log.settled().await.map_err(|_| FsError::Io)?;
+                    }
+                    came |= is_new;
                     let done = match volume.comes_too_late(sent)? {
                         true => Ok(()),
                         false => doing.run().await,
