@@ -194,6 +194,9 @@ impl Inner {
         if fresh {
             // What is said to be done is durable before it is said to be.
             volume.fs.sync().await?;
+            for Applied { seq, outcome, .. } in &applied {
+                volume.conclude(whose, *seq, *outcome == Outcome::Done);
+            }
             let mut live = self.live.lock();
             for Applied { seq, outcome, .. } in &applied {
                 let (key, volume) = (whose.key, volume.name.clone());

@@ -73,6 +73,10 @@ impl Claims {
         Claims { clock: host.clock.clone(), table, turn: watch::Sender::new(0) }
     }
 
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     fn change<T>(&self, f: impl FnOnce(&mut Delegations) -> T) -> T {
         let done = f(&mut self.table.lock().delegations);
         self.turn.send_modify(|turn| *turn += 1);
@@ -127,6 +131,40 @@ impl Claims {
     /// True if clients other than this may have what would have to be claimed.
     pub(crate) fn has_others(&self, client: u32) -> bool {
         self.table.lock().delegations.has_others(client)
+    }
+
+    /// What a client was asked to return so that others can read, and has not.
+    pub(crate) fn recalled(&self, client: u32, number: u64) -> Option<FileId> {
+        let outstanding = self.table.lock().delegations.outstanding(client);
+        let recall = outstanding.into_iter().find(|recall| recall.number == number)?;
+        (recall.keep && recall.held == Hold::Write).then_some(recall.file)
+    }
+
+    /// A client has returned what was recalled so that others can read. Nobody changes it until the claim ends that this gives.
+    pub(crate) fn returned_to_read(&self, client: u32, recall: u64, file: FileId) -> u64 {
+        self.change(|delegations| {
+            let claim = delegations.claim_held(client, file);
+            delegations.returned(client, recall);
+            claim
+        })
+    }
+
+    /// Such a claim ends.
+    pub(crate) fn end(&self, claim: u64) {
+        self.change(|delegations| delegations.end(claim, &BTreeSet::new()));
+    }
+
+    /// True if a client has all that it was given and has not returned.
+    pub(crate) fn has_kept(&self, client: u32) -> bool {
+        self.table.lock().delegations.has_kept(client, self.clock.now())
+    }
+
+    /// Tells a client something, if it can be reached.
+    pub(crate) fn push(&self, client: u32, pushed: &Pushed) {
+        if let Some(push) = self.table.lock().reached.get(&client) {
+            // Whoever waits asks again.
+            let _ = push.push(pack(pushed));
+        }
     }
 
     /// A client has returned what was recalled.

@@ -194,6 +194,14 @@ impl Delegations {
         self.next
     }
 
+    /// A client that holds a file to change it lets others read it, but not change it, until this claim ends.
+    pub fn claim_held(&mut self, client: u32, file: FileId) -> u64 {
+        self.next += 1;
+        let wants = vec![(file, Hold::Read)];
+        self.claims.insert(self.next, Claim { client, wants, urgent: false, met: true });
+        self.next
+    }
+
     /// Does what can be done about a claim.
     pub fn settle(&mut self, number: u64, now: Duration) -> Settled {
         let Some(Claim { client, wants, urgent, met }) = self.claims.get(&number) else { return Settled::Met };

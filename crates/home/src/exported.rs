@@ -2,6 +2,7 @@
 
 use crate::claims::Claims;
 use crate::export::{Export, Noticed};
+use crate::promises::Promise;
 use crate::state::{Record, State};
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use roam_wire::message::{Facts, Pushed, User, pack};
 use roam_wire::operation::{Place, is_of_machine};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
+use tokio::sync::watch;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry};
 
@@ -139,6 +141,10 @@ pub(crate) struct Exported {
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<crate::store::Uploads>,
+    /// Files that are not yet what clients are told that they are.
+    pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
+    /// Rises when bytes of a promised store have come.
+    pub(crate) arrived: watch::Sender<u64>,
     pub(crate) claims: Claims,
 }
 
@@ -177,6 +183,8 @@ impl Exported {
             telling: tokio::sync::Mutex::default(),
             scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
+            promises: Mutex::default(),
+            arrived: watch::Sender::new(0),
             claims: Claims::new(host, live.lock().state.delegated(name)),
         });
         let root = volume.fs.getattr(FileId::ROOT).await?;
@@ -184,6 +192,7 @@ impl Exported {
         volume.saw(&root, &identity, None, OTHERS);
         volume.finish_stores().await?;
         volume.finish_operations().await?;
+        volume.forget_promises();
         volume.clear_own().await?;
         volume.look_at_all().await?;
         host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
@@ -375,7 +384,7 @@ impl Exported {
         let attr = &entry.attr;
         // The home's own directory is not seen.
         let hidden = u32::from(id == self.root()?);
-        Ok(Facts {
+        let mut facts = Facts {
             id,
             version,
             contents,
@@ -393,7 +402,11 @@ impl Exported {
             crtime: attr.crtime,
             target: target.to_vec(),
             xattrs,
-        })
+        };
+        if let Some(promise) = self.promised(id, contents) {
+            promise.lay_over(&mut facts);
+        }
+        Ok(facts)
     }
 
     /// All of a directory, in the order of names. Whatever others change in it from now on is noticed.

@@ -3,7 +3,8 @@
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
 //! - [`invitation`]: whom it will serve.
-//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have.
+//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `promises`: stores that others see before
+//!   they are done.
 //! - `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
 //!   requests.
 //!
@@ -19,6 +20,7 @@ mod exported;
 pub mod invitation;
 pub mod local;
 pub mod memory;
+mod promises;
 mod session;
 pub mod state;
 mod store;

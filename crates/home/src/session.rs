@@ -244,7 +244,9 @@ impl Client {
                 Err(Stop::Failed(FsError::ArgumentTooBig))
             }
             Request::Apply { ref operations, .. } => {
-                let files = operations.iter().flat_map(|sent| sent.operation.files());
+                // What a promised store will change has changed for everybody already.
+                let unpromised = operations.iter().filter(|sent| volume.promised_by(whose, sent.seq).is_none());
+                let files = unpromised.flat_map(|sent| sent.operation.files());
                 let files = volume.with(|known| files.map(|file| known.real(file)).collect())?;
                 let made = |sent: &Sent| match &sent.operation {
                     Operation::Make { file, .. } => Some(*file),
@@ -256,6 +258,11 @@ impl Client {
                 // Nobody else has seen what the client made: it may go on changing it.
                 met.keep(volume.with(|known| made.into_iter().filter(|file| known.alias(*file).is_none()).collect())?);
                 reply
+            }
+            Request::Read { file, contents, offset, len } => {
+                let range = offset..offset.saturating_add(len.into());
+                volume.wait_for(volume.real(file)?, contents, range).await?;
+                self.look(place, request).await
             }
             request => self.look(place, request).await,
         }
@@ -320,8 +327,12 @@ impl Client {
                 live.record(Record::Reserved { key: self.key, volume: volume.name.clone(), next: end });
                 Reply::Ids(first, ID_COUNT)
             }
-            Request::Returned { recall } => {
+            Request::Returned { recall, behind: None } => {
                 volume.claims.returned(whose.author, recall);
+                Reply::Done
+            }
+            Request::Returned { recall, behind: Some(behind) } => {
+                volume.promise(&self.home, whose, recall, behind).await?;
                 Reply::Done
             }
             // It was heard of.
@@ -422,7 +433,14 @@ impl Client {
             return Ok(Reply::Changed);
         }
         let handle = volume.fs.open(&user, source, OpenFlags { read: true, ..OpenFlags::default() }).await?;
-        let bytes = volume.fs.read(source, handle, offset, len.min(DATA_LEN_MAX as u32)).await;
+        let len = len.min(DATA_LEN_MAX as u32);
+        let bytes = match volume.promised(file, contents) {
+            Some(promise) => {
+                let range = offset..offset.saturating_add(len.into());
+                volume.read_promised(&promise, (source, handle), range).await
+            }
+            None => volume.fs.read(source, handle, offset, len).await,
+        };
         volume.fs.release(source, handle, None).await?;
         let bytes = bytes?;
         volume.glance(file, OTHERS).await?;

@@ -54,8 +54,10 @@ pub struct Grant {
     pub applying: Vec<(u64, Operation)>,
     /// It works under delegations: which, nobody knows after a crash.
     pub has_delegations: bool,
+    /// Files that others see as the client's stores will make them, with when they began to.
+    pub promised: BTreeMap<types::FileId, u64>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying, has_delegations });
+wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying, has_delegations, promised });
 
 impl Grant {
     /// True if the client was given the id with this index.
@@ -170,6 +172,26 @@ pub enum Record {
         /// It does.
         does: bool,
     },
+    /// A file has the contents that a client's store will give it, to whoever asks.
+    Promised {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Which.
+        file: types::FileId,
+        /// When its contents changed by that.
+        contents: u64,
+    },
+    /// A promised store is done, or will not be done.
+    Concluded {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// Of which file.
+        file: types::FileId,
+    },
     /// What a client has made was there already.
     Became {
         /// Where.
@@ -192,6 +214,8 @@ wire_enum!(Record {
     9 => Applying { key, volume, operations },
     10 => Delegated { key, volume, does },
     11 => Became { volume, alias, real },
+    12 => Promised { key, volume, file, contents },
+    13 => Concluded { key, volume, file },
 });
 
 /// See the module's header.
@@ -239,6 +263,7 @@ impl State {
                     ids: BTreeMap::new(),
                     applying: Vec::new(),
                     has_delegations: false,
+                    promised: BTreeMap::new(),
                 });
             }
             Record::Began { key, volume, incarnation } => {
@@ -269,6 +294,12 @@ impl State {
             Record::Acknowledged { key, volume, through } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 grant.outcomes = grant.outcomes.split_off(&through.saturating_add(1));
+            }
+            Record::Promised { key, volume, file, contents } => {
+                self.grant_mut(&key, &volume)?.promised.insert(file, contents);
+            }
+            Record::Concluded { key, volume, file } => {
+                self.grant_mut(&key, &volume)?.promised.remove(&file);
             }
             Record::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
         }

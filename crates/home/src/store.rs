@@ -9,7 +9,8 @@ use crate::exported::Exported;
 use crate::volume::Print;
 use bytes::Bytes;
 use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
-use roam_wire::operation::{Change, Place};
+use roam_wire::operation::{Change, Place, RANGE_COUNT_MAX};
+use roam_wire::ranges::Ranges;
 use std::collections::HashMap;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
@@ -25,8 +26,8 @@ pub(crate) type Uploads = HashMap<(u32, u64), Arc<tokio::sync::Mutex<Upload>>>;
 #[derive(Default)]
 pub(crate) struct Upload {
     /// Where they are; `None` before the first.
-    open: Option<(FileId, Handle)>,
-    len: u64,
+    pub(crate) open: Option<(FileId, Handle)>,
+    pub(crate) have: Ranges,
     /// The store has ended: nobody wants them.
     ended: bool,
 }
@@ -88,7 +89,7 @@ impl Exported {
                 // Others may have changed it since, which is seen next.
                 let mut print = Print::of(&entry.attr);
                 (print.size, print.mtime) = intent.beside.unwrap_or((print.size, print.mtime));
-                self.learn(author, |volume| volume.stored(intent.file, &identity, print, author));
+                self.learn(author, |volume| volume.stored(intent.file, &identity, print, author, None));
                 self.means(intent.file, entry.attr.id);
             }
         }
@@ -128,7 +129,7 @@ impl Exported {
         }
     }
 
-    /// Takes bytes of a store that is to come. They may come twice, but not with gaps, and are dropped if the store has ended: whoever sends
+    /// Takes bytes of a store that is to come. They may come twice, and in any order, and are dropped if the store has ended: whoever sends
     /// them again then is told so when it asks for the outcome.
     pub(crate) async fn upload(&self, whose: &Whose, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
@@ -148,7 +149,7 @@ impl Exported {
             uploads.entry((author, seq)).or_default().clone()
         };
         let mut upload = upload.lock().await;
-        if offset > upload.len || upload.ended {
+        if upload.ended || upload.have.count() > RANGE_COUNT_MAX {
             return Err(FsError::InvalidArgument);
         }
         let (id, handle) = match upload.open {
@@ -156,12 +157,14 @@ impl Exported {
             None => *upload.open.insert(self.make_own(&format!("upload-{author}-{seq}")).await?),
         };
         self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
-        upload.len = upload.len.max(offset + data.len() as u64);
+        upload.have.add(offset..offset + data.len() as u64);
+        drop(upload);
+        self.progresses(whose, seq, self.claims.clock().now());
         Ok(())
     }
 
     /// True if an operation was answered. EINVAL if its log is not the client's any more.
-    fn has_ended(&self, whose: &Whose, seq: u64) -> Result<bool, FsError> {
+    pub(crate) fn has_ended(&self, whose: &Whose, seq: u64) -> Result<bool, FsError> {
         let live = self.live.lock();
         let (_, grant) = live.state.grant(&whose.key, &self.name).ok_or(FsError::Stale)?;
         match grant.incarnation == whose.incarnation {
@@ -261,13 +264,11 @@ impl Doing<'_> {
     /// The bytes that are to be stored, if all have come.
     fn data(&self, change: &Change) -> Result<Data, Stop> {
         let Sent { seq, data, .. } = self.sent;
-        let end = change.ranges.iter().last().map_or(0, |range| range.end);
-        let fits = change.cut <= change.size && end <= change.size && change.size <= vfs::fs::FILE_SIZE_MAX;
-        let len = change.ranges.len();
+        let (fits, len) = (change.fits(vfs::fs::FILE_SIZE_MAX), change.ranges.len());
         let uploaded = self.volume.uploads.lock().get(&(self.whose.author, *seq)).cloned();
         match (fits, uploaded) {
             (true, _) if data.len() as u64 == len => Ok(Data::Inline(data.clone())),
-            (true, Some(upload)) if upload.try_lock().is_ok_and(|upload| upload.len == len) => {
+            (true, Some(upload)) if upload.try_lock().is_ok_and(|upload| upload.have == Ranges::of(0..len)) => {
                 Ok(Data::Uploaded(upload))
             }
             // After a restart of the home, what was uploaded has to come again.
@@ -363,7 +364,8 @@ impl Doing<'_> {
         }
         let now = fs.getattr(new).await?;
         let author = self.whose.author;
-        volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author));
+        let promised = volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
+        volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author, promised));
         volume.means(file, new);
         fs.unlink(&superuser, volume.own, own).await?;
         Ok(())

@@ -295,12 +295,29 @@ impl Volume {
         Learned { id, file }
     }
 
-    /// A client's store has put another file into a file's place, which is that file from now on.
-    pub fn stored(&self, id: FileId, identity: &[u8], print: Print, author: u32) -> Option<Learned> {
+    /// A client's store has put another file into a file's place, which is that file from now on. If nobody has changed it since these contents of it were
+    /// promised, it has those.
+    pub fn stored(
+        &self,
+        id: FileId,
+        identity: &[u8],
+        print: Print,
+        author: u32,
+        promised: Option<u64>,
+    ) -> Option<Learned> {
+        let mut learned = match promised.is_some_and(|seq| self.files.get(&id).is_some_and(|f| f.contents.seq == seq)) {
+            true => Learned { id, file: self.files.get(&id)?.clone() },
+            false => self.rewritten(id, author)?,
+        };
+        (learned.file.identity, learned.file.print) = (identity.to_vec(), print);
+        Some(learned)
+    }
+
+    /// A file has other contents than before, whatever its attributes say.
+    pub fn rewritten(&self, id: FileId, author: u32) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         file.version = self.journal.stamp().seq + 1;
         file.contents = file.contents.changed(file.version, author);
-        (file.identity, file.print) = (identity.to_vec(), print);
         Some(Learned { id, file })
     }
 

@@ -38,7 +38,7 @@ fn records() -> Vec<Record> {
     let place = (volume.root(), b"file".to_vec());
     let seen = volume.seen(b"file", print(Kind::File), Some(&place), OTHERS).expect("new");
     volume.learn(seen.clone()).expect("sense");
-    let stored = volume.stored(seen.id, b"stored", print(Kind::File), 1).expect("known");
+    let stored = volume.stored(seen.id, b"stored", print(Kind::File), 1, None).expect("known");
     volume.learn(stored.clone()).expect("sense");
     let left = volume.left(&place).expect("it was there");
     let real = seen.id;
@@ -62,6 +62,9 @@ fn records() -> Vec<Record> {
         learned(stored),
         learned(left),
         Record::Became { volume: name(), alias: FileId::new(9), real },
+        Record::Promised { key: KEY, volume: name(), file: real, contents: 3 },
+        Record::Promised { key: KEY, volume: name(), file: FileId::new(9), contents: 4 },
+        Record::Concluded { key: KEY, volume: name(), file: FileId::new(9) },
     ]
 }
 
@@ -90,6 +93,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("answered", record(8)),
             ("intended", record(10)),
             ("became", record(14)),
+            ("promised", record(15)),
+            ("concluded", record(17)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),

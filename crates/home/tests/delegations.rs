@@ -3,10 +3,11 @@
 mod common;
 
 use common::*;
-use roam_wire::delegation::{Hold, LEASE, Recall, Watch};
+use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
 use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
-use roam_wire::operation::{Attributes, Operation};
-use types::{FileId, FsError};
+use roam_wire::operation::{Attributes, Change, Operation};
+use roam_wire::ranges::Ranges;
+use types::{FileId, FsError, Time};
 
 /// A client of a user that works under delegations, and has none.
 fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
@@ -48,7 +49,7 @@ impl Peer<'_> {
     }
 
     fn returns(&self, recall: Recall) {
-        assert_eq!(self.ask(Request::Returned { recall: recall.number }), Reply::Done);
+        assert_eq!(self.ask(Request::Returned { recall: recall.number, behind: None }), Reply::Done);
     }
 }
 
@@ -198,4 +199,62 @@ fn whoever_attached_again_is_asked_again_for_what_he_did_not_hear_of() {
     assert_eq!(other.recalled(), before, "and it has kept what it had");
     other.returns(before[0]);
     assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
+}
+
+#[test]
+fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever() {
+    let world = World::new();
+    let (mallory, bob) = (delegated(&world, 1, MALLORY), delegated(&world, 2, BOB));
+    let dir = mallory.id(ROOT, "mallory");
+    let plain = mallory.id(dir, "plain");
+    let letter = bob.id(bob.id(ROOT, "bob"), "letter");
+    let facts = |peer: &Peer, file| peer.facts(&[file]).remove(0);
+    let change = |size, end| Change { cut: 0, size, ranges: Ranges::of(0..end), mtime: Time::default() };
+    let promise = |peer: &Peer, recall, base, change| {
+        let behind = Some(Behind { seq: 77, base, change });
+        peer.ask(Request::Returned { recall, behind })
+    };
+    // What was never recalled.
+    for recall in [0, 1, u64::MAX] {
+        assert!(matches!(promise(&mallory, recall, u64::MAX, change(9, 9)), Reply::Failed(_)));
+    }
+    // What is not his to write. Whoever lists a directory may read what is in it.
+    assert_eq!(mallory.delegate(letter, Hold::Write), None);
+    bob.recalled().into_iter().for_each(|recall| bob.returns(recall));
+    assert_eq!(mallory.delegate(letter, Hold::Write), Some(vec![letter]));
+    assert_eq!(bob.delegate(letter, Hold::Read), None);
+    let recall = mallory.recalled()[0];
+    assert!(matches!(promise(&mallory, recall.number, u64::MAX, change(9, 9)), Reply::Failed(_)));
+    assert_eq!(promise(&bob, recall.number, u64::MAX, change(9, 9)), Reply::Failed(FsError::InvalidArgument));
+    mallory.returns(recall);
+    assert_eq!(bob.delegate(letter, Hold::Read), Some(vec![letter]));
+    // What cannot be, or is based on what was long ago; and then what can.
+    let before = facts(&mallory, plain);
+    assert_eq!(mallory.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(bob.delegate(plain, Hold::Read), None);
+    let recall = mallory.recalled()[0];
+    for (base, change) in [(u64::MAX, change(9, 10)), (u64::MAX, change(u64::MAX, 9))] {
+        assert_eq!(promise(&mallory, recall.number, base, change), Reply::Failed(FsError::InvalidArgument));
+    }
+    assert_eq!(promise(&mallory, recall.number, before.version, change(9, 9)), Reply::Done);
+    let promised = facts(&bob, plain);
+    assert_eq!(promised.size, 9);
+    assert!(promised.contents > before.contents);
+    let read = |contents| bob.ask(Request::Read { file: plain, contents, offset: 0, len: 9 });
+    assert_eq!(read(promised.contents), Reply::Failed(FsError::Busy), "it does not come");
+    assert_eq!(read(before.contents), Reply::Changed);
+    // It sends nothing, though it is heard of.
+    let begun = world.sim.now();
+    while facts(&bob, plain).size == 9 {
+        assert_eq!(mallory.ask(Request::Renew), Reply::Done);
+        world.sim.run_for(LEASE / 10);
+        assert!(world.sim.now() < begun + LEASE * 2, "still waiting");
+    }
+    let after = facts(&bob, plain);
+    assert_eq!((after.size, after.mtime), (before.size, before.mtime));
+    assert!(after.contents > promised.contents, "what was said of it is not so any more");
+    assert_eq!(read(promised.contents), Reply::Changed);
+    assert_eq!(bob.delegate(plain, Hold::Write), None);
+    mallory.recalled().into_iter().for_each(|recall| mallory.returns(recall));
+    assert_eq!(bob.delegate(plain, Hold::Write), Some(vec![plain]), "it is not kept for what was promised");
 }

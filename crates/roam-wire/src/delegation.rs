@@ -4,6 +4,7 @@
 //! The home recalls them before anybody else does what they exclude. They end by themselves when the client was not heard of for a while: both sides
 //! count durations, no clock is compared with another.
 
+use crate::operation::Change;
 use crate::{wire_enum, wire_struct};
 use std::time::Duration;
 use types::FileId;
@@ -68,3 +69,16 @@ pub struct Recall {
     pub keep: bool,
 }
 wire_struct!(Recall { number, file, held, keep });
+
+/// What a client has changed under a delegation that it returns before the home has all of it: the bytes come by and by, those first that somebody wants
+/// to read (partial write-back: Zhao and Figueiredo, section 4.3).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Behind {
+    /// The number of the store that will bring it.
+    pub seq: u64,
+    /// The newest version of the file that the client knew.
+    pub base: u64,
+    /// What the store will change.
+    pub change: Change,
+}
+wire_struct!(Behind { seq, base, change });

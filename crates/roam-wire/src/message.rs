@@ -6,7 +6,7 @@
 
 use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
-use crate::delegation::{Hold, Kept, Recall, Watch};
+use crate::delegation::{Behind, Hold, Kept, Recall, Watch};
 use crate::journal::{Since, Stamp};
 use crate::operation::Operation;
 use crate::{wire_enum, wire_struct};
@@ -269,10 +269,12 @@ pub enum Request {
         /// For what.
         hold: Hold,
     },
-    /// A delegation is returned: what was done under it was sent before.
+    /// A delegation is returned: what was done under it was sent before, but for what is said to be behind.
     Returned {
         /// To which recall.
         recall: u64,
+        /// What is not home yet, if the client may go on reading.
+        behind: Option<Behind>,
     },
     /// The client is still there.
     Renew,
@@ -292,7 +294,7 @@ wire_enum!(Request {
     10 => Space,
     11 => Ids,
     12 => Delegate { files, hold },
-    13 => Returned { recall },
+    13 => Returned { recall, behind },
     14 => Renew,
     15 => Resign,
 });
@@ -414,8 +416,17 @@ pub enum Pushed {
     },
     /// The home wants a delegation back.
     Recall(Recall),
+    /// Somebody waits for bytes of a store that is behind: they are to be uploaded before others.
+    Wanted {
+        /// The store's number.
+        seq: u64,
+        /// Where they are in all that it uploads.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
 }
-wire_enum!(Pushed { 1 => Changed { files, stamp }, 2 => Recall(recall) });
+wire_enum!(Pushed { 1 => Changed { files, stamp }, 2 => Recall(recall), 3 => Wanted { seq, offset, len } });
 
 impl<T: Wire> Wire for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {

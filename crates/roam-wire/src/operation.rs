@@ -85,6 +85,14 @@ pub struct Change {
     pub mtime: Time,
 }
 
+impl Change {
+    /// True if it can be done to a file of at most so many bytes.
+    pub fn fits(&self, size_max: u64) -> bool {
+        let end = self.ranges.iter().last().map_or(0, |range| range.end);
+        self.cut <= self.size && end <= self.size && self.size <= size_max
+    }
+}
+
 impl Wire for Change {
     fn encode(&self, out: &mut Vec<u8>) {
         self.cut.encode(out);

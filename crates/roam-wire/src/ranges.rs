@@ -101,6 +101,22 @@ impl Ranges {
         Ranges(missing)
     }
 
+    /// What of a range is in the set, with where that is if the set's ranges are put one after the other.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
+        let mut before = 0;
+        let placed = self.0.iter().map(move |r| {
+            let at = before;
+            before += r.end - r.start;
+            (r, at)
+        });
+        placed.skip_while(move |(r, _)| r.end <= range.start).take_while(move |(r, _)| r.start < range.end).map(
+            move |(r, at)| {
+                let (start, end) = (r.start.max(range.start), r.end.min(range.end));
+                (start..end, at + (start - r.start))
+            },
+        )
+    }
+
     /// How many ranges.
     pub fn count(&self) -> usize {
         self.0.len()
@@ -191,6 +207,10 @@ mod tests {
                 }
                 let missing = ranges.missing(start..start + 30);
                 prop_assert_eq!(missing.iter().flatten().collect::<BTreeSet<u64>>(), (start..start + 30).filter(|n| !set.contains(n)).collect::<BTreeSet<_>>());
+                // One after the other, what is in the set has these places.
+                let places: Vec<(u64, u64)> = ranges.iter().flatten().zip(0..).filter(|(n, _)| (start..start + 30).contains(n)).collect();
+                let within: Vec<_> = ranges.within(start..start + 30).flat_map(|(r, at)| r.zip(at..)).collect();
+                prop_assert_eq!(within, places);
                 prop_assert_eq!(Ranges::from_bytes(&ranges.to_bytes()), Ok(ranges.clone()));
                 prop_assert!(all.windows(2).all(|two| two[0].end < two[1].start) && all.iter().all(|r| !r.is_empty()));
             }

@@ -1,7 +1,7 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
 use roam_wire::codec::Wire;
-use roam_wire::delegation::{Hold, Kept, Recall, Watch};
+use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
@@ -91,6 +91,8 @@ fn the_corpus_has_what_this_program_writes() {
         |watch| Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), watch };
     let strong = Watch::Delegations { run: 5, changed: vec![file] };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
+    let change = Change { cut: 4, size: 2000, ranges: Ranges::of(100..1900), mtime: TIME };
+    let behind = Behind { seq: 9, base: 70, change };
     let outcomes = [
         Outcome::Done,
         Outcome::Conflict(Conflict::NotEmpty),
@@ -108,7 +110,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("attach", request(attach(Watch::Changes))),
             ("attach_strong", request(attach(strong))),
             ("delegate", request(Request::Delegate { files: vec![file], hold: Hold::Write })),
-            ("returned", request(Request::Returned { recall: 3 })),
+            ("returned", request(Request::Returned { recall: 3, behind: None })),
+            ("returned_behind", request(Request::Returned { recall: 3, behind: Some(behind) })),
             ("since", request(Request::Since { stamp })),
             ("facts", request(Request::Facts { files: vec![file] })),
             ("validate", request(Request::Validate { files: vec![(file, 70), (FileId::new(1), 0)] })),
@@ -145,6 +148,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("failed", reply(Reply::Failed(FsError::NoSpace))),
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
             ("recall", plain(2, Pushed::Recall(recall).to_bytes())),
+            ("wanted", plain(2, Pushed::Wanted { seq: 9, offset: 65536, len: 4096 }.to_bytes())),
             ("pushed", plain(2, Pushed::Changed { files: vec![file], stamp }.to_bytes())),
         ],
     );

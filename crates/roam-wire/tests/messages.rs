@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
-use roam_wire::delegation::{Hold, Kept, Recall, Watch};
+use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
@@ -216,7 +216,10 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Space),
         Just(Request::Ids),
         (files(), hold()).prop_map(|(files, hold)| Request::Delegate { files, hold }),
-        any::<u64>().prop_map(|recall| Request::Returned { recall }),
+        (any::<u64>(), prop::option::of((any::<(u64, u64)>(), change()))).prop_map(|(recall, behind)| {
+            let behind = behind.map(|((seq, base), change)| Behind { seq, base, change });
+            Request::Returned { recall, behind }
+        }),
         Just(Request::Renew),
         Just(Request::Resign),
     ]
@@ -276,7 +279,9 @@ proptest! {
     }
 
     #[test]
-    fn prop_what_is_pushed_comes_back(files in files(), stamp in stamp(), recall in recall()) {
+    fn prop_what_is_pushed_comes_back(files in files(), stamp in stamp(), recall in recall(), wanted in any::<[u64; 3]>()) {
+        let [seq, offset, len] = wanted;
+        comes_back(&Pushed::Wanted { seq, offset, len });
         comes_back(&Pushed::Changed { files, stamp });
         comes_back(&Pushed::Recall(recall));
     }

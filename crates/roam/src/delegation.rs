@@ -7,13 +7,16 @@
 use crate::client::{Client, Inner};
 use crate::fetch::Asking;
 use crate::live::{LinkState, Live, Need, Stop};
+use crate::replica::Record;
+use crate::schedule::Direction;
 use crate::settings::Consistency;
 use host::{Clock, timeout};
 use roam_wire::channel::{Channel, Class};
-use roam_wire::delegation::{Hold, Kept, LEASE, Recall, Watch};
-use roam_wire::message::{Reply, Request};
+use roam_wire::delegation::{Behind, Hold, Kept, LEASE, Recall, Watch};
+use roam_wire::message::{INLINE_LEN_MAX, Reply, Request};
 use roam_wire::operation::Operation;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -294,9 +297,63 @@ impl Client {
             let _only_writer = self.0.writer(file).await;
             self.0.live.lock().give_up(recall);
         }
-        if self.send_home(file).await.is_ok() {
-            let _ = self.0.ask_over(channel, Class::Interactive, &Request::Returned { recall: number }).await;
+        if let Ok(Some(behind)) = self.send_but_last(file, &recall).await {
+            let returned = Request::Returned { recall: number, behind: Some(behind) };
+            if let Ok(Reply::Done) = self.0.ask_over(channel, Class::Interactive, &returned).await {
+                return;
+            }
         }
+        if self.send_home(file).await.is_ok() {
+            let returned = Request::Returned { recall: number, behind: None };
+            let _ = self.0.ask_over(channel, Class::Interactive, &returned).await;
+        }
+    }
+
+    /// Sends home what was done to a file but for a last store of very much, if there is such and others only want to read: its bytes can
+    /// come later.
+    async fn send_but_last(&self, file: FileId, recall: &Recall) -> Result<Option<Behind>, FsError> {
+        let writing = self.0.live.lock().writing.contains_key(&file);
+        if writing {
+            self.store(file).await?;
+        }
+        let least = self.0.schedule.chunk_len(Direction::Up).max(INLINE_LEN_MAX as u64);
+        let (seq, change, before) = {
+            let live = self.0.live.lock();
+            let about = live.replica.log().iter().filter(|(_, operation)| operation.files().contains(&file));
+            let mut about: Vec<_> = about.collect();
+            match about.pop() {
+                Some((seq, Operation::Store { change, .. })) if recall.keep && change.ranges.len() > least => {
+                    (seq, change.clone(), about.last().map(|(seq, _)| *seq))
+                }
+                _ => return Ok(None),
+            }
+        };
+        if let Some(before) = before {
+            self.send_through(before).await?;
+        }
+        let base = {
+            let mut live = self.0.live.lock();
+            live.promised = live.promised.max(seq);
+            if seq > live.replica.log().pinned() {
+                live.record(Record::Pinned(seq));
+            }
+            live.replica.node(file).map_or(0, |node| node.facts.version)
+        };
+        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        self.set_aside(seq, file, &change).await?;
+        self.0.wake();
+        Ok(Some(Behind { seq, base, change }))
+    }
+
+    /// Somebody waits for bytes of a store that is behind: uploads them before others.
+    pub(crate) fn hurry(&self, seq: u64, range: Range<u64>) {
+        let me = self.clone();
+        self.0.host.tasks.spawn(Box::pin(async move {
+            if let Err(error) = me.upload_ahead(seq, range).await {
+                // Whoever waits asks again.
+                tracing::debug!(%error, seq, "uploading what somebody waits for");
+            }
+        }));
     }
 
     /// Sends home what was done to a file, and waits until it is there.

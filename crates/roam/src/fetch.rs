@@ -3,7 +3,7 @@
 use crate::client::{Client, Inner};
 use crate::delegation::Question;
 use crate::live::{LinkState, Live, Need};
-use crate::replica::Record;
+use crate::replica::{Node, Record};
 use crate::schedule::Direction;
 use crate::settings::Unit;
 use bytes::Bytes;
@@ -51,6 +51,12 @@ impl<'a> Asking<'a> {
     /// True if this client's own operations have changed the file at home since the home was asked: what is known is newer than the answer.
     fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
         live.overtaken.get(&file).is_some_and(|number| *number > self.since)
+    }
+
+    /// True if what is known of a file is newer than an answer, since the answer to an operation came before it.
+    fn is_behind(&self, live: &Live, facts: &Facts) -> bool {
+        let is_newer = |node: &Node| node.facts.version >= facts.version;
+        self.is_overtaken(live, facts.id) && live.replica.node(facts.id).is_ok_and(is_newer)
     }
 }
 
@@ -220,7 +226,7 @@ impl Client {
             }
         }
         for facts in known {
-            if asking.is_current(live, facts.id, seq) {
+            if !asking.is_broken(live, facts.id, seq) && !asking.is_behind(live, &facts) {
                 live.record(Record::Known(Box::new(facts)));
             }
         }
@@ -264,7 +270,7 @@ impl Client {
             return Ok(());
         }
         for entry in &mut all {
-            if asking.is_overtaken(&live, entry.facts.id)
+            if asking.is_behind(&live, &entry.facts)
                 && let Ok(node) = live.replica.node(entry.facts.id)
             {
                 entry.facts = node.facts.clone();
@@ -289,6 +295,7 @@ impl Client {
     /// Brings bytes of a file into the cache. ETIMEDOUT if the home cannot be reached.
     pub(crate) async fn fetch_bytes(&self, id: FileId, offset: u64, len: u64, class: Class) -> Result<(), FsError> {
         let inner = &self.0;
+        let waits_until = inner.host.clock.now() + WAIT_MAX;
         loop {
             // Whoever waits for these bytes is not behind all that is fetched ahead.
             let _one_at_a_time = inner.fetching_bytes(id).await;
@@ -320,6 +327,9 @@ impl Client {
                     inner.live.lock().record(Record::Gone(id));
                     return Err(FsError::Stale);
                 }
+                // Another client has them, and was asked for them.
+                Err(FsError::Busy) if inner.host.clock.now() < waits_until => {}
+                Err(FsError::Busy) => return Err(FsError::TimedOut),
                 Err(error) => return Err(error),
             }
         }

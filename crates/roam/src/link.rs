@@ -119,6 +119,8 @@ impl Client {
             if validation != Validation::Volume {
                 live.break_all();
             }
+            // The home may have begun anew, without what was uploaded.
+            live.ahead.clear();
             live.channel = Some(channel.clone());
             live.state = LinkState::Weak;
             break;
@@ -186,6 +188,7 @@ impl Client {
                         live.record(Record::Stamped(Some(stamp)));
                     }
                     Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
+                    Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),
                     Err(error) => {
                         tracing::error!(%error, "what the home pushes makes no sense");
                         channel.close();

@@ -8,6 +8,7 @@ use record_log::RecordLog;
 use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
 use roam_wire::operation::Change;
+use roam_wire::ranges::Ranges;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -106,6 +107,8 @@ pub(crate) struct Live {
     pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
     pub(crate) outgoing: HashMap<u64, Outgoing>,
+    /// What of it was uploaded before its turn, on this connection.
+    pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
@@ -138,6 +141,7 @@ impl Live {
             uses: 0,
             completing: HashSet::new(),
             outgoing: HashMap::new(),
+            ahead: HashMap::new(),
             channel: None,
             state: LinkState::Disconnected,
             asking: 0,

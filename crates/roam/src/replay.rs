@@ -14,6 +14,7 @@ use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation, Place};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
@@ -184,28 +185,69 @@ impl Client {
 
     /// What a store says was written, uploaded before if it is much.
     async fn contents(&self, seq: u64, file: FileId, change: &Change) -> Result<Bytes, FsError> {
-        let known = self.0.live.lock().outgoing.get(&seq).cloned();
-        let outgoing = match known {
-            Some(outgoing) => outgoing,
-            None => {
-                let outgoing = self.capture(seq, file, change).await?;
-                self.0.live.lock().outgoing.entry(seq).or_insert(outgoing).clone()
-            }
-        };
-        let from = match outgoing {
+        let from = match self.set_aside(seq, file, change).await? {
             Outgoing::Inline(bytes) => return Ok(bytes),
             Outgoing::File(file) => file,
         };
         let (mut offset, end) = (0, change.ranges.len());
         while offset < end {
-            let len = (end - offset).min(self.0.schedule.chunk_len(Direction::Up));
-            let data = from.read_at(offset, len as usize).await.map_err(|error| disk_error(&error))?;
-            match self.0.ask(Class::Replay, &Request::Upload { seq, offset, data }).await? {
-                Reply::Done => offset += len,
-                _ => return Err(FsError::Io),
-            }
+            let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
+            let ahead = self.0.live.lock().ahead.get(&seq).cloned().unwrap_or_default();
+            let Some(missing) = ahead.missing(chunk.clone()).iter().next() else {
+                offset = chunk.end;
+                continue;
+            };
+            self.upload(Class::Replay, seq, &from, missing.clone()).await?;
+            offset = missing.end;
         }
         Ok(Bytes::new())
+    }
+
+    async fn upload(&self, class: Class, seq: u64, from: &Arc<dyn File>, range: Range<u64>) -> Result<(), FsError> {
+        let (offset, len) = (range.start, (range.end - range.start) as usize);
+        let data = from.read_at(offset, len).await.map_err(|error| disk_error(&error))?;
+        match self.0.ask(class, &Request::Upload { seq, offset, data }).await? {
+            Reply::Done => Ok(()),
+            _ => Err(FsError::Io),
+        }
+    }
+
+    /// Uploads part of a store before its turn.
+    pub(crate) async fn upload_ahead(&self, seq: u64, range: Range<u64>) -> Result<(), FsError> {
+        let outgoing = self.0.live.lock().outgoing.get(&seq).cloned();
+        let Some(Outgoing::File(from)) = outgoing else { return Ok(()) };
+        let end = range.end.min(from.len().await.map_err(|error| disk_error(&error))?);
+        let mut offset = range.start;
+        while offset < end {
+            let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
+            offset = chunk.end;
+            {
+                let mut live = self.0.live.lock();
+                let ahead = live.ahead.entry(seq).or_default();
+                if ahead.missing(chunk.clone()).is_empty() {
+                    continue;
+                }
+            }
+            self.upload(Class::Demand, seq, &from, chunk.clone()).await?;
+            self.0.live.lock().ahead.entry(seq).or_default().add(chunk);
+        }
+        Ok(())
+    }
+
+    /// What a store says was written, as it was when this was asked first.
+    pub(crate) async fn set_aside(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
+        let known = || self.0.live.lock().outgoing.get(&seq).cloned();
+        if let Some(outgoing) = known() {
+            return Ok(outgoing);
+        }
+        let _only_writer = self.0.writer(file).await;
+        // Somebody else may have done it meanwhile.
+        if let Some(outgoing) = known() {
+            return Ok(outgoing);
+        }
+        let outgoing = self.capture(seq, file, change).await?;
+        self.0.live.lock().outgoing.insert(seq, outgoing.clone());
+        Ok(outgoing)
     }
 
     /// Sets aside what a store says was written, since the file may change while that is on its way.
@@ -213,7 +255,6 @@ impl Client {
         if change.ranges.is_empty() {
             return Ok(Outgoing::Inline(Bytes::new()));
         }
-        let _only_writer = self.0.writer(file).await;
         let data = self.0.live.lock().replica.node(file).map_or(0, |node| node.data);
         let from = self.0.open_data(data).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
@@ -257,6 +298,7 @@ impl Client {
                     touched.extend(operation.files());
                     live.overtake(operation.files());
                 }
+                live.ahead.remove(&applied.seq);
                 if let Some(Outgoing::File(_)) = live.outgoing.remove(&applied.seq) {
                     sent.push(applied.seq);
                 }

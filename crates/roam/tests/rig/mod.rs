@@ -13,7 +13,7 @@ use host::{Clock, Disk, first};
 use parking_lot::Mutex;
 use roam::{Client, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
-use roam_wire::message::{Reply, Request, User, pack, unpack};
+use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,6 +74,8 @@ pub struct Network {
     pub answer_lag_ms: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
+    /// What the home asked for of stores that are behind.
+    pub wanted: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -169,6 +171,9 @@ impl Channel for Connection {
                     false => None,
                 };
                 if let Some(message) = next {
+                    if matches!(unpack(&message), Ok(Pushed::Wanted { .. })) {
+                        network.wanted.fetch_add(1, Relaxed);
+                    }
                     return Ok(message);
                 }
                 if pushes.ended.load(Relaxed) || !machine.is_up() {
@@ -247,6 +252,7 @@ impl Rig {
             answer_lag_ms: Arc::default(),
             requests: Arc::default(),
             bytes: Arc::default(),
+            wanted: Arc::default(),
         }
     }
 
