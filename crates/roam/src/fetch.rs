@@ -245,8 +245,14 @@ impl Client {
             let request = Request::List { dir, after: std::mem::take(&mut after) };
             let reply = match inner.ask(Class::Interactive, &request).await {
                 Err(FsError::Stale) => {
-                    inner.live.lock().record(Record::Gone(dir));
-                    return Err(FsError::Stale);
+                    let mut live = inner.live.lock();
+                    if !asking.is_current(&live, dir, 0) {
+                        // Whoever wants it asks again.
+                        return Ok(());
+                    }
+                    live.record(Record::Gone(dir));
+                    // Perhaps the home has not heard of it yet.
+                    return if live.replica.has_names(dir) { Ok(()) } else { Err(FsError::Stale) };
                 }
                 reply => reply?,
             };

@@ -367,6 +367,12 @@ impl Replica {
         self.log.is_about(self.real(id)) || self.node(id).is_ok_and(|node| node.is_dirty)
     }
 
+    /// True if the home was not told yet that the file was made here, as far as is known.
+    fn waits_to_be_made(&self, file: FileId) -> bool {
+        let makes = |operation: &Operation| matches!(operation, Operation::Make { .. }) && operation.file() == file;
+        self.log.naming(file).any(|(_, operation)| makes(operation))
+    }
+
     /// True if others have changed the file, and nobody has asked the home since.
     pub fn is_stale(&self, id: FileId) -> bool {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
@@ -520,6 +526,12 @@ impl Replica {
     }
 
     fn gone(&mut self, file: FileId) {
+        if self.waits_to_be_made(file)
+            && let Some(node) = self.nodes.get_mut(&file)
+        {
+            // The home has not heard of it, or has it no more: nobody else has put anything into it.
+            (node.is_stale, node.names_of) = (false, Some(node.facts.contents));
+        }
         if !self.is_own(file)
             && !self.log.names(file)
             && let Some(node) = self.nodes.remove(&file)

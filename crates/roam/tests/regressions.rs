@@ -5,7 +5,7 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
-use roam::{Client, LinkState};
+use roam::{Client, LinkState, Validation};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -445,4 +445,45 @@ fn regression_a_late_answer_changes_no_attributes_back() {
     setup.rig.sim.run_for(Duration::from_secs(60));
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
     assert_eq!(links(&setup.client), links(&setup.rig.fs) - 1, "but for the home's own directory");
+}
+
+/// Whoever looked into a directory that he had made, and that the home had not heard of, was told that it was gone once anything could have changed
+/// there.
+#[test]
+fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
+    let setup = Setup::new(1);
+    let anything_may_have_changed = |count| {
+        setup.client.set(|settings| settings.validation = Validation::Files(count));
+        setup.rig.sim.run_for(Duration::from_secs(1));
+    };
+    let names = |path: &str| {
+        setup.rig.sim.block_on(async {
+            let dir = find(&setup.client, path).await?;
+            let handle = setup.client.opendir(&Cred::ROOT, dir).await?;
+            setup.client.readdir(dir, handle, 2, 10, false).await.map(|all| all.len())
+        })
+    };
+    setup.done(Op::List(String::new()));
+    setup.online(false);
+    setup.client.pin(Some(LinkState::FetchOnly));
+    setup.done(Op::MakeDir("/waits".into()));
+    setup.write("/waits/file", How::Replace, "text");
+    setup.online(true);
+    anything_may_have_changed(1);
+    assert_eq!(names("/waits"), Ok(1));
+    setup.client.pin(None);
+    setup.online(true);
+    setup.network.lag_ms.store(5000, Relaxed);
+    setup.done(Op::MakeDir("/on-its-way".into()));
+    setup.rig.sim.run_for(Duration::from_millis(100));
+    setup.network.lag_ms.store(0, Relaxed);
+    anything_may_have_changed(2);
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1);
+    assert_eq!(names("/on-its-way"), Ok(0));
+    // What others put into it is seen all the same.
+    setup.online(true);
+    setup.rig.sim.block_on(perform(&setup.rig.fs, &Op::MakeDir("/on-its-way/theirs".into()))).expect("it is there");
+    setup.rig.home.lock().as_ref().expect("home").tree.lose_events();
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(names("/on-its-way"), Ok(1));
 }
