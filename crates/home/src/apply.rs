@@ -9,7 +9,7 @@
 
 use crate::Inner;
 use crate::exported::{Exported, cred};
-use crate::state::{Intent, Key, Record};
+use crate::state::{APPLYING_COUNT_MAX, Intent, Key, Record};
 use crate::volume::{DEPTH_MAX, Print, Volume};
 use bytes::Bytes;
 use roam_wire::channel::MESSAGE_LEN_MAX;
@@ -59,17 +59,16 @@ fn conflict(conflict: Conflict) -> Done {
 
 /// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
 /// removes itself later.
-fn is_overtaken(sent: &Sent, conflict: Conflict, later: &[Sent], redone: bool) -> bool {
-    let (file, places) = (sent.operation.file(), sent.operation.places());
-    let removes = |later: &Sent| match &later.operation {
+fn is_overtaken(operation: &Operation, conflict: Conflict, later: &[Operation], redone: bool) -> bool {
+    let (file, places) = (operation.file(), operation.places());
+    let removes = |later: &Operation| match later {
         Operation::Remove { file: gone, last: true, .. } => *gone == file,
         Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
         _ => false,
     };
-    let meets = |later: &Sent| {
-        later.operation.files().contains(&file) || later.operation.places().iter().any(|place| places.contains(place))
-    };
-    match &sent.operation {
+    let meets =
+        |later: &Operation| later.files().contains(&file) || later.places().iter().any(|place| places.contains(place));
+    match operation {
         // Never at the cost of contents.
         Operation::Make { .. } => false,
         Operation::Store { .. } => conflict == Conflict::Gone && later.iter().any(removes),
@@ -134,7 +133,8 @@ impl Inner {
             return Err(FsError::InvalidArgument);
         }
         let _one_at_a_time = volume.applying.lock().await;
-        let redone = self.announce(volume, whose, operations).await?;
+        let announced = self.announce(volume, whose, operations).await?;
+        let last = operations.last().map_or(0, |sent| sent.seq);
         let mut applied = Vec::new();
         let (mut fresh, mut came, mut unmade) = (false, false, Unmade::default());
         for (at, sent) in operations.iter().enumerate() {
@@ -155,9 +155,12 @@ impl Inner {
                     let doing = Doing { home: self, volume, whose, cred, sent: &meant, may_merge, is_unclaimed };
                     fresh = true;
                     let is_overtaken = |conflict| {
-                        let later: Result<Vec<_>, _> =
-                            operations[at + 1..].iter().map(|sent| volume.meant(sent)).collect();
-                        later.is_ok_and(|later| is_overtaken(&meant, conflict, &later, redone.contains(&sent.seq)))
+                        let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
+                        let later = operations[at + 1..].iter().map(|sent| &sent.operation);
+                        let later =
+                            later.chain(announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later));
+                        let later: Result<Vec<_>, _> = later.map(|later| volume.really(later)).collect();
+                        later.is_ok_and(|later| is_overtaken(&meant.operation, conflict, &later, redone))
                     };
                     // A start finds files by what they are to the file system, wherever they are: what is new is known before it goes anywhere.
                     let is_new = matches!(meant.operation, Operation::Make { .. } | Operation::Store { .. });
@@ -220,15 +223,15 @@ impl Inner {
         Ok(applied)
     }
 
-    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives the numbers of those that may be done
-    /// already.
+    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives those that may be done already, with their
+    /// numbers: some may be asked for with other messages.
     async fn announce(
         &self,
         volume: &Arc<Exported>,
         whose: &Whose,
         operations: &[Sent],
-    ) -> Result<BTreeSet<u64>, FsError> {
-        let (fresh, redone) = {
+    ) -> Result<Vec<(u64, Operation)>, FsError> {
+        let (fresh, announced) = {
             let mut live = self.live.lock();
             let (key, volume) = (whose.key, volume.name.clone());
             let (_, grant) = live.state.grant(&key, &volume).ok_or(FsError::Stale)?;
@@ -236,19 +239,22 @@ impl Inner {
             if grant.incarnation != whose.incarnation {
                 return Err(FsError::InvalidArgument);
             }
-            let (heard, redone) = (grant.heard, grant.applying.iter().map(|(seq, _)| *seq).collect());
+            let (heard, announced) = (grant.heard, grant.applying.clone());
+            let last = operations.last().map_or(0, |sent| sent.seq);
             let fresh = operations.iter().filter(|sent| sent.seq > heard);
-            let operations: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
-            let any = !operations.is_empty();
+            let mut applying: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
+            let any = !applying.is_empty();
             if any {
-                live.record(Record::Applying { key, volume, operations });
+                applying.extend(announced.iter().filter(|(seq, _)| *seq > last).cloned());
+                applying.truncate(APPLYING_COUNT_MAX);
+                live.record(Record::Applying { key, volume, operations: applying });
             }
-            (any, redone)
+            (any, announced)
         };
         if fresh {
             self.log.settled().await.map_err(|_| FsError::Io)?;
         }
-        Ok(redone)
+        Ok(announced)
     }
 
     /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
@@ -650,9 +656,14 @@ impl Doing<'_> {
 impl Exported {
     /// An operation with the ids of what it means.
     fn meant(&self, sent: &Sent) -> Result<Sent, FsError> {
-        let mut sent = sent.clone();
-        self.with(|volume| sent.operation.rename_files(|file| volume.real(file)))?;
-        Ok(sent)
+        Ok(Sent { operation: self.really(&sent.operation)?, ..sent.clone() })
+    }
+
+    /// As [`meant`](Self::meant).
+    fn really(&self, operation: &Operation) -> Result<Operation, FsError> {
+        let mut operation = operation.clone();
+        self.with(|volume| operation.rename_files(|file| volume.real(file)))?;
+        Ok(operation)
     }
 
     /// True if attributes are given to something that was there already, by who did not know that.

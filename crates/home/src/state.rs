@@ -18,6 +18,9 @@ pub const GIVEN_COUNT_MAX: u64 = ID_COUNT << 10;
 /// Most outcomes that are kept for a client that does not acknowledge them.
 pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
 
+/// Most operations of a client of which it is remembered that they may be done.
+pub const APPLYING_COUNT_MAX: usize = 1 << 13;
+
 /// A client's public key, hashed.
 pub type Key = [u8; 32];
 
@@ -50,7 +53,7 @@ pub struct Grant {
     pub intent: Option<Intent>,
     /// Ids for files that it makes, by the first of each range, with the end of that.
     pub ids: BTreeMap<u64, u64>,
-    /// Operations that may be done although they were not answered, by their numbers.
+    /// Operations that may be done although they were not answered, in the order of their numbers.
     pub applying: Vec<(u64, Operation)>,
     /// It works under delegations: which, nobody knows after a crash.
     pub has_delegations: bool,
