@@ -500,17 +500,22 @@ impl Doing<'_> {
     }
 
     async fn remove(&self, at: &Place, file: FileId, last: bool) -> Done {
-        let dir = self.enter(at.0).await?;
-        let (there, entry) = match self.look(at).await? {
+        let found = match self.enter(at.0).await {
+            Ok(dir) => self.look(at).await?.map(|(there, entry)| (dir, there, entry)),
+            // It has gone with its directory.
+            Err(Stop::Conflict(Conflict::Gone)) if self.volume.with(|volume| volume.file(at.0).is_some())? => None,
+            Err(stop) => return Err(stop),
+        };
+        let (dir, entry) = match found {
             // Others have done the same.
             None => return Ok(()),
-            Some(found) => found,
+            Some((dir, there, entry)) if there == file => (dir, entry),
+            Some(_) => {
+                // The name was removed already, and the file with it, or others have moved it.
+                let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
+                return if last && elsewhere? { conflict(Conflict::Changed) } else { Ok(()) };
+            }
         };
-        if there != file {
-            // The name was removed already, and the file with it, or others have moved it.
-            let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()))?;
-            return if last && elsewhere { conflict(Conflict::Changed) } else { Ok(()) };
-        }
         let is_dir = entry.attr.kind == Kind::Directory;
         if !is_dir && !self.may_end(file, &entry, self.sent.bases.0, last)? {
             return conflict(Conflict::Changed);

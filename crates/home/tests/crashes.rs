@@ -44,6 +44,15 @@ fn asked_again_in_parts(operations: impl Fn([FileId; 3]) -> Vec<Operation>) {
     }
 }
 
+/// That a name had gone with its directory was a conflict.
+#[test]
+fn regression_what_was_removed_before_its_directory_is_removed() {
+    asked_again_in_parts(|[top, dir, file]| {
+        let removed = [(at(dir, b"file"), file), (at(top, b"dir"), dir)];
+        removed.map(|(at, file)| Operation::Remove { at, file, last: true }).into()
+    });
+}
+
 /// What had been announced with what was asked for again, but was not asked for with it, was not taken into account.
 #[test]
 fn regression_what_was_overtaken_is_done_whatever_it_is_asked_for_with() {
