@@ -1,0 +1,127 @@
+//! Clients on files of their own: each must find what it has done, and nothing else.
+
+use crate::rig::session::{How, Op, perform, random_path};
+use crate::trees::{below, differ};
+use crate::weather::Storm;
+use crate::worker::Worker;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+use types::{FsError, Kind};
+use vfs::tree::{TreeEntry, walk};
+
+impl Worker {
+    pub async fn alone(&self) {
+        let tag = self.next_tag();
+        let (op, shadow) = {
+            let mut mind = self.mind.lock();
+            let op = match &mind.unclear {
+                Some(path) => Op::Write(path.clone(), How::Replace, tag.into_bytes()),
+                None if mind.random.chance(1, 12) => {
+                    Op::Read(random_path(&mind.random, &format!("/c{}", 1 - mind.number % 2)))
+                }
+                None => Op::random(&mind.random, &format!("/c{}", mind.number), &tag),
+            };
+            mind.pending = Some(op.clone());
+            (op, mind.shadow.clone())
+        };
+        let own = format!("/c{}", self.mind.lock().number);
+        let elsewhere = matches!(&op, Op::Read(path) if !path.starts_with(&own));
+        self.say(format!("{op:.60?} …"));
+        let done = perform(&self.client, &op).await;
+        self.say(format!("… {done:?}"));
+        if elsewhere {
+            self.mind.lock().pending = None;
+            return;
+        }
+        if done == Err(FsError::TimedOut) {
+            return match op.writes().is_some() {
+                true => self.find_out().await,
+                false => self.mind.lock().pending = None,
+            };
+        }
+        let expected = perform(&shadow, &op).await;
+        if done != expected {
+            self.fail(format!("{op:?} gave {done:?} instead of {expected:?}"));
+        }
+        let mut mind = self.mind.lock();
+        mind.pending = None;
+        if op.writes().is_some() && op.writes() == mind.unclear.as_deref() && done.is_ok() {
+            mind.unclear = None;
+        }
+    }
+
+    /// Finds out whether what was under way was done.
+    pub async fn find_out(&self) {
+        let (shadow, pending, unclear, top) = {
+            let mind = self.mind.lock();
+            (mind.shadow.clone(), mind.pending.clone(), mind.unclear.clone(), format!("/c{}", mind.number))
+        };
+        let Some(op) = pending else { return };
+        let view = loop {
+            match walk(&self.client).await {
+                Ok(view) => break view,
+                Err(FsError::TimedOut | FsError::Stale | FsError::NotFound) if !self.stop.load(Relaxed) => {
+                    self.pause(2000).await;
+                }
+                // Nobody knows, and nobody will look.
+                Err(FsError::TimedOut | FsError::Stale | FsError::NotFound) => return,
+                Err(error) => return self.fail(format!("looking: {error}")),
+            }
+        };
+        let made = match &op {
+            Op::Write(path, ..) => Op::Make(path.clone(), 0o644),
+            other => other.clone(),
+        };
+        let after = shadow.snapshot();
+        let _ = perform(&after, &made).await;
+        let unclear_too = op.writes().map(str::to_string).or(unclear);
+        let mut why = Vec::new();
+        for candidate in [after, shadow] {
+            let tree = candidate.dump();
+            let blind = same_file(&tree, unclear_too.as_deref());
+            match differ(&below(&tree, &top), &below(&view, &top), &blind) {
+                Some(difference) => why.push(difference),
+                None => {
+                    let mut mind = self.mind.lock();
+                    let there = !blind.is_empty();
+                    (mind.shadow, mind.pending, mind.unclear) = (candidate, None, unclear_too.filter(|_| there));
+                    drop(mind);
+                    self.say("knows again");
+                    return;
+                }
+            }
+        }
+        self.fail(format!("after a crash at {op:?}, neither {why:?}"));
+    }
+}
+
+impl Storm {
+    pub fn check_shadows(&self) -> Result<(), String> {
+        let all = self.rig.fs.dump();
+        for (number, laptop) in self.laptops.iter().enumerate() {
+            let (_, client) = laptop.running.as_ref().ok_or("a client is down")?;
+            let troubles =
+                client.look(|replica, _| replica.troubles().map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>());
+            if !troubles.is_empty() {
+                return Err(format!("client {number} is in trouble: {troubles:?}"));
+            }
+            let mind = laptop.mind.lock();
+            if mind.pending.is_some() {
+                continue;
+            }
+            let (shadow, top) = (mind.shadow.dump(), format!("/c{number}"));
+            let blind = same_file(&shadow, mind.unclear.as_deref());
+            if let Some(difference) = differ(&below(&shadow, &top), &below(&all, &top), &blind) {
+                return Err(format!("what client {number} did against the home: {difference}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All names of the file at a path.
+fn same_file(tree: &[TreeEntry], path: Option<&str>) -> BTreeSet<Vec<u8>> {
+    let id = tree.iter().find(|entry| Some(&entry.path[..]) == path.map(str::as_bytes)).map(|entry| entry.attr.id);
+    let same = tree.iter().filter(|entry| Some(entry.attr.id) == id && entry.attr.kind == Kind::File);
+    same.map(|entry| entry.path.clone()).collect()
+}

@@ -1,0 +1,238 @@
+//! Clients on the same files: what anybody has written is somewhere, unless somebody who had seen it has dropped it.
+
+use crate::ROOT;
+use crate::rig::session::{How, Op, close, find, open_to_write, parent, perform, read_all, read_open};
+use crate::weather::Storm;
+use crate::worker::Worker;
+use std::collections::BTreeSet;
+use types::{Answer, FsError, Kind};
+use vfs::FileSystem;
+use vfs::fs::{OpenFlags, RenameFlags, SetAttr};
+use vfs::mem::MemFs;
+
+impl Worker {
+    pub async fn together(&self) {
+        let tag = self.next_tag();
+        let (op, own) = {
+            let mind = self.mind.lock();
+            (Op::random(&mind.random, "", &tag), mind.random.chance(1, 6))
+        };
+        if own {
+            return self.append_line(&tag).await;
+        }
+        self.say(format!("{op:.60?} …"));
+        let done = match &op {
+            Op::Unlink(path) => self.remove(path, None).await,
+            Op::Rename(from, to, flags) if *flags == RenameFlags::default() => self.remove(to, Some(from)).await,
+            Op::Write(path, how, bytes) => self.write(path, *how, bytes, &tag).await,
+            Op::Truncate(path, size) => self.truncate(path, *size).await,
+            op => perform(&self.client, op).await,
+        };
+        self.say(format!("… {done:?}"));
+        if done == Err(FsError::Io) {
+            self.fail(format!("{op:?} gave {done:?}"));
+        }
+    }
+
+    /// Removes or replaces a file whose contents are known.
+    async fn remove(&self, path: &str, by: Option<&str>) -> Result<(), FsError> {
+        let client = &self.client;
+        for _ in 0..3 {
+            let (dir, name) = parent(client, path).await?;
+            let from = match by {
+                Some(by) => Some(parent(client, by).await?),
+                None => None,
+            };
+            let seen = match client.lookup(&ROOT, dir, name).await {
+                Ok(found) if found.attr.kind == Kind::File => tags(&read_all(client, found.attr.id).await?),
+                Ok(_) | Err(FsError::NotFound) => BTreeSet::new(),
+                Err(error) => return Err(error),
+            };
+            // From here to the answer nothing else happens.
+            let logged = || client.look(|replica, _| replica.log().last());
+            let before = logged();
+            let answer = match from {
+                Some((from_dir, from)) => client.rename(&ROOT, from_dir, from, dir, name, RenameFlags::default()),
+                None => client.unlink(&ROOT, dir, name),
+            };
+            if logged() > before {
+                self.drop_tags(seen);
+                return answer.await;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_tags(&self, seen: BTreeSet<String>) {
+        if !seen.is_empty() {
+            self.say(format!("drops {seen:?}"));
+        }
+        self.ledger.lock().dropped.extend(seen);
+    }
+
+    async fn write(&self, path: &str, how: How, bytes: &[u8], tag: &str) -> Result<(), FsError> {
+        let client = &self.client;
+        let (id, handle) = open_to_write(client, path, How::Append).await?;
+        let plain = client.open(&ROOT, id, OpenFlags { read: true, write: true, ..OpenFlags::default() }).await;
+        let written = async {
+            let plain = plain?;
+            let written = async {
+                // From the first byte on, nobody else changes it here.
+                client.write(&ROOT, id, handle, 0, b".").await?;
+                let before = read_open(client, id, handle).await?;
+                let mut after = if how == How::Replace { Vec::new() } else { before.clone() };
+                let offset = match how {
+                    How::At(offset) => offset as usize,
+                    How::Append | How::Replace => after.len(),
+                };
+                after.resize(after.len().max(offset + bytes.len()), 0);
+                after[offset..offset + bytes.len()].copy_from_slice(bytes);
+                self.drop_tags(&tags(&before) - &tags(&after));
+                if how == How::Replace {
+                    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+                    client.setattr(&ROOT, id, Some(handle), empty).await?;
+                }
+                client.write(&ROOT, id, plain, offset as u64, bytes).await?;
+                let there = read_open(client, id, plain).await?;
+                if there != after {
+                    self.fail(format!(
+                        "{path} has {} bytes {:?} instead of {} {:?}",
+                        there.len(),
+                        tags(&there),
+                        after.len(),
+                        tags(&after)
+                    ));
+                }
+                Ok(())
+            };
+            let written = written.await;
+            close(client, id, plain).await?;
+            written
+        };
+        let written = written.await;
+        close(client, id, handle).await?;
+        written?;
+        self.ledger.lock().acked.insert(tag.into(), path.into());
+        Ok(())
+    }
+
+    async fn truncate(&self, path: &str, size: u64) -> Result<(), FsError> {
+        let client = &self.client;
+        let id = find(client, path).await?;
+        let flags = OpenFlags { read: true, write: true, append: true, ..OpenFlags::default() };
+        let handle = client.open(&ROOT, id, flags).await?;
+        let cut = async {
+            client.write(&ROOT, id, handle, 0, b".").await?;
+            let mut bytes = read_open(client, id, handle).await?;
+            let before = tags(&bytes);
+            bytes.truncate(size as usize);
+            self.drop_tags(&before - &tags(&bytes));
+            client.setattr(&ROOT, id, Some(handle), SetAttr { size: Some(size), ..SetAttr::default() }).await?;
+            Ok(())
+        };
+        let cut = cut.await;
+        close(client, id, handle).await?;
+        cut
+    }
+
+    /// Adds a line to the client's own list.
+    async fn append_line(&self, tag: &str) {
+        let client = &self.client;
+        let (path, line, known, maybe) = {
+            let mind = self.mind.lock();
+            (format!("/log-{}", mind.number), format!("line {}\n", &tag[1..]), mind.lines.clone(), mind.line.clone())
+        };
+        self.say(format!("adds {line:?} …"));
+        let done = async {
+            if let Some(maybe) = maybe {
+                // What became of the last one?
+                let there = match find(client, &path).await {
+                    Ok(id) => read_all(client, id).await?,
+                    Err(FsError::NotFound) => Vec::new(),
+                    Err(error) => return Err(error),
+                };
+                if !there.starts_with(known.as_bytes()) {
+                    self.fail(format!("{path} has lost lines: {:?}", String::from_utf8_lossy(&there)));
+                }
+                if there == (known.clone() + &maybe).into_bytes() {
+                    self.mind.lock().lines += &maybe;
+                } else if there.len() > known.len() {
+                    perform(client, &Op::Truncate(path.clone(), known.len() as u64)).await?;
+                }
+                self.mind.lock().line = None;
+            }
+            self.mind.lock().line = Some(line.clone());
+            perform(client, &Op::Write(path.clone(), How::Append, line.clone().into_bytes())).await?;
+            let mut mind = self.mind.lock();
+            mind.line = None;
+            mind.lines += &line;
+            Ok(())
+        };
+        let done = done.await;
+        self.say(format!("… {done:?}"));
+        if done.is_err_and(|error| error != FsError::TimedOut) {
+            self.fail(format!("adding to {path}: {done:?}"));
+        }
+    }
+}
+
+impl Storm {
+    pub fn check_tags(&mut self) -> Result<(), String> {
+        let there = tags_of(&self.rig.fs);
+        let ledger = self.ledger.lock();
+        for (tag, path) in &ledger.acked {
+            if !there.contains(tag) && !ledger.dropped.contains(tag) {
+                return Err(format!("{tag}, written to {path}, is lost"));
+            }
+        }
+        self.outcome.tags = ledger.acked.len() as u64;
+        self.outcome.dropped = ledger.dropped.len() as u64;
+        for laptop in &self.laptops {
+            let mind = laptop.mind.lock();
+            let fs = &self.rig.fs;
+            let found = self.rig.sim.block_on(async {
+                let id = find(fs, &format!("/log-{}", mind.number)).await?;
+                read_all(fs, id).await
+            });
+            let found = match found {
+                Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+                Err(FsError::NotFound) => String::new(),
+                Err(error) => return Err(format!("a list: {error}")),
+            };
+            let fits = match &mind.line {
+                None => found == mind.lines,
+                Some(_) => found.starts_with(&mind.lines),
+            };
+            if !fits {
+                return Err(format!(
+                    "client {} wrote {:?} and {:?}, and there is {found:?}",
+                    mind.number, mind.lines, mind.line
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Words of the form `<who-number>`.
+fn tags(bytes: &[u8]) -> BTreeSet<String> {
+    let starts = (0..bytes.len()).filter(|at| bytes[*at] == b'<');
+    let words = starts.filter_map(|at| {
+        let len = bytes[at..].iter().take(12).position(|byte| *byte == b'>')?;
+        String::from_utf8(bytes[at..=at + len].to_vec()).ok()
+    });
+    words.filter(|word| word.contains('-')).collect()
+}
+
+pub fn tags_of(fs: &MemFs) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for entry in fs.dump().iter().filter(|entry| entry.attr.kind == Kind::File) {
+        let read = OpenFlags { read: true, ..OpenFlags::default() };
+        let Answer::Now(Ok(handle)) = fs.open(&ROOT, entry.attr.id, read) else { continue };
+        if let Answer::Now(Ok(bytes)) = fs.read(entry.attr.id, handle, 0, 1 << 20) {
+            all.extend(tags(&bytes));
+        }
+        drop(fs.release(entry.attr.id, handle, None));
+    }
+    all
+}

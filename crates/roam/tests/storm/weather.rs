@@ -1,0 +1,303 @@
+//! What happens to clients, networks and the home while clients work, and how all of it ends.
+
+use crate::Outcome;
+use crate::rig::session::{Op, perform};
+use crate::rig::{Network, Rig, VOLUME};
+use crate::together::tags_of;
+use crate::trees::make_quiet_files;
+use crate::worker::{Ledger, Mind, Sort, Worker, say};
+use host::SplitMix64;
+use host::sim::{Machine, SimDisk};
+use parking_lot::Mutex;
+use roam::{Client, Settings};
+use roam_wire::message::User;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use vfs::mem::MemFs;
+
+/// Virtual time after which all must be quiet.
+const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
+
+pub struct Laptop {
+    pub network: Network,
+    pub disk: SimDisk,
+    pub running: Option<(Machine, Client)>,
+    pub mind: Arc<Mutex<Mind>>,
+    pub ended: Arc<AtomicBool>,
+}
+
+pub struct Storm {
+    pub seed: u64,
+    pub sort: Sort,
+    pub rig: Rig,
+    pub random: SplitMix64,
+    pub laptops: Vec<Laptop>,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub stop: Arc<AtomicBool>,
+    pub outside_count: u64,
+    pub outcome: Outcome,
+}
+
+impl Storm {
+    pub fn new(seed: u64, sort: Sort) -> Storm {
+        let random = SplitMix64::new(seed.wrapping_mul(0x9e37) ^ 0x5354_4f52);
+        // What others do between two steps of the home would not always be seen.
+        let paced = sort == Sort::Alone || sort == Sort::Merging && seed.is_multiple_of(2);
+        let rig = Rig::with_pace(seed, paced);
+        make_quiet_files(&rig);
+        let mut storm = Storm {
+            seed,
+            sort,
+            random,
+            laptops: Vec::new(),
+            ledger: Arc::default(),
+            stop: Arc::default(),
+            outside_count: 0,
+            outcome: Outcome::default(),
+            rig,
+        };
+        for number in 0..2 + storm.random.below(2) {
+            storm.add_laptop(number as u8);
+        }
+        storm
+    }
+
+    fn add_laptop(&mut self, number: u8) {
+        let delay = Duration::from_millis([1, 3, 60, 200][self.random.below(4) as usize]);
+        let network = self.rig.network(number + 1, delay);
+        self.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+        let clock = self.clock();
+        let shadow = MemFs::new(Arc::new(move || clock.wall()));
+        if self.sort == Sort::Alone {
+            let dir = Op::MakeDir(format!("/c{number}"));
+            self.rig.sim.block_on(perform(&shadow, &dir)).expect("a directory of its own");
+            self.rig.sim.block_on(perform(&self.rig.fs, &dir)).expect("a directory of its own");
+        }
+        let mind = Mind {
+            number,
+            sort: self.sort,
+            random: SplitMix64::new(host::Random::next_u64(&self.random)),
+            count: 0,
+            shadow,
+            pending: None,
+            unclear: None,
+            lines: String::new(),
+            line: None,
+            inside: None,
+        };
+        let disk = SimDisk::new(&self.rig.sim, 1 << 30);
+        let (mind, ended) = (Arc::new(Mutex::new(mind)), Arc::default());
+        self.laptops.push(Laptop { network, disk, running: None, mind, ended });
+        let last = self.laptops.len() - 1;
+        self.start(last);
+        self.rig.sim.run_for(Duration::from_secs(1));
+    }
+
+    fn clock(&self) -> Arc<dyn host::Clock> {
+        self.rig.sim.machine("clock").host().clock
+    }
+
+    pub fn say(&self, what: impl std::fmt::Display) {
+        say(&*self.clock(), "world", what);
+    }
+
+    fn start(&mut self, number: usize) {
+        let laptop = &mut self.laptops[number];
+        if laptop.running.is_some() {
+            return;
+        }
+        let machine = self.rig.sim.machine(&format!("laptop {number}"));
+        let settings = Settings::new(VOLUME);
+        let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
+        let client = match self.rig.sim.block_on(Client::open(&host, disk, dialer, settings)) {
+            Ok(client) => client,
+            Err(error) => return self.ledger.lock().failures.push(format!("opening a cache: {error}")),
+        };
+        laptop.ended.store(false, Relaxed);
+        let worker = Worker {
+            rig_clock: host.clock,
+            client: client.clone(),
+            mind: laptop.mind.clone(),
+            ledger: self.ledger.clone(),
+            stop: self.stop.clone(),
+        };
+        drop(machine.run(worker.work(laptop.ended.clone())));
+        laptop.running = Some((machine, client));
+        self.say(format!("client {number} starts"));
+    }
+
+    fn crash(&mut self, number: usize) {
+        let power = self.random.chance(1, 2);
+        let Some((machine, _)) = self.laptops[number].running.take() else { return };
+        machine.crash();
+        if power {
+            self.laptops[number].disk.power_loss();
+        }
+        self.outcome.crashes += 1;
+        self.say(format!("client {number} crashes{}", if power { ", and loses power" } else { "" }));
+    }
+
+    fn crash_home(&mut self) {
+        self.rig.crash_home();
+        let power = self.random.chance(1, 2);
+        if power {
+            self.rig.disk.power_loss();
+        }
+        self.outcome.crashes += 1;
+        self.say(format!("the home crashes{}", if power { ", and loses power" } else { "" }));
+    }
+
+    fn start_home(&mut self) {
+        let up = self.rig.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
+        if !up {
+            // It may have crashed by itself.
+            self.crash_home();
+            self.rig.start_home();
+            self.say("the home starts");
+        }
+    }
+
+    /// Another program changes the home's files.
+    fn outside(&mut self) {
+        self.outside_count += 1;
+        let tag = format!("<o-{}>", self.outside_count);
+        if self.sort == Sort::Merging {
+            return self.outside_merging();
+        }
+        let top = if self.sort == Sort::Alone { "/others" } else { "" };
+        let op = Op::random(&self.random, top, &tag);
+        let fs = self.rig.fs.clone();
+        let before = tags_of(&fs);
+        let links = |path: &str| {
+            let tree = fs.dump();
+            tree.iter().find(|entry| entry.path == path.as_bytes()).map_or(0, |entry| entry.attr.nlink)
+        };
+        // A file with several names is changed in place, and others may not change it then.
+        if op.writes().is_some_and(|path| links(path) > 1) {
+            return;
+        }
+        let running = self.rig.home.lock().clone();
+        let tree = running.map(|home| home.tree).filter(|_| !self.rig.paced);
+        let done = match &tree {
+            Some(tree) => self.rig.sim.block_on(perform(tree, &op)),
+            None => self.rig.sim.block_on(perform(&fs, &op)),
+        };
+        self.say(format!("others: {op:.60?}: {done:?}"));
+        if (tree.is_none() || self.random.chance(1, 8))
+            && let Some(home) = &*self.rig.home.lock()
+        {
+            home.tree.lose_events();
+        }
+        let after = tags_of(&fs);
+        let mut ledger = self.ledger.lock();
+        ledger.dropped.extend(&before - &after);
+        ledger.acked.extend((&after - &before).into_iter().map(|tag| (tag, String::new())));
+    }
+
+    pub fn step(&mut self) {
+        let number = self.random.below(self.laptops.len() as u64) as usize;
+        let network = self.laptops[number].network.clone();
+        match self.random.below(20) {
+            0..=3 => {
+                let up = !network.up.load(Relaxed);
+                network.up.store(up, Relaxed);
+                self.say(format!("network {number} up: {up}"));
+            }
+            4 => {
+                let lose = !network.lose_requests.load(Relaxed);
+                network.lose_requests.store(lose, Relaxed);
+                self.say(format!("network {number} loses requests: {lose}"));
+            }
+            5 | 6 => {
+                let lose = !network.lose_answers.load(Relaxed);
+                network.lose_answers.store(lose, Relaxed);
+                self.say(format!("network {number} loses answers: {lose}"));
+            }
+            7 => {
+                let lag = [0, 0, 500, 15_000][self.random.below(4) as usize];
+                network.lag_ms.store(lag, Relaxed);
+                self.say(format!("network {number} lags {lag} ms"));
+            }
+            8 | 9 => self.crash(number),
+            10 => {
+                if let Some((machine, _)) = &self.laptops[number].running {
+                    machine.crash_after(self.random.below(200));
+                }
+            }
+            11 => self.crash_home(),
+            12 => {
+                let running = self.rig.home.lock().clone();
+                if let Some(home) = running {
+                    home.machine.crash_after(self.random.below(300));
+                }
+            }
+            13..=15 => self.outside(),
+            _ => {}
+        }
+        for number in 0..self.laptops.len() {
+            let dead = self.laptops[number].running.as_ref().is_some_and(|(machine, _)| !machine.is_up());
+            if dead {
+                self.crash(number);
+            }
+            if self.random.chance(1, 3) {
+                self.start(number);
+            }
+        }
+        if self.random.chance(1, 3) {
+            self.start_home();
+        }
+    }
+
+    pub fn check_failures(&self) -> Result<(), String> {
+        match self.ledger.lock().failures.first() {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything works again, and nobody does anything any more.
+    pub fn heal(&mut self) -> Result<(), String> {
+        self.say("heals");
+        self.stop.store(true, Relaxed);
+        let running = self.rig.home.lock().clone();
+        if let Some(home) = running {
+            home.machine.crash_after(u64::MAX);
+        }
+        self.start_home();
+        for number in 0..self.laptops.len() {
+            let network = &self.laptops[number].network;
+            network.up.store(true, Relaxed);
+            network.lose_requests.store(false, Relaxed);
+            network.lose_answers.store(false, Relaxed);
+            network.lag_ms.store(0, Relaxed);
+            if let Some((machine, _)) = &self.laptops[number].running {
+                match machine.is_up() {
+                    true => machine.crash_after(u64::MAX),
+                    false => self.crash(number),
+                }
+            }
+            self.start(number);
+        }
+        let until = self.rig.sim.now() + QUIET_TIME_MAX;
+        loop {
+            self.rig.sim.run_for(Duration::from_secs(20));
+            self.check_failures()?;
+            let busy = self.laptops.iter().filter_map(|laptop| {
+                let (_, client) = laptop.running.as_ref()?;
+                let first =
+                    client.look(|replica, _| replica.log().iter().next().map(|(seq, op)| format!("{seq} {op:?}")));
+                (!laptop.ended.load(Relaxed)).then(|| "a worker".to_string()).or(first)
+            });
+            let busy: Vec<String> = busy.collect();
+            if busy.is_empty() {
+                break;
+            }
+            if self.rig.sim.now() > until {
+                return Err(format!("still waiting: {busy:?}"));
+            }
+        }
+        self.rig.sim.run_for(Duration::from_secs(60));
+        self.check_failures()
+    }
+}
