@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) settings: Mutex<Settings>,
     pub(crate) schedule: Arc<Schedule>,
+    /// What was said of whether what is cached may be believed: questions, and what the home said unasked.
+    pub(crate) consistency_calls: AtomicU64,
     /// Rises whenever there may be something to do for who waits.
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
@@ -126,6 +128,7 @@ impl Client {
             dialer,
             settings: Mutex::new(settings),
             schedule: Schedule::new(host),
+            consistency_calls: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
             made_count: AtomicU64::new(0),
@@ -218,6 +221,11 @@ impl Client {
     /// How the link is used.
     pub fn schedule(&self) -> &Arc<Schedule> {
         &self.0.schedule
+    }
+
+    /// Questions to the home whether what is cached may be believed, and what it said of that unasked, since the cache was opened.
+    pub fn consistency_calls(&self) -> u64 {
+        self.0.consistency_calls.load(Relaxed)
     }
 
     /// Chooses a state, or leaves it to the link.

@@ -375,6 +375,7 @@ impl Client {
 
     /// Answers a recall, whatever else goes on.
     pub(crate) fn recall(&self, channel: &Arc<dyn Channel>, recall: Recall) {
+        self.0.consistency_calls.fetch_add(1, Relaxed);
         let (me, channel) = (self.clone(), channel.clone());
         self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, recall).await }));
     }

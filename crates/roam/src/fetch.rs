@@ -14,6 +14,7 @@ use roam_wire::message::{DATA_LEN_MAX, Facts, Refusal, Reply, Request, pack, unp
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};
 
@@ -85,6 +86,11 @@ impl Inner {
             true => None,
             false => Some(self.schedule.admit(class).await),
         };
+        use Request::{Delegate, Facts, List, Renew, Since, Validate};
+        // What answers a recall is part of that.
+        if let Since { .. } | Facts { .. } | Validate { .. } | List { .. } | Delegate { .. } | Renew = request {
+            self.consistency_calls.fetch_add(1, Relaxed);
+        }
         let message = pack(request);
         let (sent, begun) = (message.len() as u64, self.host.clock.now());
         let mut answer = channel.ask(class, message);

@@ -9,6 +9,7 @@ use roam_wire::channel::{Channel, Class};
 use roam_wire::delegation::Watch;
 use roam_wire::journal::Since;
 use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
@@ -181,6 +182,7 @@ impl Client {
             match first(channel.pushed(), tick.changed()).await {
                 Either::Left(Ok(message)) => match unpack::<Pushed>(&message) {
                     Ok(Pushed::Changed { files, stamp }) => {
+                        self.0.consistency_calls.fetch_add(1, Relaxed);
                         let mut live = self.0.live.lock();
                         if !files.is_empty() {
                             live.break_callbacks(files, stamp.seq);

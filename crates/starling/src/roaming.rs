@@ -446,6 +446,7 @@ impl Control {
                 "cache": { "files": files, "bytes": bytes, "bytes_max": settings.cache_bytes },
                 "hoarded": replica.hoard().len(),
                 "consistency": settings.consistency.to_string(),
+                "consistency_calls": self.client.consistency_calls(),
                 "writes": settings.writes.to_string(),
                 "unit": settings.unit.to_string(),
                 "rate": { "up": rate(Direction::Up), "down": rate(Direction::Down) },
