@@ -80,9 +80,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
     let (runs, runs_through) = if quick { (1, 1) } else { (15, 2) };
     let fill = |source: &Path| Work::MakeProject { dir: source.join(FOLDER), sources, headers, units }.run().map(drop);
-    let mut rig = Rig::new(site, "andrew", fill)?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let rig = Rig::mounted(site, "andrew", &[], fill)?;
     rig.hoard(FOLDER)?;
     let mut samples = Vec::new();
     // The first run finds caches of the kernel cold, of the compiler among others.

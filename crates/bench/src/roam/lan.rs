@@ -69,9 +69,7 @@ pub fn measure_warm(site: &Site, quick: bool) -> Result<Found> {
         Work::WriteStream { file: source.join("large"), mib }.run()?;
         Work::MakeTree { dir: source.join("tree"), files }.run().map(drop)
     };
-    let mut rig = Rig::new(site, "warm", fill)?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let rig = Rig::mounted(site, "warm", &[], fill)?;
     rig.shape(Some(RATE), DELAY)?;
     rig.hoard("large")?;
     rig.hoard("tree")?;
@@ -136,9 +134,7 @@ pub fn measure_many(site: &Site, quick: bool) -> Result<Found> {
     let files = if quick { 2_000 } else { 150_000 };
     let fill =
         |source: &Path| Work::MakeFiles { dir: source.join("many"), files, bytes: 64, per_dir: 100 }.run().map(drop);
-    let mut rig = Rig::new(site, "many", fill)?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let mut rig = Rig::mounted(site, "many", &[], fill)?;
     rig.shape(Some(RATE), DELAY)?;
     let started = Instant::now();
     rig.hoard("many")?;
@@ -223,9 +219,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
     );
     let mut samples = Vec::new();
     for (index, state) in ["weak", "auto"].into_iter().enumerate() {
-        let mut rig = Rig::new(site, &format!("pending-{index}"), |_| Ok(()))?;
-        rig.mount(&[])?;
-        rig.wait_attached(true)?;
+        let rig = Rig::mounted(site, &format!("pending-{index}"), &[], |_| Ok(()))?;
         rig.shape(Some(RATE), DELAY)?;
         rig.connect(state)?;
         let probe = |name: &str| work(&arguments("probe", &rig.path(name), &[("seconds", PROBE_S)]));

@@ -126,9 +126,7 @@ fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
         (0..SENDERS)
             .try_for_each(|reader| Work::WriteStream { file: source.join(name(reader)), mib: 8 }.run().map(drop))
     };
-    let mut rig = Rig::new(site, "shares", fill)?;
-    rig.mount(&["--unit", "block"])?;
-    rig.wait_attached(true)?;
+    let mut rig = Rig::mounted(site, "shares", &["--unit", "block"], fill)?;
     rig.connect("weak")?;
     fill_log(&rig, 60)?;
     rig.shape(Some(RATE), DELAY)?;
@@ -199,9 +197,7 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
         }
         Ok(())
     };
-    let mut rig = Rig::new(site, "interactive", fill)?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let mut rig = Rig::mounted(site, "interactive", &[], fill)?;
     rig.connect("weak")?;
     fill_log(&rig, 20)?;
     rig.down()?;

@@ -6,6 +6,7 @@
 mod andrew;
 mod found;
 mod lan;
+mod locks;
 mod lottery;
 mod mutations;
 mod repository;
@@ -80,6 +81,8 @@ enum Name {
     LogOperations,
     /// How long operations wait to go home
     LogWaits,
+    /// Six clients and a lock that is a file, beside attribute polling (Zhao and Figueiredo)
+    StrongLocks,
 }
 
 impl Name {
@@ -100,6 +103,7 @@ impl Name {
             Name::LotteryInteractive => "lottery-interactive",
             Name::LogOperations => "log-operations",
             Name::LogWaits => "log-waits",
+            Name::StrongLocks => "strong-locks",
         }
     }
 
@@ -119,6 +123,7 @@ impl Name {
             Name::LotteryInteractive => lottery::measure_interactive(site, quick),
             Name::LogOperations => mutations::measure_operations(site, quick),
             Name::LogWaits => mutations::measure_log(site, quick),
+            Name::StrongLocks => locks::measure(site, quick),
         }
     }
 }

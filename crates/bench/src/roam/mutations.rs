@@ -40,9 +40,7 @@ const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
 /// Their Table 3: the time of each operation.
 pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
     let times = if quick { 3 } else { 50 };
-    let mut rig = Rig::new(site, "operations", |_| Ok(()))?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let rig = Rig::mounted(site, "operations", &[], |_| Ok(()))?;
     let mut all = Vec::new();
     for (name, state, writes, rate) in [
         ("connected", "auto", "lottery", None),
@@ -102,9 +100,7 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     for (cache, theirs) in [("cold", ["88", "314"]), ("hot", ["107", "374"])] {
         let fill =
             |source: &Path| Work::MakeProject { dir: source.join("original"), sources, headers, units }.run().map(drop);
-        let mut rig = Rig::new(site, &format!("log-{cache}"), fill)?;
-        rig.mount(&[])?;
-        rig.wait_attached(true)?;
+        let rig = Rig::mounted(site, &format!("log-{cache}"), &[], fill)?;
         if cache == "hot" {
             rig.hoard("original")?;
         }

@@ -77,9 +77,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
             .iter()
             .try_for_each(|(name, files)| make(all.join(name), *files))
     };
-    let mut rig = Rig::new(site, "repository", fill)?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let rig = Rig::mounted(site, "repository", &[], fill)?;
     rig.hoard("all")?;
     let mut steps = Vec::new();
     let mut updates = Vec::new();
@@ -136,9 +134,8 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
 /// The producer: files are new at home before each run of a consumer, which reads all that there are.
 pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
     let runs = if quick { 2 * COMPARED as u32 + 1 } else { PRODUCER_RUNS };
-    let mut rig = Rig::new(site, "producer", |source| fs::create_dir(source.join("data")).context("create a folder"))?;
-    rig.mount(&[])?;
-    rig.wait_attached(true)?;
+    let rig =
+        Rig::mounted(site, "producer", &[], |source| fs::create_dir(source.join("data")).context("create a folder"))?;
     rig.shape(Some(RATE), DELAY)?;
     let mut steps = Vec::new();
     let mut calls = Vec::new();

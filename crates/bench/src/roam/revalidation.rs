@@ -147,9 +147,7 @@ fn conditions() -> String {
 
 impl User {
     fn new(site: &Site, files: u32) -> Result<User> {
-        let mut rig = Rig::new(site, &format!("user-{files}"), |source| fill(&source.join(FOLDER), files))?;
-        rig.mount(&[])?;
-        rig.wait_attached(true)?;
+        let rig = Rig::mounted(site, &format!("user-{files}"), &[], |source| fill(&source.join(FOLDER), files))?;
         rig.hoard(FOLDER)?;
         Ok(User { files, rig })
     }

@@ -1,13 +1,15 @@
-//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs.
+//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs. Several mounts of one home
+//! have a link each.
 //!
 //! The home and the mount are processes of the shipped program; the link is a relay for UDP on a thread of this one.
-//! Invariant: processes, mount and files are gone when it is dropped. Files of the mount are touched by child processes
-//! only, which have a deadline.
+//! Invariant: processes, mount and files are gone when it is dropped, those of the home with the last of its mounts.
+//! Files of the mount are touched by child processes only, which have a deadline.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -33,12 +35,21 @@ const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
 /// See the module's header.
 pub struct Rig {
-    program: PathBuf,
+    home: Arc<Home>,
+    /// What the mount has besides its home's.
     root: PathBuf,
     mount_point: PathBuf,
     relay: Relay,
     mount: Option<Daemon>,
-    home: Option<Daemon>,
+}
+
+/// A folder that is exported.
+struct Home {
+    program: PathBuf,
+    root: PathBuf,
+    address: SocketAddr,
+    /// Always there, until it is dropped.
+    process: Option<Daemon>,
 }
 
 /// What has crossed a link, in both directions, with the headers of IP and UDP.
@@ -72,29 +83,79 @@ impl Wire {
     }
 }
 
-impl Rig {
-    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is mounted.
-    pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
+impl Home {
+    fn start(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Home> {
         let root = site.root.join(name);
-        let (source, mount_point) = (root.join("source"), root.join("mount"));
-        for dir in [&source, &mount_point] {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
+        let source = root.join("source");
+        fs::create_dir_all(&source).with_context(|| format!("create {}", source.display()))?;
         fill(&source)?;
         let program = site.starling.clone().context("no program: give --starling PATH")?;
         let mut serve = Command::new(&program);
         serve.args(["home", "serve"]).arg(format!("dir:{}", source.display()));
         serve.arg("--data").arg(root.join("home")).args(["--listen", "127.0.0.1:0"]);
-        let home = Daemon::start(&mut serve, &root.join("home.log"), HOME_READY).context("start a home")?;
-        let address: SocketAddr = home.ready()[HOME_READY.len()..].trim().parse().context("the home's address")?;
+        let process = Daemon::start(&mut serve, &root.join("home.log"), HOME_READY).context("start a home")?;
+        let address = process.ready()[HOME_READY.len()..].trim().parse().context("the home's address")?;
+        Ok(Home { program, root, address, process: Some(process) })
+    }
+
+    /// What lets one client in, once, who finds the home at this address.
+    fn invitation(&self, address: SocketAddr) -> Result<String> {
+        let mut invite = Command::new(&self.program);
+        invite.arg("invite").arg("--data").arg(self.root.join("home")).arg("--address").arg(address.to_string());
+        let printed = command::run(&mut invite, DEADLINE, Interrupts::Obey)?;
+        Ok(printed.lines().last().context("no invitation was printed")?.to_owned())
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.process.take().map_or(Ok(()), Daemon::kill)?;
+        let remove = |name: &str| {
+            let dir = self.root.join(name);
+            fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))
+        };
+        ["source", "home"].into_iter().try_for_each(remove)?;
+        fs::remove_file(self.root.join("home.log")).context("remove the home's log")?;
+        // Fails if anything of a mount is still there.
+        fs::remove_dir(&self.root).with_context(|| format!("remove {}", self.root.display()))
+    }
+}
+
+impl Rig {
+    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is mounted.
+    pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
+        Rig::of(Arc::new(Home::start(site, name, fill)?), "client")
+    }
+
+    /// The same, mounted, and attached to its home.
+    pub fn mounted(site: &Site, name: &str, arguments: &[&str], fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
+        let mut rig = Rig::new(site, name, fill)?;
+        rig.attach(arguments)?;
+        Ok(rig)
+    }
+
+    /// Another mount of the same home, attached to it, over a link of its own.
+    pub fn beside(&self, name: &str, arguments: &[&str]) -> Result<Rig> {
+        let mut rig = Rig::of(self.home.clone(), name)?;
+        rig.attach(arguments)?;
+        Ok(rig)
+    }
+
+    fn of(home: Arc<Home>, name: &str) -> Result<Rig> {
+        let root = home.root.join(name);
+        let mount_point = root.join("mount");
+        fs::create_dir_all(&mount_point).with_context(|| format!("create {}", mount_point.display()))?;
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let relay = Relay::start(anywhere, address, Settings::default()).context("start a relay")?;
-        Ok(Rig { program, root, mount_point, relay, mount: None, home: Some(home) })
+        let relay = Relay::start(anywhere, home.address, Settings::default()).context("start a relay")?;
+        Ok(Rig { home, root, mount_point, relay, mount: None })
+    }
+
+    fn attach(&mut self, arguments: &[&str]) -> Result<()> {
+        self.mount(arguments)?;
+        self.wait_attached(true)
     }
 
     /// The folder that the home exports.
     pub fn source(&self) -> PathBuf {
-        self.root.join("source")
+        self.home.root.join("source")
     }
 
     /// A path in the mount.
@@ -106,22 +167,14 @@ impl Rig {
     pub fn mount(&mut self, arguments: &[&str]) -> Result<Duration> {
         ensure!(self.mount.is_none(), "it is mounted");
         let cache = self.root.join("cache");
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.home.program);
         command.arg("mount");
         if !cache.exists() {
-            command.arg(self.invitation()?);
+            command.arg(self.home.invitation(self.relay.address())?);
         }
         command.arg(&self.mount_point).arg("--cache").arg(cache).args(arguments);
         let mount = Daemon::start(&mut command, &self.root.join("mount.log"), MOUNT_READY).context("mount")?;
         Ok(self.mount.insert(mount).started_in())
-    }
-
-    fn invitation(&self) -> Result<String> {
-        let mut invite = Command::new(&self.program);
-        invite.arg("invite").arg("--data").arg(self.root.join("home"));
-        invite.arg("--address").arg(self.relay.address().to_string());
-        let printed = command::run(&mut invite, DEADLINE, Interrupts::Obey)?;
-        Ok(printed.lines().last().context("no invitation was printed")?.to_owned())
     }
 
     /// Unmounts; what is cached stays.
@@ -132,7 +185,7 @@ impl Rig {
 
     /// A command about the mount, whose point comes after `action` and before `options`.
     pub fn starling(&self, action: &[&str], options: &[&str]) -> Result<String> {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.home.program);
         command.args(action).arg(&self.mount_point).args(options);
         command::run(&mut command, LONG, Interrupts::Obey)
     }
@@ -160,7 +213,7 @@ impl Rig {
 
     /// Has a folder of the mount kept in the cache, and fetches it.
     pub fn hoard(&self, name: &str) -> Result<()> {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.home.program);
         command.args(["hoard", "add"]).arg(self.path(name));
         command::run(&mut command, DEADLINE, Interrupts::Obey)?;
         self.walk()
@@ -273,9 +326,9 @@ impl Rig {
     }
 
     fn clear(&mut self) -> Result<()> {
-        // Whoever waits for the mount is freed with its process.
+        // Aborting the mount frees whoever waits for it, so this comes before the process.
+        mounts::force_unmount(&self.mount_point)?;
         self.kill()?;
-        self.home.take().map_or(Ok(()), Daemon::kill)?;
         ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());
         fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
     }
@@ -285,6 +338,14 @@ impl Rig {
 const LONG: Duration = Duration::from_secs(3600);
 
 impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("bench: take down {}: {error:#}", self.root.display());
+        }
+    }
+}
+
+impl Drop for Home {
     fn drop(&mut self) {
         if let Err(error) = self.clear() {
             eprintln!("bench: take down {}: {error:#}", self.root.display());

@@ -103,9 +103,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     for case in Case::ALL {
         let fill =
             |source: &Path| Work::MakeProject { dir: source.join(FOLDER), sources, headers, units }.run().map(drop);
-        let mut rig = Rig::new(site, &format!("session-{}", case as usize), fill)?;
-        rig.mount(&[])?;
-        rig.wait_attached(true)?;
+        let rig = Rig::mounted(site, &format!("session-{}", case as usize), &[], fill)?;
         rig.hoard(FOLDER)?;
         case.prepare(&rig)?;
         let sample = run(&rig, case, rounds)?;

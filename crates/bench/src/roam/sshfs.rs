@@ -1,25 +1,29 @@
-//! sshfs over the same kind of link: its server in one network namespace, its client in another, joined by an emulated
+//! sshfs over the same kind of link: its server in one network namespace, its clients in another, joined by an emulated
 //! link.
 //!
-//! Invariant: its processes, its mount and its files are gone when it is dropped.
+//! Invariant: its processes, its mounts and its files are gone when it is dropped.
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use linkem::{Device, End, Namespace, Settings, Shape, Tun};
 
-use crate::command::{self, Interrupts};
+use crate::command::{self, Interrupts, check_interrupt};
 use crate::mounts;
 use crate::process::{MARKER_VARIABLE, Processes};
 use crate::target::Site;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// How long the script may take.
+/// Where the script has its server listen.
+const PORT: u16 = 2299;
+/// How long the script may take, and a mount.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// See the module's header.
@@ -37,6 +41,13 @@ pub struct Sshfs {
 impl Sshfs {
     /// Fills a folder, serves it, and mounts it beyond the link.
     pub fn new(site: &Site, name: &str, shape: Shape, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Sshfs> {
+        let sshfs = Sshfs::serve(site, name, shape, fill)?;
+        sshfs.act("mount", &sshfs.client, Interrupts::Obey)?;
+        Ok(sshfs)
+    }
+
+    /// The same, not mounted.
+    pub fn serve(site: &Site, name: &str, shape: Shape, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Sshfs> {
         let root = site.root.join(name);
         let mount_point = site.root.join(format!("{name}-mount"));
         for dir in [&root, &mount_point] {
@@ -55,13 +66,39 @@ impl Sshfs {
         sshfs.act("start", &sshfs.server, Interrupts::Obey)?;
         sshfs.processes.learn_named();
         fill(&sshfs.root.join("export"))?;
-        sshfs.act("mount", &sshfs.client, Interrupts::Obey)?;
         Ok(sshfs)
     }
 
     /// A path in the mount.
     pub fn path(&self, name: &str) -> PathBuf {
         self.mount_point.join(name)
+    }
+
+    /// Mounts it once more, by a client that believes nothing: each look at a file asks the server for its attributes.
+    pub fn polling(self: &Arc<Self>, client: usize) -> Result<Polling> {
+        let [mount_point, log] =
+            ["mount", "log"].map(|what| self.root.with_extension(format!("client-{client}-{what}")));
+        fs::create_dir_all(&mount_point).with_context(|| format!("create {}", mount_point.display()))?;
+        let output = fs::File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let root = self.root.display();
+        let options = format!(
+            "IdentityFile={root}/client-key,port={PORT},StrictHostKeyChecking=no,UserKnownHostsFile={root}/known,\
+             dir_cache=no,attr_timeout=0,entry_timeout=0,negative_timeout=0,sshfs_debug"
+        );
+        let mut sshfs = Command::new("sshfs");
+        sshfs.args(["-f", "-o", &options]).arg(format!("root@{SERVER}:{root}/export")).arg(&mount_point);
+        sshfs.env(MARKER_VARIABLE, self.processes.marker()).process_group(0).stdin(Stdio::null());
+        sshfs.stdout(output.try_clone().context("duplicate a descriptor")?).stderr(output);
+        self.client.enter(&mut sshfs);
+        let process = sshfs.spawn().context("start sshfs")?;
+        let polling = Polling { mount_point, log, process, _server: self.clone() };
+        let until = Instant::now() + DEADLINE;
+        while !mounts::is_mounted(&polling.mount_point)? {
+            check_interrupt()?;
+            ensure!(Instant::now() < until, "sshfs has not mounted after {} s", DEADLINE.as_secs());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(polling)
     }
 
     fn act(&self, action: &str, namespace: &Namespace, interrupts: Interrupts) -> Result<()> {
@@ -82,6 +119,49 @@ impl Sshfs {
             fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;
         }
         Ok(())
+    }
+}
+
+/// A client that caches nothing.
+pub struct Polling {
+    mount_point: PathBuf,
+    log: PathBuf,
+    process: Child,
+    _server: Arc<Sshfs>,
+}
+
+impl Polling {
+    /// A path in the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mount_point.join(name)
+    }
+
+    /// How often it has asked for attributes.
+    pub fn attribute_calls(&self) -> Result<u64> {
+        let log = fs::read_to_string(&self.log).with_context(|| format!("read {}", self.log.display()))?;
+        Ok(log.lines().filter(|line| asks_for_attributes(line)).count() as u64)
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        mounts::force_unmount(&self.mount_point)?;
+        self.process.kill().and_then(|()| self.process.wait()).context("end sshfs")?;
+        fs::remove_dir(&self.mount_point).with_context(|| format!("remove {}", self.mount_point.display()))?;
+        fs::remove_file(&self.log).with_context(|| format!("remove {}", self.log.display()))
+    }
+}
+
+/// A line of sshfs's log, such as `[00007] LSTAT`.
+fn asks_for_attributes(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.next().is_some_and(|word| word.starts_with('['))
+        && words.next().is_some_and(|word| ["STAT", "LSTAT", "FSTAT"].contains(&word))
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("bench: take down a client of sshfs: {error:#}");
+        }
     }
 }
 

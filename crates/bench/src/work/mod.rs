@@ -6,6 +6,7 @@
 
 mod directory;
 mod files;
+mod lock;
 mod many;
 mod overwrite;
 mod postmark;
@@ -17,6 +18,7 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -296,6 +298,26 @@ pub enum Work {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
     },
+    /// Take a lock that several clients want, again and again: `entered_N_s` and `left_N_s` of each time, `tries`, `lost`
+    Lock {
+        /// Existing folder, the same for all
+        dir: PathBuf,
+        /// Which client this is
+        #[arg(long)]
+        client: u32,
+        /// How often it takes the lock
+        #[arg(long, default_value_t = 10)]
+        times: u32,
+        /// How long it keeps the lock
+        #[arg(long, value_name = "MILLISECONDS", default_value_t = 10_000)]
+        hold: u32,
+        /// How long it waits before it tries again
+        #[arg(long, value_name = "MILLISECONDS", default_value_t = 1_000)]
+        pause: u32,
+        /// End after this time, though it was not taken as often
+        #[arg(long, value_name = "SECONDS", default_value_t = 1_700)]
+        seconds: u32,
+    },
     /// A phase of an operation whose requests are counted
     #[command(hide = true)]
     Operation {
@@ -349,6 +371,10 @@ impl Work {
             Work::Probe { dir, seconds } => probe::probe(dir, *seconds),
             Work::ListEach { dir } => probe::list_each(dir),
             Work::Operations { dir, times } => probe::operations(dir, *times),
+            &Work::Lock { ref dir, client, times, hold, pause, seconds } => {
+                let [hold, pause] = [hold, pause].map(|ms| Duration::from_millis(ms.into()));
+                lock::run(dir, &lock::Use { client, times, hold, pause, time_max: Duration::from_secs(seconds.into()) })
+            }
             Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }

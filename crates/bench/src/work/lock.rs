@@ -1,0 +1,89 @@
+//! A lock that is a file: whoever makes it has it, and gives it back by removing it.
+//!
+//! As in Zhao and Figueiredo's benchmark (section 5.1.2), a client makes a file of its own and links it to the name of the
+//! lock, which fails while somebody has it. When each one had it is told by the machine's clock, which all clients share,
+//! so that whoever runs them can see whether two had it at once.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use super::{Outcome, outcome};
+
+/// How a client uses the lock.
+pub(super) struct Use {
+    /// Which client it is: no two have the same number.
+    pub client: u32,
+    /// How often it takes the lock.
+    pub times: u32,
+    /// How long it keeps it.
+    pub hold: Duration,
+    /// How long it waits after a try that failed, and after it has given the lock back.
+    pub pause: Duration,
+    /// It goes on for no longer.
+    pub time_max: Duration,
+}
+
+/// Takes the lock so many times: `entered_N_s` and `left_N_s` for each time, `tries`, and `lost`, which is how often
+/// it was gone when it was given back.
+pub(super) fn run(dir: &Path, how: &Use) -> Result<Outcome> {
+    let (own, lock) = (dir.join(format!("client-{}", how.client)), dir.join("lock"));
+    fs::write(&own, "").with_context(|| format!("create {}", own.display()))?;
+    let started = Instant::now();
+    let (mut tries, mut lost, mut taken) = (0.0, 0.0, 0);
+    let mut measured = Outcome::new();
+    while taken < how.times && started.elapsed() < how.time_max {
+        tries += 1.0;
+        match fs::hard_link(&own, &lock) {
+            Ok(()) => {
+                measured.insert(format!("entered_{taken}_s"), clock_s());
+                std::thread::sleep(how.hold);
+                measured.insert(format!("left_{taken}_s"), clock_s());
+                taken += 1;
+                match fs::remove_file(&lock) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => lost += 1.0,
+                    removed => removed.with_context(|| format!("remove {}", lock.display()))?,
+                }
+            }
+            // SFTP has no code of its own for a name that is taken.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {}
+            Err(error) => return Err(error).with_context(|| format!("link {}", lock.display())),
+        }
+        std::thread::sleep(how.pause);
+    }
+    measured.extend(outcome([("tries", tries), ("lost", lost)]));
+    Ok(measured)
+}
+
+fn clock_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn how(client: u32, time_max: Duration) -> Use {
+        Use { client, times: 3, hold: Duration::from_millis(2), pause: Duration::from_millis(1), time_max }
+    }
+
+    #[test]
+    fn a_lock_is_taken_as_often_as_asked_and_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let measured = run(dir.path(), &how(1, Duration::from_secs(60))).unwrap();
+        assert_eq!((measured["tries"], measured["lost"]), (3.0, 0.0));
+        assert!(measured["entered_2_s"] >= measured["left_1_s"] && measured["left_2_s"] > measured["entered_2_s"]);
+        assert!(!dir.path().join("lock").exists());
+    }
+
+    #[test]
+    fn a_lock_that_somebody_has_is_not_taken_and_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("lock"), "").unwrap();
+        let measured = run(dir.path(), &how(1, Duration::from_millis(50))).unwrap();
+        assert!(measured["tries"] > 1.0 && !measured.contains_key("entered_0_s"));
+    }
+}
