@@ -111,8 +111,11 @@ impl Found {
     }
 }
 
-/// The middle of some numbers; the mean of the two in the middle if they are even in number. NaN for none.
+/// The middle of some numbers; the mean of the two in the middle if they are even in number. NaN for none, and if one is.
 pub fn median(values: &[f64]) -> f64 {
+    if values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -123,9 +126,15 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The largest of some numbers. NaN for none.
+/// The largest of some numbers. NaN for none, and if one is: what was not measured is not good.
 pub fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
-    values.into_iter().fold(f64::NAN, f64::max)
+    let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
+    values.into_iter().reduce(larger).unwrap_or(f64::NAN)
+}
+
+/// The smallest of some numbers. NaN for none, and if one is.
+pub fn smallest(values: impl IntoIterator<Item = f64>) -> f64 {
+    -largest(values.into_iter().map(|value| -value))
 }
 
 #[cfg(test)]
@@ -156,6 +165,12 @@ mod tests {
     fn medians_and_the_largest() {
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert!(median(&[]).is_nan() && largest([]).is_nan());
-        assert_eq!(largest([1.0, 3.0]), 3.0);
+        assert_eq!((largest([1.0, 3.0]), largest([3.0, 1.0]), smallest([1.0, 3.0])), (3.0, 3.0, 1.0));
+        for missing in [[1.0, f64::NAN, 3.0], [f64::NAN, 1.0, 3.0], [1.0, 3.0, f64::NAN]] {
+            assert!(largest(missing).is_nan() && smallest(missing).is_nan() && median(&missing).is_nan());
+            assert!(
+                Found { figures: vec![Figure::at_most("x", largest(missing), 5.0, "")], ..Found::default() }.missed()
+            );
+        }
     }
 }

@@ -22,6 +22,8 @@ const DELAY: Duration = Duration::from_micros(100);
 const RUNS: usize = 5;
 /// A foreground that nobody holds up waits no longer than this: what closing a file may wait for a home that is near.
 const WAIT_S_MAX: f64 = 1.0;
+/// A log that is not home after this is not on its way.
+const HOME_TIME_MAX: Duration = Duration::from_secs(1800);
 /// The foreground is looked at for so long at a time.
 const PROBE_S: u32 = 5;
 
@@ -193,11 +195,15 @@ struct Probe {
 
 impl Probe {
     fn worst(&self, name: &str) -> f64 {
-        largest(self.outcomes.iter().filter_map(|outcome| outcome.get(name).copied()))
+        largest(self.values(name))
     }
 
     fn median(&self, name: &str) -> f64 {
-        median(&self.outcomes.iter().filter_map(|outcome| outcome.get(name).copied()).collect::<Vec<_>>())
+        median(&self.values(name).collect::<Vec<_>>())
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = f64> {
+        self.outcomes.iter().map(move |outcome| outcome.get(name).copied().unwrap_or(f64::NAN))
     }
 }
 
@@ -247,6 +253,11 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
             if left[left.len() - 1] < 1000 {
                 break;
             }
+            ensure!(
+                started.elapsed() < HOME_TIME_MAX,
+                "{} operations wait after {HOME_TIME_MAX:?}",
+                left[left.len() - 1]
+            );
         }
         rig.send_all()?;
         let replayed_s = started.elapsed().as_secs_f64();

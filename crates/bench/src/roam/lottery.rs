@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use host::sim::Sim;
 use linkem::Rate;
 use policy::lottery::Class as Tickets;
@@ -145,7 +145,7 @@ fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
         rig.kill()?;
         for reader in readers {
             let end = reader.join().map_err(|_| anyhow::anyhow!("a reader failed"))?;
-            anyhow::ensure!(!early, "a large file was read too early: {end:?}");
+            ensure!(!early, "a large file was read too early: {end:?}");
         }
         Ok((100.0 * wire.up_bytes as f64 / wire.bytes() as f64, wire))
     })
@@ -172,6 +172,7 @@ impl Asked {
         let (before, asking) = (rig.wire(), Instant::now());
         let busy = ask("busy")?;
         let up = rig.wire().since(before).up_bytes as f64;
+        ensure!(rig.number("/pending/operations")? > 0, "{title}: all was home before the questions were answered");
         let used = 100.0 * up / (asking.elapsed().as_secs_f64() * MODEM.get() as f64 / 8.0);
         eprintln!("interactive: {title}: {idle:?} {busy:?}");
         Ok(Asked { title, idle, busy, used })

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use linkem::Rate;
 use serde_json::{Value, json};
 
-use super::found::{Figure, Found, Table, largest};
+use super::found::{Figure, Found, Table, largest, smallest};
 use super::rig::Rig;
 use crate::report::{count, number};
 use crate::run::work;
@@ -33,6 +33,8 @@ const THEIRS: [(&str, [f64; 3]); 8] = [
 ];
 /// How often it is looked at what waits.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// A log that is not home after this is not on its way.
+const HOME_TIME_MAX: Duration = Duration::from_secs(3600);
 /// Sources, headers, and units that are compiled.
 const PROJECT: [u32; 3] = [55, 15, 55];
 const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
@@ -70,7 +72,7 @@ pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
             Figure::beside("slow : unlimited link, the worst operation", number(worst)),
             Figure::beside(
                 "`--writes through` : slow, the least",
-                number(THEIRS.iter().map(|(name, _)| ours(1, name) / ours(2, name)).fold(f64::INFINITY, f64::min)),
+                number(smallest(THEIRS.iter().map(|(name, _)| ours(1, name) / ours(2, name)))),
             ),
         ],
         tables: vec![table],
@@ -109,7 +111,8 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
         let waits = watch(&rig)?;
         let all: Vec<f64> = waits.seen.values().map(|(first, last)| (*last - *first).as_secs_f64()).collect();
         eprintln!("log: {cache}: {} operations waited", all.len());
-        let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+        ensure!(!all.is_empty(), "{cache}: no operation was seen to wait");
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
         table.row([
             cache.to_owned(),
             number(waits.seconds),
@@ -150,6 +153,7 @@ fn watch(rig: &Rig) -> Result<Waits> {
     let mut waits = Waits { seen: BTreeMap::new(), most: 0, seconds: 0.0, home_s: 0.0 };
     let started = Instant::now();
     std::thread::scope(|scope| {
+        // A workload has a deadline of its own.
         let mut running = Some(scope.spawn(|| work(&["andrew".to_owned(), source, target])));
         loop {
             let now = Instant::now();
@@ -167,6 +171,7 @@ fn watch(rig: &Rig) -> Result<Waits> {
                 waits.home_s = started.elapsed().as_secs_f64();
                 return Ok(waits);
             }
+            ensure!(started.elapsed() < HOME_TIME_MAX, "{} operations wait after {HOME_TIME_MAX:?}", pending.len());
             std::thread::sleep(LOOK_PERIOD);
         }
     })

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,6 +15,8 @@ use serde::Serialize;
 
 use super::found::{Figure, Found, Table, largest, median};
 use super::rig::{GAP, Rig, Wire};
+use crate::command::{self, Interrupts};
+use crate::daemon::DEADLINE;
 use crate::report::{count, number};
 use crate::target::Site;
 
@@ -25,6 +28,8 @@ const FILES_QUICK: [u32; 2] = [30, 60];
 const FILES_PER_DIR: u32 = 25;
 /// Files that others change during a gap.
 const CHANGED: u32 = 10;
+/// Where these are.
+const CHANGED_IN: &str = "part-00";
 /// Each way.
 const DELAY: Duration = Duration::from_millis(20);
 /// How often the volume's stamp is tried; the median counts.
@@ -120,7 +125,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
             match result {
                 Ok(some) => samples.extend(some),
                 Err(error) => {
-                    crate::command::check_interrupt()?;
+                    command::check_interrupt()?;
                     found.failures.push(format!("at {rate}: {error:#}"));
                 }
             }
@@ -165,6 +170,9 @@ impl User {
         for how in std::iter::repeat_n(How::Volume, REPEATS).chain([How::Changed, How::Moved]) {
             self.forget_how()?;
             samples.push(self.come_back(rate, how, &callbacks)?);
+            if how == How::Changed {
+                self.check_changed()?;
+            }
         }
         samples.push(self.come_back_anew(rate)?);
         self.rig.shape(None, Duration::ZERO)?;
@@ -201,6 +209,14 @@ impl User {
         };
         let (begun, before) = rig.gap(set, meanwhile)?;
         self.finish(rate, how, begun, before)
+    }
+
+    /// Fails if the mount shows anything that others have changed as it was before.
+    fn check_changed(&self) -> Result<()> {
+        let mut diff = Command::new("diff");
+        diff.arg("-r").arg(self.rig.source().join(FOLDER).join(CHANGED_IN));
+        diff.arg(self.rig.path(FOLDER).join(CHANGED_IN));
+        command::run(&mut diff, DEADLINE, Interrupts::Obey).map(drop).context("changes at home were not noticed")
     }
 
     fn come_back_anew(&mut self, rate: Rate) -> Result<Sample> {
@@ -246,7 +262,7 @@ fn fill(folder: &Path, files: u32) -> Result<()> {
 /// What somebody else does at home.
 fn change(folder: &Path) -> Result<()> {
     for index in 2..2 + CHANGED {
-        let path = folder.join("part-00").join(format!("file-{index:04}"));
+        let path = folder.join(CHANGED_IN).join(format!("file-{index:04}"));
         let before = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let first = if before.starts_with('0') { "1" } else { "0" };
         fs::write(&path, format!("{first}{}", &before[1..])).with_context(|| format!("write {}", path.display()))?;
