@@ -49,6 +49,12 @@ impl Figure {
         }
     }
 
+    /// The limit is this program's own: nobody has asked for it.
+    pub fn ours(mut self) -> Figure {
+        self.wanted.push_str(" (ours)");
+        self
+    }
+
     /// Something that is shown beside.
     pub fn beside(what: impl Into<String>, measured: impl Into<String>) -> Figure {
         Figure { what: what.into(), wanted: "–".into(), measured: measured.into(), reached: None }
@@ -145,7 +151,7 @@ mod tests {
     fn figures_are_judged_and_failures_shown() {
         let mut table = Table::new("Numbers", ["a", "b"]);
         table.row(["1", "2"]);
-        let figures = vec![Figure::at_most("time", 2.0, 1.0, " s"), Figure::at_least("speed", 3.0, 3.0, "x")];
+        let figures = vec![Figure::at_most("time", 2.0, 1.0, " s"), Figure::at_least("speed", 3.0, 3.0, "x").ours()];
         let found = Found {
             conditions: "Here.".into(),
             figures,
@@ -156,7 +162,7 @@ mod tests {
         assert!(found.missed());
         let text = found.markdown();
         assert!(text.contains("| time | ≤ 1.00 s | 2.00 s | **not reached** |"), "{text}");
-        assert!(text.contains("| speed | ≥ 3.00x | 3.00x | reached |"), "{text}");
+        assert!(text.contains("| speed | ≥ 3.00x (ours) | 3.00x | reached |"), "{text}");
         assert!(text.contains("\nNumbers:\n\n| a | b |\n"), "{text}");
         assert!(text.contains("- no file\n"), "{text}");
     }

@@ -272,7 +272,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
             ]);
         }
         let what = format!("longest wait while {} operations go home, link {state}", count(logged));
-        found.figures.push(Figure::at_most(what, busy.worst("max_ms") / 1e3, WAIT_S_MAX, " s"));
+        found.figures.push(Figure::at_most(what, busy.worst("max_ms") / 1e3, WAIT_S_MAX, " s").ours());
         let rate = logged as f64 / replayed_s;
         found.figures.push(Figure::beside(
             format!("logged without a network, and sent home, link {state}"),

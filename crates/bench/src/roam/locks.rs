@@ -140,7 +140,7 @@ impl Sample {
         let (tries, lost) = (sum("tries"), sum("lost"));
         let holds = outcomes.iter().map(holds).collect::<Result<Vec<_>>>()?;
         let sample = Sample { who, holds, tries, lost, calls };
-        eprintln!("locks: {sample:?}");
+        eprintln!("locks: {}: {:.1} s, {calls} calls, {tries} tries", who.title(), sample.seconds());
         Ok(sample)
     }
 
@@ -224,7 +224,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     Ok(Found {
         conditions: format!(
             "{CLIENTS} clients compete for a lock until each had it {times} times: each links a file of its own to the \
-             name of the lock, keeps the lock for {hold} ms and removes it; it tries again {pause} ms after a try that \
+             name of the lock (and looks at that file if this fails), keeps the lock for {hold} ms and removes it; it tries again {pause} ms after a try that \
              failed or a lock that it gave back. Each client has a link of {RATE} with {} ms each way, those of sshfs \
              share one. Calls are questions whether what is cached is so, and what the home says of that unasked \
              (Starling: changes, lists of directories, delegations and their renewal, recalls; sshfs: attributes).",
@@ -237,14 +237,21 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
                 strong.least_share(times),
                 SHARE_MIN,
                 "",
-            ),
+            )
+            .ours(),
             Figure::at_most(
                 "went to the client that had just had it, of all times, strong",
                 strong.again() as f64 / strong.acquisitions() as f64,
                 AGAIN_MAX,
                 "",
+            )
+            .ours(),
+            Figure::at_most(
+                "calls, strong : attribute polling (sshfs without caches)",
+                calls(strong) / calls(sshfs),
+                0.1,
+                "",
             ),
-            Figure::at_most("calls, strong : attribute polling", calls(strong) / calls(sshfs), 0.1, ""),
             Figure::beside("calls, strong : `poll=1s`", number(calls(strong) / calls(poll))),
         ],
         tables: vec![table(&samples, times)],

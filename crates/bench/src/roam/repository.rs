@@ -123,12 +123,13 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
                 small.max(large) / small.min(large),
                 1.5,
                 "",
-            ),
+            )
+            .ours(),
             Figure::beside(
                 "bytes that say what was updated, per file",
                 format!("{} of {}, {} of {}", number(small), updates[0].0, number(large), updates[1].0),
             ),
-            Figure::at_most("packets in a run without an update before it, the most", quiet, 0.0, ""),
+            Figure::at_most("packets in a run without an update before it, the most", quiet, 0.0, "").ours(),
         ],
         tables: vec![table(&steps)],
         samples: serde_json::to_value(&steps).context("samples as JSON")?,
@@ -170,8 +171,8 @@ pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
             DELAY.as_millis()
         ),
         figures: vec![
-            Figure::at_most("packets that say what is new: last runs : first runs", growth(&told), 1.2, ""),
-            Figure::at_most("packets that a run sends: last runs : first runs", growth(&calls), 1.2, ""),
+            Figure::at_most("packets that say what is new: last runs : first runs", growth(&told), 1.2, "").ours(),
+            Figure::at_most("packets that a run sends: last runs : first runs", growth(&calls), 1.2, "").ours(),
         ],
         tables: vec![table(&steps)],
         samples: serde_json::to_value(&steps).context("samples as JSON")?,

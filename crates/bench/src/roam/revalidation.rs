@@ -143,7 +143,8 @@ fn conditions() -> String {
         "Each user's cache is of one volume (the paper's are of 6 to 12), a directory for every {FILES_PER_DIR} files. \
          The link has {} ms each way; bytes are those of both directions, with the headers of IP and UDP. The link is \
          turned off for {} ms; the time is from the first packet that the mount sends when it is on again until \
-         everything cached is known to be valid, a hoard walk included. *Volume* is the median of {REPEATS}, all else \
+         everything cached is known to be valid, a hoard walk included; that of a new connection is from the start of the \
+         process, the link on. *Volume* is the median of {REPEATS}, all else \
          was done once. The connection outlives the gap unless it says otherwise.",
         DELAY.as_millis(),
         GAP.as_millis()

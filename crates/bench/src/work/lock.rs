@@ -1,11 +1,13 @@
 //! A lock that is a file: whoever makes it has it, and gives it back by removing it.
 //!
 //! As in Zhao and Figueiredo's benchmark (section 5.1.2), a client makes a file of its own and links it to the name of the
-//! lock, which fails while somebody has it. When each one had it is told by the machine's clock, which all clients share,
-//! so that whoever runs them can see whether two had it at once.
+//! lock, which fails while somebody has it; as open(2) advises, it then looks whether its own file has two names after
+//! all. When each one had it is told by the machine's clock, which all clients share, so that whoever runs them can see
+//! whether two had it at once.
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,25 +39,33 @@ pub(super) fn run(dir: &Path, how: &Use) -> Result<Outcome> {
     let mut measured = Outcome::new();
     while taken < how.times && started.elapsed() < how.time_max {
         tries += 1.0;
-        match fs::hard_link(&own, &lock) {
-            Ok(()) => {
-                measured.insert(format!("entered_{taken}_s"), clock_s());
-                std::thread::sleep(how.hold);
-                measured.insert(format!("left_{taken}_s"), clock_s());
-                taken += 1;
-                match fs::remove_file(&lock) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => lost += 1.0,
-                    removed => removed.with_context(|| format!("remove {}", lock.display()))?,
-                }
+        if take(&own, &lock)? {
+            measured.insert(format!("entered_{taken}_s"), clock_s());
+            std::thread::sleep(how.hold);
+            measured.insert(format!("left_{taken}_s"), clock_s());
+            taken += 1;
+            match fs::remove_file(&lock) {
+                Err(error) if error.kind() == ErrorKind::NotFound => lost += 1.0,
+                removed => removed.with_context(|| format!("remove {}", lock.display()))?,
             }
-            // SFTP has no code of its own for a name that is taken.
-            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {}
-            Err(error) => return Err(error).with_context(|| format!("link {}", lock.display())),
         }
         std::thread::sleep(how.pause);
     }
     measured.extend(outcome([("tries", tries), ("lost", lost)]));
     Ok(measured)
+}
+
+/// True if the lock is taken now.
+fn take(own: &Path, lock: &Path) -> Result<bool> {
+    match fs::hard_link(own, lock) {
+        Ok(()) => Ok(true),
+        // SFTP has no code of its own for a name that is taken.
+        Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {
+            let attributes = fs::symlink_metadata(own).with_context(|| format!("stat {}", own.display()))?;
+            Ok(attributes.nlink() == 2)
+        }
+        Err(error) => Err(error).with_context(|| format!("link {}", lock.display())),
+    }
 }
 
 fn clock_s() -> f64 {
