@@ -11,6 +11,7 @@ mod daemon;
 mod figures;
 mod mounts;
 mod namespace;
+mod output;
 mod process;
 mod report;
 mod requests;
@@ -23,14 +24,14 @@ mod study;
 mod target;
 mod work;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use crate::figures::Verdict;
+use crate::output::{Document, Output};
 use crate::report::Report;
 use crate::results::Conditions;
 use crate::run::Plan;
@@ -87,29 +88,25 @@ struct RunOptions {
     /// How often each scenario is run; the tables show medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Small sizes: whether everything works, not how fast it is
-    #[arg(long)]
-    quick: bool,
-    /// Write everything that was measured to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the tables to this file: between its markers if it exists and has them
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
     /// The limit of Starling's cache, given to `starling up --cache-size` and held against its memory
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     cache_mib: u64,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    up: UpOptions,
 }
 
 #[derive(Debug, Args)]
 struct RequestsOptions {
-    /// Write the table to this file: between its markers if it exists and has them
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    document: Document,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    up: UpOptions,
 }
 
 #[derive(Debug, Args)]
@@ -117,12 +114,16 @@ struct Place {
     /// Starling's program; built if not given
     #[arg(long, value_name = "PATH")]
     starling: Option<PathBuf>,
-    /// What else `starling up` is given, split at spaces
-    #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
-    starling_args: String,
     /// An existing folder on the local disk to work in
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct UpOptions {
+    /// What else `starling up` is given, split at spaces
+    #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
+    starling_args: String,
 }
 
 fn main() -> ExitCode {
@@ -148,32 +149,26 @@ fn run_all(options: &RunOptions) -> Result<ExitCode> {
         true => Some(site::starling_program(options.place.starling.as_deref())?),
         false => None,
     };
-    let starling_args = format!("--cache-size {}MiB {}", options.cache_mib, options.place.starling_args);
+    let starling_args = format!("--cache-size {}MiB {}", options.cache_mib, options.up.starling_args);
     let folder = RunFolder::new(&options.place.dir, starling, starling_args)?;
-    let sizes = if options.quick { Sizes::QUICK } else { Sizes::FULL };
+    let sizes = if options.output.quick { Sizes::QUICK } else { Sizes::FULL };
     let conditions = Conditions {
         unix_time_s: site::unix_time_s(),
         machine: site::machine(&options.place.dir)?,
         sizes,
-        quick: options.quick,
+        quick: options.output.quick,
         runs: options.runs,
         cache_mib: options.cache_mib,
-        starling_args: options.place.starling_args.clone(),
+        starling_args: options.up.starling_args.clone(),
     };
     let plan = Plan { only: options.only.clone(), targets, runs: options.runs, sizes };
     let (samples, missing) = run::run(&plan, folder.site())?;
     let figures = figures::judge(&samples, options.cache_mib);
-    let missed = !options.quick && figures.iter().any(|figure| figure.verdict == Verdict::Fail);
+    let missed = !options.output.quick && figures.iter().any(|figure| figure.verdict == Verdict::Fail);
     let report = Report { conditions, samples, figures, missing };
     let text = report.markdown();
     println!("{text}");
-    if let Some(path) = &options.json {
-        let json = serde_json::to_string_pretty(&report).context("write the report as JSON")?;
-        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
-    }
-    if let Some(path) = &options.markdown {
-        write_section(path, "bench", &text)?;
-    }
+    options.output.write_report(&report, &[("bench".to_owned(), text)])?;
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -185,12 +180,10 @@ fn count_requests(options: &RequestsOptions) -> Result<ExitCode> {
     if let Err(error) = &starling {
         eprintln!("bench: {error:#}");
     }
-    let folder = RunFolder::new(&options.place.dir, starling.ok(), options.place.starling_args.clone())?;
+    let folder = RunFolder::new(&options.place.dir, starling.ok(), options.up.starling_args.clone())?;
     let text = requests::table(folder.site())?;
     println!("{text}");
-    if let Some(path) = &options.markdown {
-        write_section(path, "requests", &text)?;
-    }
+    options.document.write(&[("requests".to_owned(), text)])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -209,15 +202,6 @@ fn with_both_modes(targets: &[TargetKind]) -> Vec<TargetKind> {
     TargetKind::ALL.into_iter().filter(wanted).collect()
 }
 
-fn write_section(path: &Path, name: &str, body: &str) -> Result<()> {
-    let text = match fs::read_to_string(path) {
-        Ok(document) => report::replace_section(&document, name, body)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => body.to_owned(),
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-    };
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,17 +218,7 @@ mod tests {
         );
         assert!(CommandLine::try_parse_from(["bench", "run", "--targets", "nfs"]).is_err());
         assert!(CommandLine::try_parse_from(["bench", "run", "--runs", "0"]).is_err());
-    }
-
-    #[test]
-    fn section_is_written_into_a_document_or_a_new_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("page.md");
-        write_section(&path, "bench", "alone").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "alone");
-        assert!(write_section(&path, "bench", "again").is_err(), "a file without markers is not overwritten");
-        fs::write(&path, "<!-- bench:begin --><!-- bench:end -->").unwrap();
-        write_section(&path, "bench", "inside").unwrap();
-        assert!(fs::read_to_string(&path).unwrap().contains("\ninside\n"));
+        assert!(CommandLine::try_parse_from(["bench", "study", "--starling-args", "--parity 2"]).is_ok());
+        assert!(CommandLine::try_parse_from(["bench", "roam", "--starling-args", "x"]).is_err(), "it has no `up`");
     }
 }

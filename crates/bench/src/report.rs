@@ -23,6 +23,14 @@ pub struct Report {
     pub missing: Vec<Missing>,
 }
 
+/// What reports of quick sizes begin with.
+pub const QUICK: &str = "**Quick sizes: these numbers only show that everything runs.** ";
+
+/// What else Starling was given, if anything.
+pub fn given(starling_args: &str) -> String {
+    if starling_args.is_empty() { String::new() } else { format!(", `{starling_args}`") }
+}
+
 /// Spreads above this fraction are shown: below it, two targets that differ by as much do differ.
 const SPREAD_SHOWN: f64 = 0.2;
 
@@ -48,20 +56,15 @@ impl Report {
         let Conditions { unix_time_s, machine, sizes, quick, runs, cache_mib, starling_args } = &self.conditions;
         let mut out = String::new();
         if *quick {
-            line(&mut out, "**Quick sizes: these numbers only show that everything runs.**\n");
+            line(&mut out, &format!("{}\n", QUICK.trim_end()));
         }
         line(
             &mut out,
             &format!(
-                "Measured on {}: {} processors ({}), {} MiB of memory, Linux {}, local {}. {}. \
+                "Measured on {}: {machine}. {}. \
                  Sizes: {} small files, a tree of {} files, PostMark {}/{}, {} MiB in order, {} fsyncs, a directory of {} \
                  entries ({} on peers). Starling's cache limit: {} MiB{}.",
                 date(*unix_time_s),
-                machine.processor_count,
-                machine.processor,
-                machine.memory_mib,
-                machine.kernel,
-                machine.file_system,
                 match runs {
                     1 => "One run".to_owned(),
                     _ => format!("Medians of {runs} runs (the directory: one run; memory: the largest)"),
@@ -75,7 +78,7 @@ impl Report {
                 sizes.directory_entries,
                 sizes.directory_entries_peers,
                 cache_mib,
-                if starling_args.is_empty() { String::new() } else { format!(", `{starling_args}`") },
+                given(starling_args),
             ),
         );
         out

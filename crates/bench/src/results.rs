@@ -1,6 +1,7 @@
 //! The samples of a run and what is made of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -96,6 +97,16 @@ pub struct Machine {
     pub kernel: String,
     /// Kind of the local file system.
     pub file_system: String,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { processor, processor_count, memory_mib, kernel, file_system } = self;
+        write!(
+            f,
+            "{processor_count} processors ({processor}), {memory_mib} MiB of memory, Linux {kernel}, local {file_system}"
+        )
+    }
 }
 
 /// What was run.

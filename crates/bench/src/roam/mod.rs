@@ -16,18 +16,17 @@ mod session;
 mod sshfs;
 mod wan;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::report::date;
+use crate::output::{Output, name_of, preamble};
 use crate::results::Machine;
 use crate::site::{self, RunFolder};
 use crate::target::Site;
-use crate::{Place, command, study};
+use crate::{Place, command};
 
 use found::Found;
 
@@ -37,15 +36,8 @@ pub struct RoamOptions {
     /// Only studies whose name contains one of these
     #[arg(long, value_name = "PATTERN,...", default_value = "")]
     only: String,
-    /// Small sizes: whether everything works, not how fast it is
-    #[arg(long)]
-    quick: bool,
-    /// Write everything that was measured to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the tables to this file: between its markers if it exists and has them
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     place: Place,
 }
@@ -86,27 +78,6 @@ enum Name {
 }
 
 impl Name {
-    /// The name on the command line; `roam-NAME` is the section of the document.
-    fn name(self) -> &'static str {
-        match self {
-            Name::Revalidation => "revalidation",
-            Name::Andrew => "andrew",
-            Name::Session => "session",
-            Name::WanBuild => "wan-build",
-            Name::WanPostmark => "wan-postmark",
-            Name::WanRepository => "wan-repository",
-            Name::WanProducer => "wan-producer",
-            Name::LanWarm => "lan-warm",
-            Name::LanMany => "lan-many",
-            Name::LanPending => "lan-pending",
-            Name::LotteryShares => "lottery-shares",
-            Name::LotteryInteractive => "lottery-interactive",
-            Name::LogOperations => "log-operations",
-            Name::LogWaits => "log-waits",
-            Name::StrongLocks => "strong-locks",
-        }
-    }
-
     fn measure(self, site: &Site, quick: bool) -> Result<Found> {
         match self {
             Name::Revalidation => revalidation::measure(site, quick),
@@ -135,80 +106,52 @@ struct Report {
     machine: Machine,
     quick: bool,
     /// By the study's name.
-    studies: Vec<(&'static str, Found)>,
+    studies: Vec<(String, Found)>,
 }
 
 impl Report {
-    /// To the files that were asked for.
-    fn write(&self, options: &RoamOptions) -> Result<()> {
-        if let Some(path) = &options.json {
-            let json = serde_json::to_string_pretty(self).context("write the report as JSON")?;
-            std::fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
-        }
-        options.markdown.as_ref().map_or(Ok(()), |path| study::write_sections(path, &self.sections()))
-    }
-
     /// Per study, the name of its section and the text.
     fn sections(&self) -> Vec<(String, String)> {
-        let section =
-            |(name, found): &(&str, Found)| (format!("roam-{name}"), self.preamble() + " " + &found.markdown());
+        let begin = preamble(self.quick, self.unix_time_s, &self.machine, "");
+        let section = |(name, found): &(String, Found)| (section_of(name), format!("{begin} {}", found.markdown()));
         self.studies.iter().map(section).collect()
     }
+}
 
-    fn preamble(&self) -> String {
-        let Machine { processor, processor_count, memory_mib, kernel, file_system } = &self.machine;
-        format!(
-            "{}One run on {}, on a machine that was not idle: {processor_count} processors ({processor}), {memory_mib} \
-             MiB of memory, Linux {kernel}, local {file_system}.",
-            if self.quick { "**Quick sizes: these numbers only show that everything runs.** " } else { "" },
-            date(self.unix_time_s),
-        )
-    }
+/// The section of the document that a study is written to.
+fn section_of(name: &str) -> String {
+    format!("roam-{name}")
 }
 
 /// Runs the studies and reports. Succeeds if nothing failed and no figure was missed; quick sizes judge nothing.
 pub fn run(options: &RoamOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
-    let wanted = |name: &&Name| options.only.split(',').any(|part| name.name().contains(part));
+    let wanted = |name: &&Name| options.only.split(',').any(|part| name_of(**name).contains(part));
     let names: Vec<Name> = Name::value_variants().iter().filter(wanted).copied().collect();
     anyhow::ensure!(!names.is_empty(), "no study has a name with {:?}", options.only);
     let starling = site::starling_program(options.place.starling.as_deref())?;
-    let folder = RunFolder::new(&options.place.dir, Some(starling), options.place.starling_args.clone())?;
+    let folder = RunFolder::new(&options.place.dir, Some(starling), String::new())?;
     let mut report = Report {
         unix_time_s: site::unix_time_s(),
         machine: site::machine(&options.place.dir)?,
-        quick: options.quick,
+        quick: options.output.quick,
         studies: Vec::new(),
     };
-    if let Some(path) = &options.markdown {
-        let sections: Vec<String> = names.iter().map(|name| format!("roam-{}", name.name())).collect();
-        study::make_document(path, sections.iter().map(String::as_str))?;
-    }
+    options.output.make_document(names.iter().map(|name| section_of(&name_of(*name))))?;
     for name in names {
-        eprintln!("{}", name.name());
-        let found = name.measure(folder.site(), options.quick).or_else(|error| {
+        eprintln!("{}", name_of(name));
+        let found = name.measure(folder.site(), options.output.quick).or_else(|error| {
             command::check_interrupt()?;
             Ok::<_, anyhow::Error>(Found { failures: vec![format!("{error:#}")], ..Found::default() })
         })?;
-        report.studies.push((name.name(), found));
+        report.studies.push((name_of(name), found));
         // What is done is said, whatever becomes of the next one.
-        let (_, text) = report.sections().pop().context("no study")?;
-        println!("## roam-{}\n\n{text}", name.name());
-        report.write(options)?;
+        let sections = report.sections();
+        let (section, text) = sections.last().context("no study")?;
+        println!("## {section}\n\n{text}");
+        options.output.write_report(&report, &sections)?;
     }
-    let bad = |found: &Found| !found.failures.is_empty() || !options.quick && found.missed();
+    let bad = |found: &Found| !found.failures.is_empty() || !options.output.quick && found.missed();
     let failed = report.studies.iter().any(|(_, found)| bad(found));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_those_of_the_command_line() {
-        for name in Name::value_variants() {
-            assert_eq!(Name::from_str(name.name(), false), Ok(*name));
-        }
-    }
 }
