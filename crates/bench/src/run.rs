@@ -162,6 +162,13 @@ pub fn work(arguments: &[String]) -> Result<Outcome> {
     parse_outcome(&printed)
 }
 
+/// A workload's arguments, from text and a path: the name, the path, and the options.
+pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String> {
+    let mut all = vec![name.to_owned(), path.display().to_string()];
+    all.extend(options.iter().flat_map(|(option, value)| [format!("--{option}"), value.to_string()]));
+    all
+}
+
 /// What the step before left behind is written out, so that the next one does not pay for it. The folder's fsync reaches
 /// what sync(2) does not: a FUSE file system's own buffers.
 fn settle(dir: &Path) -> Result<()> {
@@ -172,4 +179,14 @@ fn settle(dir: &Path) -> Result<()> {
 
 fn tool(command: &mut Command) -> Result<()> {
     command::run(command, STEP_DEADLINE, Interrupts::Obey).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_in_the_order_of_the_command_line() {
+        assert_eq!(arguments("fill", Path::new("/f"), &[("blocks", 3)]), ["fill", "/f", "--blocks", "3"]);
+    }
 }

@@ -5,25 +5,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use linkem::Rate;
 use serde::Serialize;
 
 use super::found::{Figure, Found, Table, median};
-use super::rig::Rig;
+use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::number;
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
-use crate::work::{Outcome, Work};
+use crate::work::Outcome;
 
 /// The folder that is copied.
 const FOLDER: &str = "original";
 /// The benchmark's own tree has about 70 files.
-const PROJECT: [u32; 3] = [55, 15, 55];
-const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
-/// A modem.
-const RATE: Rate = Rate::bits_per_s(38_400);
-/// Each way.
-const DELAY: Duration = Duration::from_millis(50);
+pub(super) const PROJECT: [u32; 3] = [55, 15, 55];
+pub(super) const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
 
 /// How it is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,9 +42,9 @@ impl Case {
         match self {
             Case::Unlimited => "unlimited link, taken for a slow one".into(),
             Case::Connected => "unlimited link, taken for what it is".into(),
-            Case::Slow => format!("{RATE}, replay running"),
-            Case::Later => format!("{RATE}, replay off (`--writes manual`)"),
-            Case::Through => format!("{RATE}, `--writes through`"),
+            Case::Slow => format!("{MODEM}, replay running"),
+            Case::Later => format!("{MODEM}, replay off (`--writes manual`)"),
+            Case::Through => format!("{MODEM}, `--writes through`"),
         }
     }
 
@@ -77,10 +72,10 @@ struct Sample {
 
 /// Runs the study.
 pub fn measure(site: &Site, quick: bool) -> Result<Found> {
-    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let size = if quick { PROJECT_QUICK } else { PROJECT };
+    let [sources, headers, _] = size;
     let (runs, runs_through) = if quick { (1, 1) } else { (15, 2) };
-    let fill = |source: &Path| Work::MakeProject { dir: source.join(FOLDER), sources, headers, units }.run().map(drop);
-    let rig = Rig::mounted(site, "andrew", &[], fill)?;
+    let rig = Rig::mounted(site, "andrew", &[], project(FOLDER, size))?;
     rig.hoard(FOLDER)?;
     let mut samples = Vec::new();
     // The first run finds caches of the kernel cold, of the compiler among others.
@@ -97,10 +92,10 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     Ok(Found {
         conditions: format!(
             "A project of {sources} sources and {headers} headers is copied and built in a mount that has it in its \
-             cache. The link of {RATE} has {} ms each way. Medians of {runs} rounds, in each of which all cases run, \
+             cache. The link of {MODEM} has {} ms each way. Medians of {runs} rounds, in each of which all cases run, \
              in an order that rotates ({runs_through} with `--writes through`); ratios are medians of the rounds' \
              ratios.",
-            DELAY.as_millis()
+            MODEM_DELAY.as_millis()
         ),
         figures: figures(&samples),
         tables: vec![table(&samples)],
@@ -109,15 +104,21 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
+/// The benchmark, in a child process.
+pub(super) fn copy_and_build(source: &Path, target: &Path) -> Result<Outcome> {
+    let mut arguments = arguments("andrew", source, &[]);
+    arguments.push(target.display().to_string());
+    work(&arguments)
+}
+
 fn run(rig: &Rig, case: Case, name: &str) -> Result<Sample> {
     rig.connect(if case == Case::Connected { "auto" } else { "weak" })?;
     rig.set(&["--writes", case.writes()])?;
     if case.is_slow() {
-        rig.shape(Some(RATE), DELAY)?;
+        rig.shape(Some(MODEM), MODEM_DELAY)?;
     }
     let target = rig.path(name);
-    let [source, shown] = [rig.path(FOLDER), target.clone()].map(|path| path.display().to_string());
-    let phases = work(&["andrew".to_owned(), source, shown])?;
+    let phases = copy_and_build(&rig.path(FOLDER), &target)?;
     let pending = rig.number("/pending/operations")?;
     // As it was before.
     rig.shape_now(None, Duration::ZERO);
@@ -141,18 +142,18 @@ fn ratio(samples: &[Sample], case: Case, of: Case) -> f64 {
 fn figures(samples: &[Sample]) -> Vec<Figure> {
     vec![
         Figure::at_most(
-            format!("time over {RATE}, replay running : on an unlimited link"),
+            format!("time over {MODEM}, replay running : on an unlimited link"),
             ratio(samples, Case::Slow, Case::Unlimited),
             1.10,
             "",
         ),
         Figure::at_most("time with replay : without", ratio(samples, Case::Slow, Case::Later), 1.05, ""),
         Figure::beside(
-            format!("`--writes through` over {RATE} : on an unlimited link"),
+            format!("`--writes through` over {MODEM} : on an unlimited link"),
             format!("{} (Huston and Honeyman: 4.4)", number(ratio(samples, Case::Through, Case::Unlimited))),
         ),
         Figure::beside(
-            format!("time over {RATE} : on an unlimited link, taken for what it is"),
+            format!("time over {MODEM} : on an unlimited link, taken for what it is"),
             number(ratio(samples, Case::Slow, Case::Connected)),
         ),
     ]

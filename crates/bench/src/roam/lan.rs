@@ -12,7 +12,7 @@ use serde_json::json;
 use super::found::{Figure, Found, Table, largest, median};
 use super::rig::Rig;
 use crate::report::{count, number};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::{self, Site};
 use crate::work::{Outcome, Work};
 
@@ -29,11 +29,6 @@ const PROBE_S: u32 = 5;
 
 fn conditions(more: &str) -> String {
     format!("A link of {RATE} with {} µs each way. {more}", DELAY.as_micros())
-}
-
-fn arguments(action: &str, path: &Path, options: &[(&str, u32)]) -> Vec<String> {
-    let options = options.iter().flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
-    [action.to_owned(), path.display().to_string()].into_iter().chain(options).collect()
 }
 
 /// A number that a workload measured.
@@ -215,7 +210,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
         conditions: conditions(&format!(
             "{} files of 64 bytes are made without a network; then it is there again. Meanwhile somebody makes, stats, \
              reads, renames and removes small files, as fast as possible, in pieces of {PROBE_S} s.",
-            count(files.into())
+            count(files)
         )),
         ..Found::default()
     };
@@ -228,7 +223,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
         let rig = Rig::mounted(site, &format!("pending-{index}"), &[], |_| Ok(()))?;
         rig.shape(Some(RATE), DELAY)?;
         rig.connect(state)?;
-        let probe = |name: &str| work(&arguments("probe", &rig.path(name), &[("seconds", PROBE_S)]));
+        let probe = |name: &str| work(&arguments("probe", &rig.path(name), &[("seconds", PROBE_S.into())]));
         let idle = Probe { when: format!("{state}, nothing waits"), outcomes: vec![probe("idle")?] };
         rig.send_all()?;
         rig.connect("off")?;

@@ -21,14 +21,14 @@ use super::rig::Rig;
 use super::sshfs::{Polling, Sshfs};
 use super::wan::{DELAY, RATE};
 use crate::report::{count, number};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
 use crate::work::Outcome;
 
 const CLIENTS: usize = 6;
 /// How often each client has the lock, for how long, and how long it pauses, in milliseconds.
-const USE: [u32; 3] = [10, 10_000, 1_000];
-const USE_QUICK: [u32; 3] = [3, 500, 50];
+const USE: [u64; 3] = [10, 10_000, 1_000];
+const USE_QUICK: [u64; 3] = [3, 500, 50];
 /// When the first client is done, the one that had the lock the least had it this much as often.
 const SHARE_MIN: f64 = 0.5;
 /// Whoever had the lock gets it again no more often than by lot.
@@ -118,16 +118,13 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(site: &Site, who: Who, [times, hold, pause]: [u32; 3]) -> Result<Sample> {
+    fn take(site: &Site, who: Who, [times, hold, pause]: [u64; 3]) -> Result<Sample> {
         let clients = Clients::new(site, who)?;
         let before = clients.calls()?;
         let outcomes = std::thread::scope(|scope| {
             let compete = |(client, path): (usize, PathBuf)| {
-                let numbers = [("client", client as u32), ("times", times), ("hold", hold), ("pause", pause)];
-                let numbers = numbers.into_iter().flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
-                let arguments: Vec<_> =
-                    ["lock".to_owned(), path.display().to_string()].into_iter().chain(numbers).collect();
-                scope.spawn(move || work(&arguments))
+                let numbers = [("client", client as u64), ("times", times), ("hold", hold), ("pause", pause)];
+                scope.spawn(move || work(&arguments("lock", &path, &numbers)))
             };
             let threads: Vec<_> = clients.paths().into_iter().enumerate().map(compete).collect();
             let end = |thread: std::thread::ScopedJoinHandle<Result<Outcome>>| {
@@ -165,13 +162,13 @@ impl Sample {
     }
 
     /// How often each client had the lock when the first of them had it for the last time.
-    fn when_the_first_is_done(&self, times: u32) -> Vec<usize> {
+    fn when_the_first_is_done(&self, times: u64) -> Vec<usize> {
         let last = |holds: &Vec<Hold>| holds.get(times as usize - 1).map(|hold| hold.entered_s);
         let first = self.holds.iter().filter_map(last).fold(f64::INFINITY, f64::min);
         self.holds.iter().map(|holds| holds.iter().filter(|hold| hold.entered_s <= first).count()).collect()
     }
 
-    fn least_share(&self, times: u32) -> f64 {
+    fn least_share(&self, times: u64) -> f64 {
         let shares = self.when_the_first_is_done(times);
         let [least, most] =
             [shares.iter().min(), shares.iter().max()].map(|share| share.map_or(f64::NAN, |n| *n as f64));
@@ -194,7 +191,7 @@ impl Sample {
     }
 
     /// What must not be.
-    fn failures(&self, times: u32) -> Vec<String> {
+    fn failures(&self, times: u64) -> Vec<String> {
         let mut failures = Vec::new();
         let title = self.who.title();
         if self.who != Who::Poll && (self.overlaps() > 0 || self.lost > 0.0) {
@@ -260,7 +257,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-fn table(samples: &[Sample], times: u32) -> Table {
+fn table(samples: &[Sample], times: u64) -> Table {
     let mut table = Table::new(
         "The competition",
         [

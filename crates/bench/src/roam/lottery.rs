@@ -2,7 +2,7 @@
 //! saturates it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use roam_wire::channel::Class;
 use serde_json::json;
 
 use super::found::{Figure, Found, Table, largest};
-use super::rig::Rig;
+use super::rig::{MODEM, MODEM_DELAY, Rig};
 use crate::report::number;
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
 use crate::work::{Outcome, Work};
 
@@ -32,10 +32,6 @@ const SENDERS: usize = 3;
 const POINTS_MAX: f64 = 5.0;
 /// The real link, where shares are measured.
 const RATE: Rate = Rate::kbits_per_s(256);
-/// That of interactive questions: a modem.
-const MODEM: Rate = Rate::bits_per_s(38_400);
-/// Each way.
-const DELAY: Duration = Duration::from_millis(50);
 const STORE_BYTES: u32 = 200_000;
 
 /// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and demand always wait.
@@ -91,7 +87,7 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
              while {SENDERS} large files are read, {} s; the share is that of bytes in both directions.",
             CHUNK_TIME.as_millis(),
             simulated.as_secs(),
-            DELAY.as_millis(),
+            MODEM_DELAY.as_millis(),
             demand.tickets,
             replay.tickets,
             over_link.as_secs(),
@@ -114,10 +110,8 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
 /// Has stores wait, more than go home while they are needed.
 fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
     rig.set(&["--writes", "manual"])?;
-    let dir = rig.path("stores").display().to_string();
-    let numbers = [("--files", stores), ("--bytes", STORE_BYTES)];
-    let numbers = numbers.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
-    work(&["make-files".to_owned(), dir].into_iter().chain(numbers).collect::<Vec<_>>()).map(drop)
+    let numbers = [("files", stores.into()), ("bytes", STORE_BYTES.into())];
+    work(&arguments("make-files", &rig.path("stores"), &numbers)).map(drop)
 }
 
 fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
@@ -129,12 +123,12 @@ fn real_share(site: &Site, time: Duration) -> Result<(f64, super::rig::Wire)> {
     let mut rig = Rig::mounted(site, "shares", &["--unit", "block"], fill)?;
     rig.connect("weak")?;
     fill_log(&rig, 60)?;
-    rig.shape(Some(RATE), DELAY)?;
+    rig.shape(Some(RATE), MODEM_DELAY)?;
     rig.set(&["--writes", "lottery"])?;
-    let files: Vec<String> = (0..SENDERS).map(|reader| rig.path(&name(reader)).display().to_string()).collect();
+    let files: Vec<PathBuf> = (0..SENDERS).map(|reader| rig.path(&name(reader))).collect();
     std::thread::scope(|scope| {
         // They do not come to their end: the mount is taken from under them.
-        let read = |file: String| scope.spawn(|| work(&["read-stream".to_owned(), file]));
+        let read = |file: PathBuf| scope.spawn(move || work(&arguments("read-stream", &file, &[])));
         let readers: Vec<_> = files.into_iter().map(read).collect();
         // Both ends learn what the link is like first.
         std::thread::sleep(time / 3);
@@ -163,8 +157,7 @@ struct Asked {
 impl Asked {
     /// Has folders listed that are not cached, and again while stores go home. The log is full, and the link slow.
     fn measure(rig: &Rig, case: usize, title: &'static str, settle: Duration) -> Result<Asked> {
-        let ask =
-            |when: &str| work(&["list-each".to_owned(), rig.path(&format!("{when}-{case}")).display().to_string()]);
+        let ask = |when: &str| work(&arguments("list-each", &rig.path(&format!("{when}-{case}")), &[]));
         let idle = ask("idle")?;
         rig.set(&["--writes", "lottery"])?;
         // Until chunks are as long as the link has them.
@@ -202,7 +195,7 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     rig.connect("weak")?;
     fill_log(&rig, 20)?;
     rig.down()?;
-    rig.shape(Some(MODEM), DELAY)?;
+    rig.shape(Some(MODEM), MODEM_DELAY)?;
     rig.mount(&["--writes", "manual"])?;
     rig.wait_attached(true)?;
     let slow = Asked::measure(&rig, 0, "a connection made over the slow link", settle)?;
@@ -213,7 +206,7 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     rig.send_all()?;
     rig.connect("weak")?;
     fill_log(&rig, 20)?;
-    rig.shape(Some(MODEM), DELAY)?;
+    rig.shape(Some(MODEM), MODEM_DELAY)?;
     let slowed = Asked::measure(&rig, 1, "a connection that was fast before", settle)?;
     let chunk_ms = CHUNK_TIME.as_secs_f64() * 1e3;
     let header = ["", "beside", "mean", "median", "99th percentile", "longest", "link used upwards"];
@@ -239,7 +232,7 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
             "{questions} folders that are not cached are listed one after the other, over {MODEM} with {} ms each way, \
              first with nothing else under way, then, {} s after that began, while stores of {STORE_BYTES} bytes go \
              home. A chunk is what takes {} ms.",
-            DELAY.as_millis(),
+            MODEM_DELAY.as_millis(),
             settle.as_secs(),
             CHUNK_TIME.as_millis()
         ),

@@ -2,24 +2,18 @@
 //! Honeyman, their tables 3 and 5).
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use linkem::Rate;
 use serde_json::{Value, json};
 
+use super::andrew::{self, PROJECT, PROJECT_QUICK};
 use super::found::{Figure, Found, Table, largest, smallest};
-use super::rig::Rig;
+use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::{count, number};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
-use crate::work::Work;
 
-/// A modem.
-const RATE: Rate = Rate::bits_per_s(38_400);
-/// Each way.
-const DELAY: Duration = Duration::from_millis(50);
 /// Their operations, with their milliseconds over Ethernet, and over SLIP connected and partially connected.
 const THEIRS: [(&str, [f64; 3]); 8] = [
     ("setattr", [12.8, 99.3, 52.9]),
@@ -35,9 +29,6 @@ const THEIRS: [(&str, [f64; 3]); 8] = [
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// A log that is not home after this is not on its way.
 const HOME_TIME_MAX: Duration = Duration::from_secs(3600);
-/// Sources, headers, and units that are compiled.
-const PROJECT: [u32; 3] = [55, 15, 55];
-const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
 
 /// Their Table 3: the time of each operation.
 pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
@@ -46,15 +37,14 @@ pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
     let mut all = Vec::new();
     for (name, state, writes, rate) in [
         ("connected", "auto", "lottery", None),
-        ("through", "weak", "through", Some(RATE)),
-        ("weak", "weak", "lottery", Some(RATE)),
+        ("through", "weak", "through", Some(MODEM)),
+        ("weak", "weak", "lottery", Some(MODEM)),
     ] {
         rig.connect(state)?;
         rig.set(&["--writes", writes])?;
-        let delay = if rate.is_some() { DELAY } else { Duration::ZERO };
+        let delay = if rate.is_some() { MODEM_DELAY } else { Duration::ZERO };
         rig.shape(rate, delay)?;
-        let dir = rig.path(name).display().to_string();
-        all.push(work(&["operations".to_owned(), dir, "--times".to_owned(), times.to_string()])?);
+        all.push(work(&arguments("operations", &rig.path(name), &[("times", times)]))?);
         rig.shape_now(None, Duration::ZERO);
         rig.send_all()?;
     }
@@ -67,7 +57,10 @@ pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
     }
     let worst = largest(THEIRS.iter().map(|(name, _)| ours(2, name) / ours(0, name)));
     Ok(Found {
-        conditions: format!("{RATE} with {} ms each way, or an unlimited link. Means of {times}.", DELAY.as_millis()),
+        conditions: format!(
+            "{MODEM} with {} ms each way, or an unlimited link. Means of {times}.",
+            MODEM_DELAY.as_millis()
+        ),
         figures: vec![
             Figure::beside("slow : unlimited link, the worst operation", number(worst)),
             Figure::beside(
@@ -83,7 +76,8 @@ pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
 
 /// Their Table 5: how long what the Andrew benchmark logs waits there.
 pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
-    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let size = if quick { PROJECT_QUICK } else { PROJECT };
+    let [sources, ..] = size;
     let mut table = Table::new(
         "Waits in the log, seconds",
         [
@@ -100,14 +94,12 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     );
     let mut samples = Vec::new();
     for (cache, theirs) in [("cold", ["88", "314"]), ("hot", ["107", "374"])] {
-        let fill =
-            |source: &Path| Work::MakeProject { dir: source.join("original"), sources, headers, units }.run().map(drop);
-        let rig = Rig::mounted(site, &format!("log-{cache}"), &[], fill)?;
+        let rig = Rig::mounted(site, &format!("log-{cache}"), &[], project("original", size))?;
         if cache == "hot" {
             rig.hoard("original")?;
         }
         rig.connect("weak")?;
-        rig.shape(Some(RATE), DELAY)?;
+        rig.shape(Some(MODEM), MODEM_DELAY)?;
         let waits = watch(&rig)?;
         let all: Vec<f64> = waits.seen.values().map(|(first, last)| (*last - *first).as_secs_f64()).collect();
         eprintln!("log: {cache}: {} operations waited", all.len());
@@ -128,9 +120,9 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     }
     Ok(Found {
         conditions: format!(
-            "The Andrew benchmark with {sources} sources over {RATE} with {} ms each way; it is looked at what waits \
+            "The Andrew benchmark with {sources} sources over {MODEM} with {} ms each way; it is looked at what waits \
              every {} ms, so that what waits for less may not be seen.",
-            DELAY.as_millis(),
+            MODEM_DELAY.as_millis(),
             LOOK_PERIOD.as_millis()
         ),
         tables: vec![table],
@@ -149,12 +141,12 @@ struct Waits {
 }
 
 fn watch(rig: &Rig) -> Result<Waits> {
-    let [source, target] = [rig.path("original"), rig.path("copy")].map(|path| path.display().to_string());
+    let (source, target) = (rig.path("original"), rig.path("copy"));
     let mut waits = Waits { seen: BTreeMap::new(), most: 0, seconds: 0.0, home_s: 0.0 };
     let started = Instant::now();
     std::thread::scope(|scope| {
         // A workload has a deadline of its own.
-        let mut running = Some(scope.spawn(|| work(&["andrew".to_owned(), source, target])));
+        let mut running = Some(scope.spawn(|| andrew::copy_and_build(&source, &target)));
         loop {
             let now = Instant::now();
             let pending = rig.ask("pending")?;

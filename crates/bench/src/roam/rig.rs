@@ -21,6 +21,7 @@ use crate::command::{self, Interrupts, check_interrupt};
 use crate::daemon::{DEADLINE, Daemon};
 use crate::mounts;
 use crate::target::Site;
+use crate::work::Work;
 
 /// What a home prints when it serves; the address follows.
 const HOME_READY: &str = "home listening at ";
@@ -32,6 +33,11 @@ const QUIET_TIME: Duration = Duration::from_millis(1200);
 pub const GAP: Duration = Duration::from_millis(500);
 /// How often a state is asked for that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
+
+/// A modem.
+pub const MODEM: Rate = Rate::bits_per_s(38_400);
+/// Each way.
+pub const MODEM_DELAY: Duration = Duration::from_millis(50);
 
 /// See the module's header.
 pub struct Rig {
@@ -81,6 +87,11 @@ impl Wire {
             down_bytes: self.down_bytes - before.down_bytes,
         }
     }
+}
+
+/// Fills an exported folder with a project in C of so many sources, headers, and units that are compiled.
+pub fn project(folder: &str, [sources, headers, units]: [u32; 3]) -> impl FnOnce(&Path) -> Result<()> {
+    move |source| Work::MakeProject { dir: source.join(folder), sources, headers, units }.run().map(drop)
 }
 
 impl Home {

@@ -1,18 +1,15 @@
 //! A session of editing, compiling and cleaning: how much of it need never go home.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use linkem::Rate;
 use serde::Serialize;
 
 use super::found::{Figure, Found, Table};
-use super::rig::Rig;
+use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::{count, number};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
-use crate::work::Work;
 
 /// The folder in which all happens.
 const FOLDER: &str = "project";
@@ -24,10 +21,6 @@ const ROUNDS_QUICK: u32 = 2;
 const EDITS: u32 = 5;
 /// Fewer logged operations are no session.
 const LOGGED_MIN: u64 = 1000;
-/// A modem.
-const RATE: Rate = Rate::bits_per_s(38_400);
-/// Each way.
-const DELAY: Duration = Duration::from_millis(50);
 
 /// Under what circumstances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,9 +41,9 @@ impl Case {
     fn title(self) -> String {
         match self {
             Case::Off => "without a network".into(),
-            Case::Delayed => format!("{RATE}, `--writes delayed=15m`"),
-            Case::Idle => format!("{RATE}, `--writes idle`"),
-            Case::Lottery => format!("{RATE}, `--writes lottery`"),
+            Case::Delayed => format!("{MODEM}, `--writes delayed=15m`"),
+            Case::Idle => format!("{MODEM}, `--writes idle`"),
+            Case::Lottery => format!("{MODEM}, `--writes lottery`"),
         }
     }
 
@@ -63,7 +56,7 @@ impl Case {
         };
         rig.connect("weak")?;
         rig.set(&["--writes", writes])?;
-        rig.shape(Some(RATE), DELAY)
+        rig.shape(Some(MODEM), MODEM_DELAY)
     }
 }
 
@@ -88,22 +81,21 @@ impl Sample {
 
 /// Runs the study.
 pub fn measure(site: &Site, quick: bool) -> Result<Found> {
-    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let size = if quick { PROJECT_QUICK } else { PROJECT };
+    let [sources, headers, _] = size;
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     let mut found = Found {
         conditions: format!(
             "In a project of {sources} sources and {headers} headers that is cached, {rounds} times: {EDITS} sources \
              are edited (written anew and renamed), all is built with make, and cleaned, without a pause to think. The \
-             link of {RATE} has {} ms each way.",
-            DELAY.as_millis()
+             link of {MODEM} has {} ms each way.",
+            MODEM_DELAY.as_millis()
         ),
         ..Found::default()
     };
     let mut samples = Vec::new();
     for case in Case::ALL {
-        let fill =
-            |source: &Path| Work::MakeProject { dir: source.join(FOLDER), sources, headers, units }.run().map(drop);
-        let rig = Rig::mounted(site, &format!("session-{}", case as usize), &[], fill)?;
+        let rig = Rig::mounted(site, &format!("session-{}", case as usize), &[], project(FOLDER, size))?;
         rig.hoard(FOLDER)?;
         case.prepare(&rig)?;
         let sample = run(&rig, case, rounds)?;
@@ -145,10 +137,8 @@ fn run(rig: &Rig, case: Case, rounds: u32) -> Result<Sample> {
         Ok(all)
     };
     let [logged, saved, saved_bytes, ..] = numbers()?;
-    let arguments = ["session", &rig.path(FOLDER).display().to_string(), "--rounds", &rounds.to_string()];
-    let mut arguments = arguments.map(str::to_owned).to_vec();
-    arguments.extend(["--edits".to_owned(), EDITS.to_string()]);
-    let seconds = *work(&arguments)?.get("seconds").context("no seconds")?;
+    let options = [("rounds", rounds.into()), ("edits", EDITS.into())];
+    let seconds = *work(&arguments("session", &rig.path(FOLDER), &options))?.get("seconds").context("no seconds")?;
     let [logged_after, saved_after, saved_bytes_after, pending, pending_bytes] = numbers()?;
     Ok(Sample {
         case,

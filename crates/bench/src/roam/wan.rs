@@ -9,12 +9,11 @@ use linkem::{Rate, Shape};
 use serde::Serialize;
 
 use super::found::{Figure, Found, Table, median};
-use super::rig::Rig;
+use super::rig::{Rig, project};
 use super::sshfs::Sshfs;
 use crate::report::{count, number};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
-use crate::work::Work;
 
 /// How fast the link is.
 pub const RATE: Rate = Rate::mbits_per_s(4);
@@ -140,13 +139,13 @@ fn table(title: &str, samples: &[Sample]) -> Table {
 
 /// The build: once with nothing cached, and again after it was cleaned.
 pub fn measure_build(site: &Site, quick: bool) -> Result<Found> {
-    let [sources, headers, units] = if quick { PROJECT_QUICK } else { PROJECT };
+    let size = if quick { PROJECT_QUICK } else { PROJECT };
+    let [sources, headers, units] = size;
     let runs = if quick { 2 } else { 3 };
     let mut samples = Vec::new();
     for who in Who::ALL {
-        let fill = |dir: &Path| Work::MakeProject { dir: dir.join(FOLDER), sources, headers, units }.run().map(drop);
-        let subject = Subject::new(site, who, "wan-build", fill)?;
-        let arguments = |action: &str| [action.to_owned(), subject.path(FOLDER).display().to_string()];
+        let subject = Subject::new(site, who, "wan-build", project(FOLDER, size))?;
+        let arguments = |action: &str| arguments(action, &subject.path(FOLDER), &[]);
         for run in 0..runs {
             if run > 0 {
                 work(&arguments("clean"))?;
@@ -184,11 +183,8 @@ pub fn measure_postmark(site: &Site, quick: bool) -> Result<Found> {
     let mut samples = Vec::new();
     for run in 0..runs {
         for (who, subject) in &subjects {
-            let arguments = ["postmark".to_owned(), subject.path(&format!("postmark-{run}")).display().to_string()];
-            let numbers = [("--files", files), ("--transactions", transactions)];
-            let numbers =
-                numbers.into_iter().flat_map(|(name, value): (&str, u32)| [name.to_owned(), value.to_string()]);
-            let arguments: Vec<String> = arguments.into_iter().chain(numbers).collect();
+            let dir = subject.path(&format!("postmark-{run}"));
+            let arguments = arguments("postmark", &dir, &[("files", files), ("transactions", transactions)]);
             samples.push(Sample::take(*who, subject, &arguments)?);
         }
     }

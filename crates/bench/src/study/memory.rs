@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::serving::{Serving, arguments};
+use super::serving::Serving;
 use crate::report::{count, number, table_header, table_row};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
 
 const CACHE_MIB: u64 = 64;

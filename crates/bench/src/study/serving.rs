@@ -5,7 +5,7 @@
 //! it is dropped.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -114,15 +114,10 @@ impl Drop for Serving {
     }
 }
 
-/// A workload's arguments, from text and a path: the name, the path, and the options.
-pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String> {
-    let mut all = vec![name.to_owned(), path.display().to_string()];
-    all.extend(options.iter().flat_map(|(option, value)| [format!("--{option}"), value.to_string()]));
-    all
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn site(root: &Path, script: &str) -> Site {
@@ -161,10 +156,5 @@ mod tests {
         let mut serving = Serving::new(&site, "fs", &[]).unwrap();
         let error = serving.up().unwrap_err().to_string();
         assert!(error.contains("no such store"), "{error}");
-    }
-
-    #[test]
-    fn arguments_are_in_the_order_of_the_command_line() {
-        assert_eq!(arguments("fill", Path::new("/f"), &[("blocks", 3)]), ["fill", "/f", "--blocks", "3"]);
     }
 }

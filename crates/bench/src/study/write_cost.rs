@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::serving::{Serving, arguments};
+use super::serving::Serving;
 use crate::report::{number, table_header, table_row};
-use crate::run::work;
+use crate::run::{arguments, work};
 use crate::target::Site;
 use crate::work::BLOCK_BYTES;
 

@@ -394,3 +394,22 @@ pub fn parse_outcome(text: &str) -> Result<Outcome> {
 fn outcome<const N: usize>(values: [(&str, f64); N]) -> Outcome {
     values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
+
+/// The smallest value that at least `percent` of the ascending values do not exceed.
+fn percentile(ascending: &[f64], percent: usize) -> f64 {
+    let rank = (ascending.len() * percent).div_ceil(100).max(1);
+    ascending.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!(percentile(&values, 50), 100.0);
+        assert_eq!(percentile(&values, 99), 198.0);
+        assert_eq!(percentile(&[4.0], 99), 4.0);
+    }
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Outcome, outcome};
+use super::{Outcome, outcome, percentile};
 
 /// Makes, stats, reads, renames and removes small files without a pause: `operations_per_s`, `p50_ms`, `p99_ms`,
 /// `max_ms`.
@@ -50,16 +50,16 @@ pub(super) fn list_each(dir: &Path) -> Result<Outcome> {
     Ok(waited(waits, started.elapsed()))
 }
 
-fn waited(mut waits: Vec<Duration>, all: Duration) -> Outcome {
-    waits.sort();
-    let at = |share: usize| waits[(waits.len() - 1) * share / 100].as_secs_f64() * 1e3;
-    let mean = waits.iter().sum::<Duration>().as_secs_f64() * 1e3 / waits.len() as f64;
+fn waited(waits: Vec<Duration>, all: Duration) -> Outcome {
+    let mut waits_ms: Vec<f64> = waits.into_iter().map(|wait| wait.as_secs_f64() * 1e3).collect();
+    waits_ms.sort_by(f64::total_cmp);
+    let count = waits_ms.len() as f64;
     outcome([
-        ("operations_per_s", waits.len() as f64 / all.as_secs_f64()),
-        ("mean_ms", mean),
-        ("p50_ms", at(50)),
-        ("p99_ms", at(99)),
-        ("max_ms", at(100)),
+        ("operations_per_s", count / all.as_secs_f64()),
+        ("mean_ms", waits_ms.iter().sum::<f64>() / count),
+        ("p50_ms", percentile(&waits_ms, 50)),
+        ("p99_ms", percentile(&waits_ms, 99)),
+        ("max_ms", percentile(&waits_ms, 100)),
     ])
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::random::Random;
-use super::{Outcome, outcome};
+use super::{Outcome, outcome, percentile};
 
 const MIB: usize = 1 << 20;
 
@@ -139,12 +139,6 @@ fn write_until(path: &Path, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The smallest value that at least `percent` of the ascending values do not exceed.
-fn percentile(ascending: &[f64], percent: usize) -> f64 {
-    let rank = (ascending.len() * percent).div_ceil(100).max(1);
-    ascending.get(rank - 1).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,14 +153,6 @@ mod tests {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[9; 8], 1 << 20).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("MiB 1"));
-    }
-
-    #[test]
-    fn percentiles_are_values_that_occurred() {
-        let values: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!(percentile(&values, 50), 100.0);
-        assert_eq!(percentile(&values, 99), 198.0);
-        assert_eq!(percentile(&[4.0], 99), 4.0);
     }
 
     #[test]
