@@ -10,7 +10,6 @@ mod command;
 mod daemon;
 mod figures;
 mod mounts;
-mod namespace;
 mod output;
 mod process;
 mod report;

@@ -12,11 +12,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use linkem::Namespace;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{self, Interrupts};
 use crate::mounts;
-use crate::namespace::{HOST, Namespace};
 use crate::process::{MARKER_VARIABLE, Processes, Usage};
 
 /// A file system that can be measured.
@@ -196,6 +196,20 @@ fn spread(dir: &Path) {
     let _ = command::run(Command::new("chattr").arg("+T").arg(dir), ACTION_DEADLINE, Interrupts::Obey);
 }
 
+/// The address that is up in every target's network namespace.
+const HOST: &str = "10.77.0.1";
+
+/// A network namespace for one target, so that no port collides with a daemon that the machine already runs. Peers that
+/// refuse loopback addresses in 127/8 have [`HOST`].
+fn namespace() -> Result<Namespace> {
+    let namespace = Namespace::new().context("make a network namespace (as root?)")?;
+    let mut ip = Command::new("ip");
+    ip.args(["addr", "add", &format!("{HOST}/32"), "dev", "lo"]);
+    namespace.enter(&mut ip);
+    command::run(&mut ip, ACTION_DEADLINE, Interrupts::Obey)?;
+    Ok(namespace)
+}
+
 /// A target that is set up and mounted.
 pub struct Target {
     kind: TargetKind,
@@ -241,10 +255,12 @@ impl Target {
             processes: Processes::new(marker, root.join("pids")),
             root,
             mount_point,
-            namespace: kind.script().map(|_| Namespace::new()).transpose()?,
+            namespace: kind.script().map(|_| namespace()).transpose()?,
         };
-        target.act("start", Interrupts::Obey)?;
+        let started = target.act("start", Interrupts::Obey);
+        // What a script that failed has left behind is ended, too.
         target.processes.learn_named();
+        started?;
         target.act("mount", Interrupts::Obey)?;
         Ok(target)
     }

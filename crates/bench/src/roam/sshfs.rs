@@ -63,8 +63,10 @@ impl Sshfs {
         let script = sources.join("sshfs.sh");
         let mut sshfs = Sshfs { script, sources, root, mount_point, server, client, processes, _link: link };
         sshfs.act("check", &sshfs.server, Interrupts::Obey)?;
-        sshfs.act("start", &sshfs.server, Interrupts::Obey)?;
+        let started = sshfs.act("start", &sshfs.server, Interrupts::Obey);
+        // What a script that failed has left behind is ended, too.
         sshfs.processes.learn_named();
+        started?;
         fill(&sshfs.root.join("export"))?;
         Ok(sshfs)
     }
