@@ -85,13 +85,19 @@ impl Claims {
 
     /// A client begins to work under delegations, or does so again. True if it has those that it was given; what it was asked to return meanwhile it is
     /// asked again.
-    pub(crate) fn join(&self, client: u32, push: Arc<dyn Push>, knows: bool, changed: &[FileId]) -> bool {
+    pub(crate) fn join(
+        &self,
+        client: u32,
+        push: Arc<dyn Push>,
+        (run, current): (u64, u64),
+        changed: &[FileId],
+    ) -> bool {
         let now = self.clock.now();
         let kept = self.change(|delegations| {
-            let kept = knows && delegations.has_kept(client, now);
+            let kept = run == current && delegations.has_kept(client, now);
             match kept {
                 true => delegations.renew(client, now),
-                false => delegations.join(client, changed, now),
+                false => delegations.join(client, changed, run != 0, now),
             }
             kept
         });

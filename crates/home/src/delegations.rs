@@ -4,8 +4,8 @@
 //! recalled. Claims are met in their order, so that each is met some time; only what clients send home goes before, since others wait for just that.
 //! A client that was not heard of for [`LEASE`] has no delegations any more.
 //!
-//! After a restart, nothing is known of what clients hold. Until those that may hold something have told of it, or their leases have ended, no claims are
-//! met but their own.
+//! After a restart, nothing is known of what clients hold. Until those that may hold something have told of it, and know what became of it, or their leases
+//! have ended, no claims are met but their own.
 //!
 //! Invariants: at no time do two clients that were heard of have what excludes each other; a claim is met only while nobody else's use of what it
 //! excludes goes on.
@@ -91,8 +91,9 @@ impl Delegations {
         }
     }
 
-    /// A client was heard of.
+    /// A client was heard of, after it was told what it holds.
     pub fn renew(&mut self, client: u32, now: Duration) {
+        self.unknown.0.remove(&client);
         if let Some(held) = self.held.get_mut(&client) {
             held.until = now + LEASE;
         }
@@ -109,13 +110,17 @@ impl Delegations {
     }
 
     /// A client begins to work under delegations. It has none yet, but for those to change what it has changed already: these it keeps, if it has them,
-    /// or may have had them of the home as it was before it began anew.
-    pub fn join(&mut self, client: u32, changed: &[FileId], now: Duration) {
+    /// or may have had them of the home as it was before it began anew. As long as it `believes` that it has what that gave it, which it does until it is
+    /// heard of again or its lease ends, nobody else has that.
+    pub fn join(&mut self, client: u32, changed: &[FileId], believes: bool, now: Duration) {
         let kept = self.has_kept(client, now);
         let had = |file: &FileId| kept && self.holds(client, *file, Hold::Write);
         let returning = self.unknown.0.contains(&client) && now < self.unknown.1;
         let keeps: Vec<FileId> = changed.iter().copied().filter(|file| returning || had(file)).collect();
         self.leave(client);
+        if returning && believes {
+            self.unknown.0.insert(client);
+        }
         self.held.insert(client, Held { until: now + LEASE, ..Held::default() });
         for file in keeps {
             if self.in_the_way(client, file, Hold::Write).is_empty() {

@@ -176,8 +176,7 @@ impl Client {
             }
             let kept = match watch {
                 Watch::Delegations { run, changed } => {
-                    let knows = run == self.home.run;
-                    let all = volume.claims.join(author, self.push.clone(), knows, &changed);
+                    let all = volume.claims.join(author, self.push.clone(), (run, self.home.run), &changed);
                     Some(Kept { run: self.home.run, all })
                 }
                 Watch::Nothing | Watch::Changes => {

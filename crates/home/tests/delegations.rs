@@ -164,6 +164,7 @@ fn a_home_that_begins_anew_gives_nothing_that_somebody_may_have() {
     assert_eq!(other.delegate(plain, Hold::Read), None);
     // What it has changed, it has still.
     let one = world.attach_to(1, Watch::Delegations { run: 9, changed: vec![plain] });
+    assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(other.delegate(plain, Hold::Read), None);
     let recalls = one.recalled();
     assert_eq!(recalls.len(), 1, "{recalls:?}");
@@ -257,4 +258,30 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
     assert_eq!(bob.delegate(plain, Hold::Write), None);
     mallory.recalled().into_iter().for_each(|recall| mallory.returns(recall));
     assert_eq!(bob.delegate(plain, Hold::Write), Some(vec![plain]), "it is not kept for what was promised");
+}
+
+#[test]
+fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_others() {
+    let mut world = World::new();
+    let plain = {
+        let (one, _other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+        let plain = one.id(one.id(ROOT, "mallory"), "plain");
+        assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
+        plain
+    };
+    world.restart();
+    let other = world.attach_to(2, NO_DELEGATIONS);
+    // It still believes what it was given before, until it has the answer.
+    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new() });
+    assert_eq!(other.delegate(plain, Hold::Write), None);
+    assert_eq!(one.ask(Request::Renew), Reply::Done);
+    assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+    drop((one, other));
+    world.restart();
+    // Nor does it keep others waiting if it never gets it.
+    let other = world.attach_to(2, NO_DELEGATIONS);
+    let _one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new() });
+    assert_eq!(other.delegate(plain, Hold::Write), None);
+    world.sim.run_for(LEASE);
+    assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
 }

@@ -71,7 +71,7 @@ impl Client {
             let settings = inner.settings.lock();
             (settings.volume.clone(), settings.consistency, settings.validation)
         };
-        loop {
+        let kept = loop {
             // What the home is told is remembered here whatever happens.
             if inner.log.settled().await.is_err() {
                 return Err(AttachError::Unreachable);
@@ -124,8 +124,8 @@ impl Client {
             live.ahead.clear();
             live.channel = Some(channel.clone());
             live.state = LinkState::Weak;
-            break;
-        }
+            break kept;
+        };
         let root = inner.live.lock().replica.membership().map(|membership| membership.root);
         if let Some(root) = root {
             let known = inner.live.lock().replica.node(root).is_ok();
@@ -135,6 +135,11 @@ impl Client {
         }
         if inner.live.lock().replica.ids_left() == 0 {
             self.fetch_ids().await.map_err(|_| AttachError::Unreachable)?;
+        }
+        if kept.is_some_and(|kept| !kept.all) {
+            // Others wait until the home knows that this client believes nothing of before.
+            let me = self.clone();
+            inner.host.tasks.spawn(Box::pin(async move { drop(me.0.ask(Class::Interactive, &Request::Renew).await) }));
         }
         inner.judge();
         inner.wake();
