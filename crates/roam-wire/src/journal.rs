@@ -58,9 +58,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal of a volume of which nothing is known, in an epoch that was never used before, for at most so many files.
+    /// The journal of a volume of which nothing is known, in an epoch that was never used before, for at most so many files. Numbers begin with 1: nothing that
+    /// a home knows has version 0.
     pub fn new(epoch: u64, entry_count_max: usize) -> Journal {
-        Journal { epoch, seq: 0, floor: 0, by_seq: BTreeMap::new(), last: HashMap::new(), entry_count_max }
+        Journal { epoch, seq: 1, floor: 0, by_seq: BTreeMap::new(), last: HashMap::new(), entry_count_max }
     }
 
     /// The journal as it was when [`entries`](Self::entries) gave these. `None` if that cannot be.
@@ -152,7 +153,7 @@ mod tests {
         for number in [1, 2, 1, 1, 2] {
             journal.note(file(number));
         }
-        let stamp = Stamp { epoch: 7, seq: 5 };
+        let stamp = Stamp { epoch: 7, seq: 6 };
         assert_eq!(journal.since(first, |_| true), Since::Changed { files: vec![file(1), file(2)], stamp });
         assert_eq!(journal.since(first, |f| f == file(2)), Since::Changed { files: vec![file(2)], stamp });
         journal.note(file(3));
@@ -160,7 +161,7 @@ mod tests {
         let stamp = journal.stamp();
         assert_eq!(journal.since(first, |_| true), Since::Reset { stamp }, "the first change was forgotten");
         assert_eq!(journal.since(Stamp { epoch: 6, seq: 5 }, |_| true), Since::Reset { stamp });
-        assert_eq!(journal.since(Stamp { epoch: 7, seq: 8 }, |_| true), Since::Reset { stamp });
+        assert_eq!(journal.since(Stamp { epoch: 7, seq: 9 }, |_| true), Since::Reset { stamp });
     }
 
     #[test]

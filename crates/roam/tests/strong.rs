@@ -469,3 +469,17 @@ fn sim_clients_under_delegations_see_one_copy() {
     println!("{done} operations, {wanted} times bytes of stores that were behind");
     assert!(done > 0 && wanted > 0);
 }
+
+/// What was exported from the start had the version of what nobody else knows.
+#[test]
+fn regression_a_name_in_a_home_that_is_new_is_made_once() {
+    let rig = Rig::new(1);
+    let clients = [1, 2].map(|key| {
+        let (client, ..) = rig.new_client(key, Duration::from_millis(50));
+        client.set(|settings| settings.consistency = Consistency::Strong);
+        client
+    });
+    rig.sim.run_for(Duration::from_secs(5));
+    let made = clients.each_ref().map(|client| rig.sim.block_on(perform(client, &Op::Make("/lock".into(), 0o644))));
+    assert_eq!(made.map(|made| made.map(drop)), [Ok(()), Err(FsError::Exists)]);
+}
