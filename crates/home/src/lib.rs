@@ -130,4 +130,8 @@ impl Service for Home {
     fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session> {
         Arc::new(session::Connection::new(self.0.clone(), peer, push))
     }
+
+    fn knows(&self, peer: PeerKey) -> bool {
+        self.0.live.lock().state.clients.contains_key(&peer.0)
+    }
 }

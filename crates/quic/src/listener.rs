@@ -1,8 +1,8 @@
 //! The home's end: takes connections from whoever proves a key, and hands their requests to a [`Service`].
 //!
 //! Anybody can reach it, so everything is bounded: connections, handshakes under way, connections of one peer, requests and bytes of one
-//! connection, and the time in which something must be asked. Until a connection has had an answer, it has less of all that; so a service
-//! answers strangers with `None`.
+//! connection, and the time in which something must be asked. Until a connection has had an answer, it has less of all that. Peers that the service does
+//! not know have few connections together, and not for long: they can ask to be known, and keep nobody else out.
 
 use crate::identity::Identity;
 use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
@@ -28,13 +28,15 @@ use tokio::time::{sleep, timeout};
 const CONNECTION_COUNT_MAX: usize = 256;
 /// Connections of one peer; a further one replaces the oldest, which has probably lost its other end.
 const PEER_CONNECTION_COUNT_MAX: usize = 4;
+/// Connections of peers that the service does not know; a further one replaces the oldest.
+const STRANGER_COUNT_MAX: usize = 32;
 /// Handshakes under way; further ones have to be tried again.
 const HANDSHAKE_COUNT_MAX: usize = 64;
 /// With so many under way, further ones first have to prove their address, which costs them a round trip.
 const UNPROVEN_HANDSHAKE_COUNT_MAX: usize = 16;
 /// How long a handshake may take.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(60);
-/// In what time after it a first request must have come.
+/// In what time after it a first request must have come, of a peer that the service knows by then.
 const SILENCE_TIME_MAX: Duration = Duration::from_secs(120);
 /// Requests of one connection that are long and of which parts have come.
 const LONG_REQUEST_COUNT_MAX: usize = 4;
@@ -147,27 +149,43 @@ async fn accept(endpoint: Endpoint, places: Arc<Semaphore>, service: Arc<dyn Ser
 
 /// The open connections of each peer, the oldest first.
 #[derive(Default)]
-struct Peers(Mutex<BTreeMap<PeerKey, VecDeque<Connection>>>);
+struct Peers(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    by_peer: BTreeMap<PeerKey, VecDeque<Connection>>,
+    /// Those of peers that the service did not know when they came.
+    strangers: VecDeque<(PeerKey, Connection)>,
+}
 
 impl Peers {
-    fn add(&self, peer: PeerKey, connection: &Connection) {
-        let replaced = {
-            let mut peers = self.0.lock();
-            let connections = peers.entry(peer).or_default();
+    fn add(&self, peer: PeerKey, connection: &Connection, service: &dyn Service) {
+        let mut replaced = Vec::new();
+        {
+            let mut open = self.0.lock();
+            let connections = open.by_peer.entry(peer).or_default();
             connections.push_back(connection.clone());
-            (connections.len() > PEER_CONNECTION_COUNT_MAX).then(|| connections.pop_front()).flatten()
-        };
-        if let Some(replaced) = replaced {
-            Close::Replaced.close(&replaced);
+            if connections.len() > PEER_CONNECTION_COUNT_MAX {
+                replaced.extend(connections.pop_front());
+            }
+            open.strangers.retain(|(peer, _)| !service.knows(*peer));
+            if !service.knows(peer) {
+                open.strangers.push_back((peer, connection.clone()));
+            }
+            if open.strangers.len() > STRANGER_COUNT_MAX {
+                replaced.extend(open.strangers.pop_front().map(|(_, connection)| connection));
+            }
         }
+        replaced.into_iter().for_each(|replaced| Close::Replaced.close(&replaced));
     }
 
     fn remove(&self, peer: PeerKey, connection: &Connection) {
-        let mut peers = self.0.lock();
-        if let Some(connections) = peers.get_mut(&peer) {
+        let mut open = self.0.lock();
+        open.strangers.retain(|(_, other)| other.stable_id() != connection.stable_id());
+        if let Some(connections) = open.by_peer.get_mut(&peer) {
             connections.retain(|other| other.stable_id() != connection.stable_id());
             if connections.is_empty() {
-                peers.remove(&peer);
+                open.by_peer.remove(&peer);
             }
         }
     }
@@ -190,7 +208,7 @@ async fn connection(
     drop(handshake);
     // TLS has verified it.
     let Some(peer) = peer_of(&connection) else { return Close::Refused.close(&connection) };
-    peers.add(peer, &connection);
+    peers.add(peer, &connection, &*service);
     let (pushing, queue, failed) = Pushing::new();
     let session = service.connected(peer, Arc::new(pushing));
     tokio::spawn(push(connection.clone(), queue));
@@ -203,7 +221,7 @@ async fn connection(
         background: Background::of_window(DOWN_WINDOW_BYTES),
         _place: place,
     });
-    requests(&serving, failed).await;
+    requests(&serving, failed, || service.knows(peer)).await;
     peers.remove(peer, &serving.connection);
     serving.session.ended();
 }
@@ -230,7 +248,7 @@ struct Serving {
 }
 
 /// Takes requests until the connection ends.
-async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Close>) {
+async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Close>, is_known: impl Fn() -> bool) {
     let mut silence = pin!(sleep(SILENCE_TIME_MAX));
     let mut silent = true;
     loop {
@@ -240,7 +258,7 @@ async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Cl
                 Err(_) => return,
             },
             Some(close) = failed.recv() => return close.close(&serving.connection),
-            () = silence.as_mut(), if silent => match serving.asked.load(Ordering::Relaxed) {
+            () = silence.as_mut(), if silent => match serving.asked.load(Ordering::Relaxed) && is_known() {
                 true => silent = false,
                 false => return Close::Silent.close(&serving.connection),
             },

@@ -191,6 +191,26 @@ async fn more_connections_than_there_is_room_for_are_refused_and_room_comes_back
     assert_eq!(send(&stranger, b"\x02in").await.as_deref(), Some(&b"in"[..]));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_keep_out_nobody_but_other_strangers() {
+    let (desk, listener, channel) = pair().await;
+    let friend = Stranger::new();
+    desk.until(|seen| seen.peers.len() == 1).await;
+    *desk.known.lock() = Some(vec![desk.seen.borrow().peers[0], friend.key]);
+    let mut strangers = Vec::new();
+    for _ in 0..300 {
+        let stranger = connect(listener.local_addr()).await;
+        // Whoever is answered stays.
+        assert_eq!(send(&stranger, b"\x02in").await.as_deref(), Some(&b"in"[..]));
+        strangers.push(stranger);
+    }
+    desk.until(|seen| seen.ended >= 250).await;
+    assert_eq!(send(strangers.last().unwrap(), b"\x02in").await.as_deref(), Some(&b"in"[..]));
+    let friend = friend.connect(listener.local_addr(), PROTOCOL).await.unwrap();
+    assert_eq!(send(&friend, b"\x02in").await.as_deref(), Some(&b"in"[..]));
+    still_serves(&desk, &channel).await;
+}
+
 #[tokio::test]
 async fn rubbish_that_is_not_even_quic_is_ignored() {
     let (desk, listener, channel) = pair().await;

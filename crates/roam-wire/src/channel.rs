@@ -98,6 +98,8 @@ pub trait Push: Send + Sync + 'static {
 pub trait Service: Send + Sync + 'static {
     /// Somebody who has proved that this key is his.
     fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session>;
+    /// True if this peer is one of those that are served. There is little room for others, who may ask to be.
+    fn knows(&self, peer: PeerKey) -> bool;
 }
 
 /// What a home does for one connection.

@@ -36,11 +36,14 @@ pub struct Desk {
     pub seen: watch::Sender<Seen>,
     pub go_on: Arc<Notify>,
     pub pushes: Arc<Mutex<Vec<Arc<dyn Push>>>>,
+    /// Whom it knows; nothing: everybody.
+    pub known: Arc<Mutex<Option<Vec<PeerKey>>>>,
 }
 
 impl Desk {
     pub fn new() -> Desk {
-        Desk { seen: watch::channel(Seen::default()).0, go_on: Arc::default(), pushes: Arc::default() }
+        let seen = watch::channel(Seen::default()).0;
+        Desk { seen, go_on: Arc::default(), pushes: Arc::default(), known: Arc::default() }
     }
 
     /// Waits until what was seen is as it should be.
@@ -58,6 +61,10 @@ impl Service for Desk {
         self.pushes.lock().push(push);
         self.seen.send_modify(|seen| seen.peers.push(peer));
         Arc::new(self.clone())
+    }
+
+    fn knows(&self, peer: PeerKey) -> bool {
+        self.known.lock().as_ref().is_none_or(|known| known.contains(&peer))
     }
 }
 
