@@ -195,6 +195,7 @@ impl Inner {
             applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
         }
         if fresh {
+            volume.claims.progresses(whose.author);
             // What is said to be done is durable before it is said to be.
             volume.fs.sync().await?;
             for Applied { seq, outcome, .. } in &applied {

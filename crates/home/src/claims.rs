@@ -120,13 +120,15 @@ impl Claims {
         self.table.lock().reached.remove(&client);
     }
 
-    /// A client that works under delegations asks for something: `sends`, for what others may wait for. False if it has to attach again.
-    pub(crate) fn heard_of(&self, client: u32, sends: bool) -> bool {
+    /// A client has sent something that is new, for which others may wait.
+    pub(crate) fn progresses(&self, client: u32) {
+        self.table.lock().delegations.progress(client, self.clock.now());
+    }
+
+    /// A client that works under delegations asks for something. False if it has to attach again.
+    pub(crate) fn heard_of(&self, client: u32) -> bool {
         let now = self.clock.now();
         let mut table = self.table.lock();
-        if sends {
-            table.delegations.progress(client, now);
-        }
         let fine = table.delegations.knows(client) && !table.delegations.is_overdue(client, now);
         if fine {
             table.delegations.renew(client, now);

@@ -11,7 +11,7 @@
 //! excludes goes on.
 
 use roam_wire::delegation::{Hold, LEASE, Recall};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use types::FileId;
 
@@ -35,7 +35,6 @@ struct Claim {
 }
 
 struct Given {
-    client: u32,
     recall: Recall,
     begun: Duration,
     /// When the client did something about it.
@@ -72,7 +71,12 @@ pub struct Delegations {
     /// By file.
     holders: HashMap<FileId, BTreeMap<u32, Hold>>,
     claims: BTreeMap<u64, Claim>,
-    recalls: BTreeMap<u64, Given>,
+    /// Their numbers, by what they want.
+    claimed: HashMap<FileId, BTreeSet<u64>>,
+    /// By client and number.
+    recalls: HashMap<u32, BTreeMap<u64, Given>>,
+    /// What each client was asked to return.
+    recalled: HashSet<(u32, FileId)>,
     next: u64,
     /// Clients that may hold something that is not known here, and until when.
     unknown: (BTreeSet<u32>, Duration),
@@ -85,7 +89,9 @@ impl Delegations {
             held: HashMap::new(),
             holders: HashMap::new(),
             claims: BTreeMap::new(),
-            recalls: BTreeMap::new(),
+            claimed: HashMap::new(),
+            recalls: HashMap::new(),
+            recalled: HashSet::new(),
             next: 1,
             unknown: (unknown, now + LEASE),
         }
@@ -145,35 +151,38 @@ impl Delegations {
         for file in self.held.remove(&client).into_iter().flat_map(|held| held.files.into_keys()) {
             self.let_go(file, client);
         }
-        self.recalls.retain(|_, given| given.client != client);
+        for given in self.recalls.remove(&client).into_iter().flat_map(BTreeMap::into_values) {
+            self.recalled.remove(&(client, given.recall.file));
+        }
     }
 
     /// What a client was asked to return, and has not.
     pub fn outstanding(&self, client: u32) -> Vec<Recall> {
-        self.recalls.values().filter(|given| given.client == client).map(|given| given.recall).collect()
+        self.recalls_of(client).map(|given| given.recall).collect()
     }
 
     /// True if a client does not do its part: it is to be told that it has nothing, and has it until its lease ends.
     pub fn is_overdue(&self, client: u32, now: Duration) -> bool {
-        self.recalls.values().any(|given| {
-            given.client == client
-                && (now >= given.progressed + RECALL_TIME_MAX || now >= given.begun + RECALL_TIME_END)
-        })
+        self.recalls_of(client)
+            .any(|given| now >= given.progressed + RECALL_TIME_MAX || now >= given.begun + RECALL_TIME_END)
+    }
+
+    fn recalls_of(&self, client: u32) -> impl Iterator<Item = &Given> {
+        self.recalls.get(&client).into_iter().flat_map(BTreeMap::values)
     }
 
     /// A client sends home what others wait for.
     pub fn progress(&mut self, client: u32, now: Duration) {
-        for given in self.recalls.values_mut().filter(|given| given.client == client) {
+        for given in self.recalls.get_mut(&client).into_iter().flat_map(BTreeMap::values_mut) {
             given.progressed = now;
         }
     }
 
     /// A client has returned what was recalled.
     pub fn returned(&mut self, client: u32, number: u64) {
-        if self.recalls.get(&number).is_none_or(|given| given.client != client) {
-            return;
-        }
-        let Some(Given { recall: Recall { file, keep, .. }, .. }) = self.recalls.remove(&number) else { return };
+        let given = self.recalls.get_mut(&client).and_then(|recalls| recalls.remove(&number));
+        let Some(Given { recall: Recall { file, keep, .. }, .. }) = given else { return };
+        self.recalled.remove(&(client, file));
         let Some(held) = self.held.get_mut(&client) else { return };
         if keep {
             if let Some((hold, _)) = held.files.get_mut(&file) {
@@ -194,17 +203,32 @@ impl Delegations {
 
     /// Begins to claim. Gives the claim's number.
     pub fn claim(&mut self, client: u32, wants: Vec<(FileId, Hold)>, urgent: bool) -> u64 {
+        self.enter(Claim { client, wants, urgent, met: false })
+    }
+
+    fn enter(&mut self, claim: Claim) -> u64 {
         self.next += 1;
-        self.claims.insert(self.next, Claim { client, wants, urgent, met: false });
+        for (file, _) in &claim.wants {
+            self.claimed.entry(*file).or_default().insert(self.next);
+        }
+        self.claims.insert(self.next, claim);
         self.next
+    }
+
+    /// What others than a client want of a file: the numbers of their claims, and for what.
+    fn claims_on(&self, file: FileId, client: u32) -> impl Iterator<Item = (u64, &Claim, Hold)> {
+        let numbers = self.claimed.get(&file).into_iter().flatten();
+        let claims = numbers.filter_map(|number| Some((*number, self.claims.get(number)?)));
+        let others = claims.filter(move |(_, claim)| claim.client != client);
+        others.filter_map(move |(number, claim)| {
+            let holds = claim.wants.iter().filter(|(theirs, _)| *theirs == file).map(|(_, hold)| *hold);
+            Some((number, claim, holds.max()?))
+        })
     }
 
     /// A client that holds a file to change it lets others read it, but not change it, until this claim ends.
     pub fn claim_held(&mut self, client: u32, file: FileId) -> u64 {
-        self.next += 1;
-        let wants = vec![(file, Hold::Read)];
-        self.claims.insert(self.next, Claim { client, wants, urgent: false, met: true });
-        self.next
+        self.enter(Claim { client, wants: vec![(file, Hold::Read)], urgent: false, met: true })
     }
 
     /// Does what can be done about a claim.
@@ -223,12 +247,10 @@ impl Delegations {
             if self.holds(client, file, want) && (urgent || !is_recalled) {
                 continue;
             }
-            let claimed = self.claims.iter().any(|(other, claim)| {
-                let goes_first = claim.met || (!urgent && *other < number);
-                claim.client != client
-                    && goes_first
-                    && claim.wants.iter().any(|(theirs, hold)| *theirs == file && hold.excludes(want))
-            });
+            let goes_first = |(other, claim, hold): (u64, &Claim, Hold)| {
+                (claim.met || (!urgent && other < number)) && hold.excludes(want)
+            };
+            let claimed = self.claims_on(file, client).any(goes_first);
             if claimed || (is_recalled && !urgent) || !self.unknown.0.is_empty() {
                 waits = true;
                 continue;
@@ -257,6 +279,14 @@ impl Delegations {
     /// A claim is over. Of what was claimed, these files are held from now on, if it was met.
     pub fn end(&mut self, number: u64, keeps: &BTreeSet<FileId>) {
         let Some(Claim { client, wants, met, .. }) = self.claims.remove(&number) else { return };
+        for (file, _) in &wants {
+            if let Some(numbers) = self.claimed.get_mut(file) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.claimed.remove(file);
+                }
+            }
+        }
         if met && self.held.contains_key(&client) {
             for (file, hold) in wants.into_iter().filter(|(file, _)| keeps.contains(file)) {
                 self.give(client, file, hold);
@@ -275,9 +305,7 @@ impl Delegations {
         if self.holds(client, file, Hold::Read) {
             return true;
         }
-        let claimed = self.claims.values().any(|claim| {
-            claim.client != client && claim.wants.iter().any(|(theirs, hold)| *theirs == file && *hold == Hold::Write)
-        });
+        let claimed = self.claims_on(file, client).any(|(_, _, hold)| hold == Hold::Write);
         let free = !claimed && self.unknown.0.is_empty() && self.in_the_way(client, file, Hold::Read).is_empty();
         if free {
             self.give(client, file, Hold::Read);
@@ -288,20 +316,23 @@ impl Delegations {
     /// Recalls what a client has too much of.
     pub fn trim(&mut self, client: u32, now: Duration) -> Vec<Recall> {
         let Some(held) = self.held.get(&client) else { return Vec::new() };
-        let too_many = held.files.len().saturating_sub(HELD_COUNT_MAX);
+        let returning = self.recalls.get(&client).map_or(0, BTreeMap::len);
+        let too_many = held.files.len().saturating_sub(HELD_COUNT_MAX + returning);
         let first = held.order.values().filter(|file| !self.is_recalled(client, **file)).take(too_many);
         let first: Vec<_> = first.filter_map(|file| Some((*file, held.files.get(file)?.0))).collect();
         first.into_iter().map(|(file, hold)| self.recall(client, file, hold, false, now)).collect()
     }
 
     fn is_recalled(&self, client: u32, file: FileId) -> bool {
-        self.recalls.values().any(|given| given.client == client && given.recall.file == file)
+        self.recalled.contains(&(client, file))
     }
 
     fn recall(&mut self, client: u32, file: FileId, held: Hold, keep: bool, now: Duration) -> Recall {
         self.next += 1;
         let recall = Recall { number: self.next, file, held, keep };
-        self.recalls.insert(self.next, Given { client, recall, begun: now, progressed: now });
+        let given = Given { recall, begun: now, progressed: now };
+        self.recalls.entry(client).or_default().insert(self.next, given);
+        self.recalled.insert((client, file));
         recall
     }
 

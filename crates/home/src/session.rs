@@ -11,9 +11,9 @@ use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Hold, Kept, Watch};
 use roam_wire::journal::{Since, Stamp};
-use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Refusal, Reply, Request, Sent, User, pack, unpack};
+use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack};
 use roam_wire::operation::Operation;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::OpenFlags;
@@ -117,8 +117,7 @@ impl Client {
             _ => {}
         }
         let place = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
-        let sends = matches!(request, Request::Apply { .. } | Request::Upload { .. });
-        if place.delegated && !place.volume.claims.heard_of(place.whose.author, sends) {
+        if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
         let reply = self.serve(&place, request).await;
@@ -214,17 +213,11 @@ impl Client {
                 if files.len() > FILE_COUNT_MAX {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
-                let files: Vec<FileId> = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
-                let mut seen = BTreeSet::new();
-                for file in &files {
-                    // Nobody is bothered for what cannot be had.
-                    if self.check_seen(whose, volume, *file).await.is_ok() {
-                        seen.insert(*file);
-                    }
-                }
-                let met = claim(seen, hold, false).await?;
+                let files = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
+                let seen = self.seen(whose, volume, files).await;
+                let met = claim(seen.clone(), hold, false).await?;
                 let seq = volume.with(|volume| volume.journal().stamp().seq)?;
-                match self.look(place, Request::Facts { files }).await? {
+                match self.look(place, Request::Facts { files: seen.into_iter().collect() }).await? {
                     Reply::Facts(known) => {
                         let given = met.keep(known.iter().map(|facts| facts.id).collect());
                         Ok(Reply::Delegated { known, given, seq })
@@ -248,15 +241,24 @@ impl Client {
                 let files = unpromised.flat_map(|sent| sent.operation.files());
                 let files = volume.with(|known| files.map(|file| known.real(file)).collect())?;
                 let made = |sent: &Sent| match &sent.operation {
-                    Operation::Make { file, .. } => Some(*file),
+                    Operation::Make { file, .. } => Some((sent.seq, *file)),
                     _ => None,
                 };
-                let made: BTreeSet<FileId> = operations.iter().filter_map(made).collect();
-                let met = claim(files, Hold::Write, true).await?;
-                let reply = self.look(place, request).await;
-                // Nobody else has seen what the client made: it may go on changing it.
-                met.keep(volume.with(|known| made.into_iter().filter(|file| known.alias(*file).is_none()).collect())?);
-                reply
+                let is_new =
+                    |known: &Volume, file: &FileId| known.file(*file).is_none() && known.alias(*file).is_none();
+                let made: HashMap<u64, FileId> = volume.with(|known| {
+                    operations.iter().filter_map(made).filter(|(_, file)| is_new(known, file)).collect()
+                })?;
+                let mut wanted = self.seen(whose, volume, files).await;
+                wanted.extend(made.values());
+                let met = claim(wanted, Hold::Write, true).await?;
+                let reply = self.look(place, request).await?;
+                if let Reply::Applied(applied) = &reply {
+                    // Nobody else has seen what the client made: it may go on changing it.
+                    let done = applied.iter().filter(|applied| applied.outcome == Outcome::Done);
+                    met.keep(done.filter_map(|applied| made.get(&applied.seq).copied()).collect());
+                }
+                Ok(reply)
             }
             Request::Read { file, contents, offset, len } => {
                 let range = offset..offset.saturating_add(len.into());
@@ -280,21 +282,22 @@ impl Client {
                 return Err(Stop::Refused(Refusal::Detached));
             }
             Request::Since { stamp } => Reply::Since(volume.with(|known| changed_since(known, stamp, &whose.user))?),
-            Request::Facts { files } => {
-                let known = self.facts(whose, volume, files).await?;
-                // What is left out would be taken for gone.
-                if known.to_bytes().len() > MESSAGE_LEN_MAX / 2 {
+            Request::Facts { files } => Reply::Facts(self.facts(whose, volume, files).await?),
+            Request::Validate { files } => {
+                if files.len() > FILE_COUNT_MAX {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
-                Reply::Facts(known)
-            }
-            Request::Validate { files } => {
-                let asked = files.iter().map(|(file, _)| *file).collect();
-                let known = self.facts(whose, volume, asked).await?;
-                let is_current = |(file, version): &(FileId, u64)| {
-                    known.iter().any(|facts| facts.id == *file && facts.version == *version)
-                };
-                Reply::Stale(files.iter().filter(|file| !is_current(file)).map(|(file, _)| *file).collect())
+                let mut stale = Vec::new();
+                for (file, version) in files {
+                    let real = volume.real(file)?;
+                    let is_there =
+                        self.check_seen(whose, volume, real).await.is_ok() && volume.glance(real, OTHERS).await.is_ok();
+                    let is_current = |known: &Volume| known.file(real).is_some_and(|known| known.version == version);
+                    if !is_there || real != file || !volume.with(is_current)? {
+                        stale.push(file);
+                    }
+                }
+                Reply::Stale(stale)
             }
             Request::List { dir, after } => self.list(place, dir, &after).await?,
             Request::Read { file, contents, offset, len } => {
@@ -356,20 +359,38 @@ impl Client {
         if files.len() > FILE_COUNT_MAX {
             return Err(Stop::Failed(FsError::ArgumentTooBig));
         }
-        let mut known = Vec::new();
+        let (mut known, mut len) = (Vec::new(), 0);
+        let files: BTreeSet<FileId> = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
         for file in files {
-            let file = volume.real(file)?;
             let facts = async {
                 self.check_seen(whose, volume, file).await?;
                 volume.facts(file, &whose.user).await
             };
             match facts.await {
-                Ok(facts) => known.push(facts),
+                Ok(facts) => {
+                    len += facts.to_bytes().len();
+                    // What is left out would be taken for gone.
+                    if len > MESSAGE_LEN_MAX / 2 {
+                        return Err(Stop::Failed(FsError::ArgumentTooBig));
+                    }
+                    known.push(facts);
+                }
                 Err(FsError::Stale | FsError::NotFound | FsError::AccessDenied | FsError::NotADirectory) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(known)
+    }
+
+    /// Those of some files that the user can get to: nobody is bothered for others.
+    async fn seen(&self, whose: &Whose, volume: &Exported, files: BTreeSet<FileId>) -> BTreeSet<FileId> {
+        let mut seen = BTreeSet::new();
+        for file in files {
+            if self.check_seen(whose, volume, file).await.is_ok() {
+                seen.insert(file);
+            }
+        }
+        seen
     }
 
     /// The user must be able to get to the file.

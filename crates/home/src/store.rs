@@ -157,9 +157,12 @@ impl Exported {
             None => *upload.open.insert(self.make_own(&format!("upload-{author}-{seq}")).await?),
         };
         self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
-        upload.have.add(offset..offset + data.len() as u64);
-        drop(upload);
-        self.progresses(whose, seq, self.claims.clock().now());
+        let range = offset..offset + data.len() as u64;
+        if !upload.have.missing(range.clone()).is_empty() {
+            upload.have.add(range);
+            self.claims.progresses(author);
+            self.progresses(whose, seq, self.claims.clock().now());
+        }
         Ok(())
     }
 

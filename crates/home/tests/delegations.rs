@@ -7,7 +7,7 @@ use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
 use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
-use types::{FileId, FsError, Time};
+use types::{FileId, FsError, Kind, Time};
 
 /// A client of a user that works under delegations, and has none.
 fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
@@ -140,6 +140,16 @@ fn nobody_is_bothered_for_what_a_user_cannot_get_to() {
         assert_eq!(mallory.delegate(readable, hold), Some(Vec::new()));
     }
     assert_eq!(bob.recalled(), []);
+    // Nor by what he cannot do.
+    let closed = bob.id(ROOT, "closed");
+    let make = Operation::Make { at: (ROOT, b"mine".to_vec()), file: readable, made: made(Kind::File, 0o644) };
+    let link = Operation::Link { file: readable, at: (ROOT, b"mine".to_vec()) };
+    let remove = Operation::Remove { at: (closed, b"readable".to_vec()), file: readable, last: true };
+    for operation in [make, link, remove] {
+        mallory.apply(vec![mallory.sent(operation, b"")]);
+        assert!(bob.recalled().iter().all(|recall| recall.file != readable));
+        assert_eq!(bob.delegate(readable, Hold::Write), Some(vec![readable]), "it is still his alone");
+    }
     let many = vec![ROOT; 5000];
     assert_eq!(
         mallory.ask(Request::Delegate { files: many, hold: Hold::Read }),

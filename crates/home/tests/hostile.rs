@@ -165,13 +165,23 @@ fn more_extended_attributes_than_a_message_can_tell_are_left_out() {
     let root = world.home.state().volumes[VOLUME].root();
     let dir = peer.id(root, "mallory");
     let plain = peer.id(dir, "plain");
-    for n in 0..40 {
-        let (name, value) = (format!("user.{n}").into_bytes(), Some(vec![n; 60_000]));
-        assert_eq!(peer.outcome(Operation::SetXattr { file: plain, name, value }, b""), Outcome::Done);
+    let first = peer.ids().raw();
+    let others: Vec<FileId> = (0..3).map(|n| FileId::new(first + n)).collect();
+    for file in &others {
+        let make =
+            Operation::Make { at: at(dir, file.to_string().as_bytes()), file: *file, made: made(Kind::File, 0o644) };
+        assert_eq!(peer.outcome(make, b""), Outcome::Done);
+    }
+    for file in others.iter().chain([&plain]) {
+        for n in 0..40 {
+            let (name, value) = (format!("user.{n}").into_bytes(), Some(vec![n; 60_000]));
+            assert_eq!(peer.outcome(Operation::SetXattr { file: *file, name, value }, b""), Outcome::Done);
+        }
     }
     assert!(peer.facts(&[plain])[0].to_bytes().len() < MESSAGE_LEN_MAX / 2);
     // A list of them that none could read is refused, rather than cut short: what is missing would be taken for gone.
-    assert_eq!(peer.ask(Request::Facts { files: vec![plain; 10] }), Reply::Failed(FsError::ArgumentTooBig));
+    assert_eq!(peer.ask(Request::Facts { files: others }), Reply::Failed(FsError::ArgumentTooBig));
+    assert!(matches!(peer.ask(Request::Facts { files: vec![plain; 4000] }), Reply::Facts(known) if known.len() == 1));
     assert_eq!(peer.ask(Request::Facts { files: vec![plain; 5000] }), Reply::Failed(FsError::ArgumentTooBig));
     // Answers to operations are, for these are asked for again.
     let set = |sec| Operation::Set {
