@@ -273,7 +273,11 @@ impl Client {
         let Place { whose, volume, delegated } = place;
         let looks = matches!(
             request,
-            Request::Facts { .. } | Request::Validate { .. } | Request::List { .. } | Request::Read { .. }
+            Request::Facts { .. }
+                | Request::Validate { .. }
+                | Request::List { .. }
+                | Request::Read { .. }
+                | Request::ReadFiles { .. }
         );
         let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
@@ -303,6 +307,7 @@ impl Client {
             Request::Read { file, contents, offset, len } => {
                 self.read(whose, volume, (file, contents), offset, len).await?
             }
+            Request::ReadFiles { files } => self.read_files(whose, volume, files).await?,
             Request::Upload { seq, offset, data } => {
                 volume.upload(whose, seq, offset, &data).await?;
                 Reply::Done
@@ -465,5 +470,27 @@ impl Client {
         let bytes = bytes?;
         volume.glance(file, OTHERS).await?;
         Ok(if is_current()? { Reply::Data(bytes) } else { Reply::Changed })
+    }
+
+    async fn read_files(&self, whose: &Whose, volume: &Arc<Exported>, files: Vec<(FileId, u64)>) -> Answered {
+        if files.len() > FILE_COUNT_MAX {
+            return Err(Stop::Failed(FsError::ArgumentTooBig));
+        }
+        let (mut read, mut room) = (Vec::new(), DATA_LEN_MAX);
+        for (file, contents) in files {
+            if volume.promised(volume.real(file)?, contents).is_some() {
+                continue;
+            }
+            // Whoever asks for one of the others alone hears what is the matter with it.
+            if let Ok(Reply::Data(bytes)) = self.read(whose, volume, (file, contents), 0, room as u32).await {
+                if bytes.len() == room {
+                    // There may be more of it.
+                    break;
+                }
+                room -= bytes.len();
+                read.push((file, bytes));
+            }
+        }
+        Ok(Reply::Files(read))
     }
 }

@@ -280,6 +280,11 @@ pub enum Request {
     Renew,
     /// The client returns all delegations, unasked.
     Resign,
+    /// Small files, whole, if their contents are still those.
+    ReadFiles {
+        /// Files with when their contents are of.
+        files: Vec<(FileId, u64)>,
+    },
 }
 wire_enum!(Request {
     1 => Enroll { secret },
@@ -297,6 +302,7 @@ wire_enum!(Request {
     13 => Returned { recall, behind },
     14 => Renew,
     15 => Resign,
+    16 => ReadFiles { files },
 });
 
 /// What a home answers.
@@ -371,6 +377,8 @@ pub enum Reply {
     },
     /// Ids that are this client's alone: the first, and how many.
     Ids(FileId, u64),
+    /// Files as they are. Those are left out whose contents are other ones, that cannot be read, and all after the first that does not fit.
+    Files(Vec<(FileId, Bytes)>),
     /// The file system refuses.
     Failed(FsError),
     /// The home refuses.
@@ -392,6 +400,7 @@ wire_enum!(Reply {
     12 => Failed(error),
     13 => Refused(refusal),
     14 => Delegated { known, given, seq },
+    15 => Files(files),
 });
 
 /// A name, and what it means.

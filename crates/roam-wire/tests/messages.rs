@@ -222,6 +222,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         Just(Request::Renew),
         Just(Request::Resign),
+        prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::ReadFiles { files }),
     ]
 }
 
@@ -240,6 +241,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         since().prop_map(Reply::Since),
         prop::collection::vec(facts(), 0..4).prop_map(Reply::Facts),
         files().prop_map(Reply::Stale),
+        prop::collection::vec((file(), data()), 0..4).prop_map(Reply::Files),
         (facts(), prop::collection::vec(named, 0..4), any::<bool>(), files(), any::<[u64; 2]>()).prop_map(
             |(dir, entries, more, withheld, [given, seq])| {
                 let dir = Box::new(dir);

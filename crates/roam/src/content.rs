@@ -72,6 +72,7 @@ impl Client {
                 Err(Missing::Bytes) => {
                     self.fetch_bytes(id, offset, len.into(), Class::Demand).await?;
                     self.fetch_rest(id);
+                    self.waited_for(id);
                 }
             }
         }

@@ -357,7 +357,13 @@ impl Client {
         }
     }
 
-    async fn cache_bytes(&self, id: FileId, contents: u64, offset: u64, bytes: Bytes) -> Result<(), FsError> {
+    pub(crate) async fn cache_bytes(
+        &self,
+        id: FileId,
+        contents: u64,
+        offset: u64,
+        bytes: Bytes,
+    ) -> Result<(), FsError> {
         let inner = &self.0;
         if inner.live.lock().replica.node(id)?.is_dirty {
             // It was cut to nothing meanwhile.

@@ -6,6 +6,7 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Need};
 use crate::replica::{Child, Record};
+use crate::schedule::Direction;
 use crate::settings::Validation;
 use roam_wire::channel::Class;
 use roam_wire::message::{Facts, Reply, Request};
@@ -134,6 +135,13 @@ impl Client {
                 Kind::File => {
                     walk.bytes += size;
                     progress(walk);
+                    let next = std::iter::once(id).chain(waiting.iter().rev().map(|(id, _)| *id)).take(BATCH_COUNT);
+                    let chunk = self.0.schedule.chunk_len(Direction::Down);
+                    let small = self.0.live.lock().small_files(next, chunk);
+                    if small.first() == Some(&id) && small.len() > 1 {
+                        // What it does not bring is asked for alone.
+                        let _ = self.fetch_together(&small).await;
+                    }
                     let _ = self.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
                     let whole = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.is_whole()));
                     if whole {

@@ -3,6 +3,7 @@
 use crate::delegation::{Delegations, Wanted};
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
+use crate::together::Waits;
 use host::File;
 use record_log::RecordLog;
 use roam_wire::channel::Channel;
@@ -107,6 +108,8 @@ pub(crate) struct Live {
     pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
     pub(crate) outgoing: HashMap<u64, Outgoing>,
+    /// Waits for small files, by their directories.
+    pub(crate) waits: HashMap<FileId, Waits>,
     /// What of it was uploaded before its turn, on this connection.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
@@ -141,6 +144,7 @@ impl Live {
             uses: 0,
             completing: HashSet::new(),
             outgoing: HashMap::new(),
+            waits: HashMap::new(),
             ahead: HashMap::new(),
             channel: None,
             state: LinkState::Disconnected,

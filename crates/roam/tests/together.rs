@@ -1,0 +1,111 @@
+//! Small files are fetched together: whoever reads some has others fetched ahead, and what is hoarded takes few round trips.
+
+mod rig;
+
+use rig::session::{How, Op, find, perform, read_all};
+use rig::{Network, Rig};
+use roam::{Client, Unit};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+
+const FILE_COUNT: u64 = 200;
+const DELAY: Duration = Duration::from_millis(20);
+
+struct Setup {
+    rig: Rig,
+    client: Client,
+    network: Network,
+}
+
+fn path(n: u64) -> String {
+    format!("/dir/file{n:03}")
+}
+
+/// What is in a file: not two of them have the same length, and one has nothing.
+fn contents(n: u64) -> Vec<u8> {
+    vec![n as u8; n as usize * 20]
+}
+
+impl Setup {
+    fn new() -> Setup {
+        let rig = Rig::new(1);
+        rig.sim.block_on(async {
+            perform(&rig.fs, &Op::MakeDir("/dir".into())).await.expect("mkdir");
+            for n in 0..FILE_COUNT {
+                perform(&rig.fs, &Op::Write(path(n), How::Replace, contents(n))).await.expect("write");
+            }
+        });
+        let (client, network, ..) = rig.new_client(1, DELAY);
+        Setup { rig, client, network }
+    }
+
+    fn read(&self, n: u64) -> Result<Vec<u8>, FsError> {
+        let read = async { read_all(&self.client, find(&self.client, &path(n)).await?).await };
+        self.rig.sim.block_on(read)
+    }
+
+    fn requests(&self) -> u64 {
+        self.network.requests.load(Relaxed)
+    }
+
+    fn cached(&self) -> usize {
+        self.client.look(|replica, _| replica.nodes().filter(|(_, node)| !node.have.is_empty()).count())
+    }
+}
+
+#[test]
+fn whoever_reads_small_files_of_a_directory_has_others_fetched_ahead() {
+    let setup = Setup::new();
+    assert_eq!(setup.read(FILE_COUNT - 1), Ok(contents(FILE_COUNT - 1)));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.cached(), 1, "one is no reason to fetch others");
+    let (before, begun) = (setup.requests(), setup.rig.sim.now());
+    for n in 0..FILE_COUNT {
+        assert_eq!(setup.read(n), Ok(contents(n)));
+    }
+    let (asked, took) = (setup.requests() - before, setup.rig.sim.now() - begun);
+    assert!(asked < FILE_COUNT / 4, "{asked} requests for {FILE_COUNT} files");
+    assert!(took < DELAY * 2 * FILE_COUNT as u32 / 4, "{took:?}");
+    // What others change meanwhile is fetched anew.
+    let (other, ..) = setup.rig.new_client(2, DELAY);
+    let newer = Op::Write(path(7), How::Replace, b"newer".to_vec());
+    setup.rig.sim.block_on(perform(&other, &newer)).expect("write");
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.read(7), Ok(b"newer".to_vec()));
+}
+
+#[test]
+fn nothing_is_fetched_ahead_where_only_blocks_are_wanted_or_the_cache_is_full() {
+    for settle in [
+        |client: &Client| client.set(|settings| settings.unit = Unit::Block),
+        |client: &Client| client.set(|settings| settings.cache_bytes = 10_000),
+    ] {
+        let setup = Setup::new();
+        settle(&setup.client);
+        for n in [190, 150, 170, 160] {
+            assert_eq!(setup.read(n), Ok(contents(n)));
+        }
+        setup.rig.sim.run_for(Duration::from_secs(1));
+        assert!(setup.cached() <= 5, "{}", setup.cached());
+    }
+}
+
+#[test]
+fn hoarding_small_files_takes_few_requests() {
+    let setup = Setup::new();
+    let before = setup.requests();
+    let walk = setup.rig.sim.block_on(async {
+        setup.client.hoard(b"dir", Some(50)).await?;
+        setup.client.walk(|_| {}).await
+    });
+    let walk = walk.expect("walk");
+    assert!(walk.is_complete(), "{walk:?}");
+    let asked = setup.requests() - before;
+    assert!(asked < FILE_COUNT / 10, "{asked} requests for {FILE_COUNT} files");
+    setup.network.up.store(false, Relaxed);
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    for n in 0..FILE_COUNT {
+        assert_eq!(setup.read(n), Ok(contents(n)), "without a network");
+    }
+}
