@@ -216,8 +216,13 @@ impl Storm {
             }
             7 => {
                 let lag = [0, 0, 500, 15_000][self.random.below(4) as usize];
-                network.lag_ms.store(lag, Relaxed);
-                self.say(format!("network {number} lags {lag} ms"));
+                let answers = self.random.chance(1, 2);
+                let late = if answers { &network.answer_lag_ms } else { &network.lag_ms };
+                late.store(lag, Relaxed);
+                self.say(format!(
+                    "network {number} lags {lag} ms with {}",
+                    if answers { "answers" } else { "requests" }
+                ));
             }
             8 | 9 => self.crash(number),
             10 => {
@@ -271,6 +276,7 @@ impl Storm {
             network.lose_requests.store(false, Relaxed);
             network.lose_answers.store(false, Relaxed);
             network.lag_ms.store(0, Relaxed);
+            network.answer_lag_ms.store(0, Relaxed);
             if let Some((machine, _)) = &self.laptops[number].running {
                 match machine.is_up() {
                     true => machine.crash_after(u64::MAX),
