@@ -35,7 +35,7 @@ pub(crate) struct Whose {
 pub(crate) enum Stop {
     Conflict(Conflict),
     Refused(FsError),
-    /// What was made is there already.
+    /// What was made is there already: a directory or symlink that the client's id means from now on, or a file with the same contents.
     Became(FileId),
 }
 
@@ -113,6 +113,8 @@ pub(crate) struct Doing<'a> {
     pub(crate) whose: &'a Whose,
     pub(crate) cred: Cred,
     pub(crate) sent: &'a Sent,
+    /// What came after it in the same message.
+    pub(crate) later: &'a [Sent],
     /// What it makes may be what is there already.
     pub(crate) may_merge: bool,
     /// It is about something that was not claimed, since it turned out to be there already.
@@ -152,11 +154,12 @@ impl Inner {
                 Some(None) => return Err(FsError::InvalidArgument),
                 None => {
                     let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
-                    let doing = Doing { home: self, volume, whose, cred, sent: &meant, may_merge, is_unclaimed };
+                    let later = &operations[at + 1..];
+                    let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
                     fresh = true;
                     let is_overtaken = |conflict| {
                         let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
-                        let later = operations[at + 1..].iter().map(|sent| &sent.operation);
+                        let later = later.iter().map(|sent| &sent.operation);
                         let later =
                             later.chain(announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later));
                         let later: Result<Vec<_>, _> = later.map(|later| volume.really(later)).collect();
@@ -188,8 +191,10 @@ impl Inner {
                     }
                 }
             };
-            let failed = matches!(outcome, Outcome::Conflict(_) | Outcome::Refused(_));
-            if failed && matches!(meant.operation, Operation::Make { .. }) {
+            if let Operation::Make { file, .. } = meant.operation
+                && outcome != Outcome::Done
+                && volume.with(|volume| volume.alias(file).is_none())?
+            {
                 unmade.add(&meant.operation);
             }
             applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
@@ -446,8 +451,32 @@ impl Doing<'_> {
             Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
             _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
             Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
+            Kind::File if self.may_merge && self.is_there(file, entry).await? => {
+                match self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS) {
+                    Some(real) => Err(Stop::Became(real)),
+                    None => conflict(Conflict::Taken),
+                }
+            }
             _ => conflict(Conflict::Taken),
         }
+    }
+
+    /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but
+    /// give it attributes.
+    async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
+        let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
+        let later = self.later.iter().filter(|sent| sent.operation.files().contains(&file) && !is_set(&sent.operation));
+        let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later.collect::<Vec<_>>()[..] else {
+            return Ok(false);
+        };
+        let (fs, source) = (&self.volume.fs, entry.attr.id);
+        if entry.attr.kind != Kind::File || fs.access(&self.cred, source, vfs::perm::READ).await.is_err() {
+            return Ok(false);
+        }
+        let same =
+            Doing { sent, later: &[], cred: self.cred.clone(), ..*self }.is_stored(source, entry, change).await?;
+        let now = fs.getattr(source).await?;
+        Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
     }
 
     /// What is there is what was made, which is durable before anything else is done to it.

@@ -240,7 +240,7 @@ impl Doing<'_> {
         }
         let mine = redone.is_some();
         if !mine && !self.is_as_known(file, self.sent.bases.0, false)? {
-            return match self.is_stored(source, &entry, change, &data).await? {
+            return match self.is_stored(source, &entry, change).await? {
                 true => Ok(()),
                 false => Err(Stop::Conflict(Conflict::Changed)),
             };
@@ -437,8 +437,8 @@ impl Doing<'_> {
     }
 
     /// True if the file has what is to be stored already.
-    async fn is_stored(&self, source: FileId, entry: &Entry, change: &Change, data: &Data) -> Result<bool, Stop> {
-        let fs = &self.volume.fs;
+    pub(crate) async fn is_stored(&self, source: FileId, entry: &Entry, change: &Change) -> Result<bool, Stop> {
+        let (fs, data) = (&self.volume.fs, self.data(change)?);
         // Others may have changed what this store leaves as it was.
         if entry.attr.size != change.size || !change.ranges.missing(0..change.size).is_empty() {
             return Ok(false);
@@ -449,7 +449,7 @@ impl Doing<'_> {
             while at < change.size {
                 let len = (change.size - at).min(DATA_LEN_MAX as u64) as u32;
                 let stored = fs.read(source, there, at, len).await?;
-                let new = match data {
+                let new = match &data {
                     Data::Inline(bytes) => bytes.slice(at as usize..at as usize + len as usize),
                     Data::Uploaded(upload) => {
                         let (id, handle) = upload.lock().await.open.ok_or(FsError::TimedOut)?;

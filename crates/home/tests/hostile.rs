@@ -143,6 +143,30 @@ fn what_a_user_may_not_read_or_change_stays_as_it_is_and_unknown() {
 }
 
 #[test]
+fn that_a_file_contains_the_same_is_told_to_whom_may_read_it() {
+    let world = World::new();
+    let mallory = world.client(1, MALLORY);
+    let dir = mallory.id(world.home.state().volumes[VOLUME].root(), "mallory");
+    let first = mallory.ids().raw();
+    let source = world.sim.block_on(world.fs.lookup(&Cred::ROOT, ROOT, b"mallory").into_future()).expect("dir").attr.id;
+    for (n, mode, there) in [(0, 0o600, false), (1, 0o644, true)] {
+        let name = format!("of-bob-{n}");
+        world.sim.block_on(file(&world.fs, source, name.as_bytes(), mode, BOB));
+        let mine = FileId::new(first + n);
+        let make = Operation::Make { at: at(dir, name.as_bytes()), file: mine, made: made(Kind::File, 0o644) };
+        let len = SECRET.len() as u64;
+        let store = Operation::Store { file: mine, change: changed(0, len, &[(0, len)]) };
+        let outcome = match mallory.apply(vec![mallory.sent(make, b""), mallory.sent(store, SECRET)]) {
+            Reply::Applied(applied) => applied[0].outcome,
+            other => panic!("{other:?}"),
+        };
+        let real = mallory.id(dir, &name);
+        let expected = if there { Outcome::Became(real) } else { Outcome::Conflict(Conflict::Taken) };
+        assert_eq!(outcome, expected, "{mode:o}");
+    }
+}
+
+#[test]
 fn extended_attributes_are_told_to_whom_may_read_them() {
     let world = World::new();
     let root = world.home.state().volumes[VOLUME].root();

@@ -153,7 +153,8 @@ pub enum Outcome {
     Conflict(Conflict),
     /// Not done: the home's file system refuses it for this user.
     Refused(FsError),
-    /// What was made is there already, as this file: whatever names what was made means that.
+    /// What was made is there already, as this file: whatever names what was made means that. Of a file: this one contains what was stored in
+    /// it, if that came with the same message and nothing but attributes beside it; what names what was made means nothing.
     Became(FileId),
 }
 wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real) });

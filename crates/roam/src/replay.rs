@@ -12,7 +12,7 @@ use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
-use roam_wire::message::{Applied, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
+use roam_wire::message::{Applied, Conflict, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation, Place};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -291,9 +291,16 @@ impl Client {
         let (mut touched, mut sent, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut live = self.0.live.lock();
-            for applied in applied {
+            for mut applied in applied {
                 let before = live.replica.troubles().count();
                 let about = live.replica.log().iter().find(|(seq, _)| *seq == applied.seq).map(|(_, o)| o.clone());
+                if let Some(Operation::Make { file, made, .. }) = &about
+                    && made.kind == Kind::File
+                    && matches!(applied.outcome, Outcome::Became(_))
+                    && (live.open_counts.contains_key(file) || !live.replica.may_give_way(*file))
+                {
+                    applied.outcome = Outcome::Conflict(Conflict::Taken);
+                }
                 if let Some(operation) = &about {
                     touched.extend(operation.files());
                     live.overtake(operation.files());
@@ -351,7 +358,8 @@ impl Client {
     }
 }
 
-/// The first operations that wait, up to one of them, as many as go together.
+/// The first operations that wait, up to one of them, as many as go together: a file that was made goes with what was stored in it, so that the home
+/// can tell whether that is there already.
 fn first_batch(replica: &Replica, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter().take(OPERATION_COUNT_MAX) {
@@ -360,7 +368,15 @@ fn first_batch(replica: &Replica, len_max: u64, through: u64) -> Vec<(u64, Opera
             _ => 0,
         };
         len = contents.saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
-        if seq > through || (!batch.is_empty() && len > len_max) {
+        let is_first = match (&batch[..], operation) {
+            ([], _) => true,
+            ([(_, Operation::Make { file: made, .. })], Operation::Store { file, .. }) => made == file,
+            _ => false,
+        };
+        if seq > through || (!is_first && len > len_max) {
+            if seq <= through && matches!(operation, Operation::Store { .. }) {
+                batch.pop_if(|(_, last)| matches!(last, Operation::Make { .. }) && last.file() == operation.file());
+            }
             break;
         }
         batch.push((seq, operation.clone()));

@@ -15,7 +15,7 @@ use crate::conflict::Trouble;
 use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
-use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
+use roam_wire::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
@@ -223,6 +223,10 @@ wire_enum!(Record {
     17 => Hoarded { path, priority },
 });
 
+fn makes(operation: &Operation, file: FileId) -> bool {
+    matches!(operation, Operation::Make { .. }) && operation.file() == file
+}
+
 /// What a name means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Child {
@@ -369,8 +373,7 @@ impl Replica {
 
     /// True if the home was not told yet that the file was made here, as far as is known.
     fn waits_to_be_made(&self, file: FileId) -> bool {
-        let makes = |operation: &Operation| matches!(operation, Operation::Make { .. }) && operation.file() == file;
-        self.log.naming(file).any(|(_, operation)| makes(operation))
+        self.log.naming(file).any(|(_, operation)| makes(operation, file))
     }
 
     /// True if others have changed the file, and nobody has asked the home since.
@@ -716,6 +719,9 @@ impl Replica {
         let file = operation.file();
         match applied.outcome {
             Outcome::Done => self.reached_home(applied.seq, &operation),
+            Outcome::Became(real) if self.node(file).is_ok_and(|node| node.facts.kind == Kind::File) => {
+                self.give_way(operation, real);
+            }
             Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
             failed => self.fail(operation, failed),
         }
@@ -729,6 +735,38 @@ impl Replica {
             self.unused.push(std::mem::take(&mut node.base));
         }
         self.forget_done();
+    }
+
+    /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
+    /// nothing else before but that it was given attributes.
+    pub(crate) fn may_give_way(&self, file: FileId) -> bool {
+        let (mut stores, mut others) = (0, 0);
+        for (_, operation) in self.log.naming(file) {
+            match operation {
+                Operation::Store { .. } => stores += 1,
+                Operation::Set { .. } | Operation::SetXattr { .. } => {}
+                operation => others += usize::from(!makes(operation, file)),
+            }
+        }
+        (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty)
+    }
+
+    /// A file that was made here is there already, as another with the same contents, which takes its place.
+    fn give_way(&mut self, operation: Operation, real: FileId) {
+        let file = operation.file();
+        let Operation::Make { at, .. } = &operation else { return };
+        if !self.may_give_way(file) {
+            return self.fail(operation, Outcome::Conflict(Conflict::Taken));
+        }
+        let own: Vec<u64> = self.log.naming(file).map(|(seq, _)| seq).collect();
+        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
+        let Some(mine) = self.nodes.remove(&file) else { return };
+        self.unused.extend([mine.data, mine.base]);
+        // Until the home has said more of it, it is what is known of the other.
+        let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
+        self.nodes.entry(real).or_insert_with(|| Node { facts, is_stale: true, base: 0, ..mine });
+        self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
+        self.is_found(at, real);
     }
 
     /// What was made here was there already, as another file: everything means that now. Attributes that it was given
@@ -767,11 +805,15 @@ impl Replica {
         }
         self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
         self.aliases.insert(file, real);
+        self.is_found(at, real);
+    }
+
+    /// Others have put a file at a place, and may have moved it since.
+    fn is_found(&mut self, at: &Place, file: FileId) {
         if let Some(dir) = self.nodes.get_mut(&at.0)
             && let Some(names) = dir.names.as_mut()
-            && names.insert(at.1.clone(), real) != Some(real)
+            && names.insert(at.1.clone(), file) != Some(file)
         {
-            // Others have put it there, and may have moved it since.
             dir.names_of = None;
         }
     }

@@ -3,7 +3,7 @@
 mod rig;
 
 use host::sim::{Machine, SimDisk};
-use rig::session::{How, Op, XATTR, find, perform, read_all};
+use rig::session::{How, Op, XATTR, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
 use roam::conflict::Deed;
 use roam::{Client, Consistency};
@@ -162,11 +162,11 @@ fn what_was_open_stays_of_use() {
     assert!(paths(&rig).contains(&"/dir/sub/newer".to_string()));
 }
 
-/// The client crashes at any point while its directories turn out to be there already, or the home does.
-fn crashes(of_home: bool) {
+/// The client crashes at any point while what it has made turns out to be there already, or the home does.
+fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str], (path, text): (&str, &str)) {
     for steps in 0.. {
         let rig = Rig::with_pace(steps, of_home);
-        let (one, mut two) = apart(&rig);
+        let (one, mut two) = make(&rig);
         one.online(&rig, true);
         let home = rig.home.lock().clone().expect("home").machine;
         let machine = if of_home { &home } else { &two.machine };
@@ -189,8 +189,8 @@ fn crashes(of_home: bool) {
         }
         let when = format!("{steps} steps");
         assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{when}");
-        assert_eq!(paths(&rig), MERGED, "{when}");
-        assert_eq!(at_home(&rig, "/dir/sub/file-2").as_deref(), Ok("below"), "{when}");
+        assert_eq!(paths(&rig), there, "{when}");
+        assert_eq!(at_home(&rig, path).as_deref(), Ok(text), "{when}");
         check_views(&rig, &[&one, &two], &when);
         if !crashed {
             return;
@@ -200,12 +200,12 @@ fn crashes(of_home: bool) {
 
 #[test]
 fn crash_of_a_client_whose_directories_are_there_already() {
-    crashes(false);
+    crashes(false, apart, &MERGED, ("/dir/sub/file-2", "below"));
 }
 
 #[test]
 fn crash_of_a_home_that_has_a_clients_directories_already() {
-    crashes(true);
+    crashes(true, apart, &MERGED, ("/dir/sub/file-2", "below"));
 }
 
 /// A lost answer that is asked for again is the same.
@@ -418,4 +418,77 @@ fn what_is_merged_is_claimed_from_who_works_under_delegations() {
     assert_eq!(paths(&rig), MERGED);
     assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "merged");
+}
+
+/// Two clients that were away made the same file.
+fn both_write(rig: &Rig, texts: [&str; 2]) -> (Laptop, Laptop) {
+    let (one, two) = (Laptop::new(rig, 1), Laptop::new(rig, 2));
+    for (laptop, text) in [&one, &two].into_iter().zip(texts) {
+        laptop.online(rig, false);
+        laptop.done(rig, Op::MakeDir("/dir".into()));
+        // It finds that there is no network.
+        rig.sim.run_for(Duration::from_secs(60));
+        laptop.write(rig, "/dir/file", text);
+        laptop.done(rig, Op::SetMode("/dir/file".into(), 0o600 + u32::from(laptop.key)));
+    }
+    (one, two)
+}
+
+#[test]
+fn files_with_the_same_contents_are_one() {
+    for len in [1, 100_000] {
+        let rig = Rig::new(11);
+        let text = "x".repeat(len);
+        let (one, mut two) = both_write(&rig, [&text, &text]);
+        one.online(&rig, true);
+        two.online(&rig, true);
+        assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{len} bytes");
+        assert_eq!(paths(&rig), ["/dir", "/dir/file"]);
+        check_views(&rig, &[&one, &two], "one");
+        let mode = rig.sim.block_on(async { rig.fs.getattr(find(&rig.fs, "/dir/file").await?).await });
+        assert_eq!(mode.expect("stat").attr.mode, 0o601, "whoever was home first has given it");
+        // What is done to it then is done to the one file.
+        two.restart(&rig, true);
+        two.online(&rig, true);
+        two.write(&rig, "/dir/file", "by two");
+        rig.sim.run_for(Duration::from_secs(60));
+        assert_eq!(at_home(&rig, "/dir/file").as_deref(), Ok("by two"));
+        check_views(&rig, &[&one, &two], "changed");
+    }
+}
+
+#[test]
+fn files_that_differ_or_go_on_are_in_conflict() {
+    let taken = (Deed::Make, Outcome::Conflict(Conflict::Taken));
+    type Go = fn(&Rig, &Laptop);
+    let goes_on: [(&str, Go); 4] = [
+        ("other", |_, _| {}),
+        ("same", |rig, two| two.done(rig, Op::Link("/dir/file".into(), "/dir/link".into()))),
+        ("same", |rig, two| two.done(rig, Op::Rename("/dir/file".into(), "/dir/moved".into(), RenameFlags::default()))),
+        ("same", |rig, two| {
+            let client = &two.client;
+            let opened = rig.sim.block_on(async { open_to_write(client, "/dir/file", How::Append).await });
+            opened.expect("it stays open");
+        }),
+    ];
+    for ((text, go), when) in goes_on.into_iter().zip(0..) {
+        let rig = Rig::new(12);
+        let (one, two) = both_write(&rig, [text, "same"]);
+        one.online(&rig, true);
+        go(&rig, &two);
+        two.online(&rig, true);
+        let moved = when == 2;
+        assert_eq!((one.troubles(), two.troubles()), (vec![], if moved { vec![] } else { vec![taken] }), "{when}");
+        let beside = if moved { "/dir/moved" } else { "/dir/file (conflict)" };
+        assert_eq!(at_home(&rig, beside).as_deref(), Ok("same"), "{when}: {:?}", paths(&rig));
+        assert_eq!(at_home(&rig, "/dir/file").as_deref(), Ok(text), "{when}");
+    }
+}
+
+#[test]
+fn crash_of_a_client_or_a_home_that_has_its_file_already() {
+    for of_home in [false, true] {
+        let make = |rig: &Rig| both_write(rig, ["same", "same"]);
+        crashes(of_home, make, &["/dir", "/dir/file"], ("/dir/file", "same"));
+    }
 }
