@@ -72,7 +72,7 @@ impl Exported {
         if entry.attr.kind != Kind::File {
             return Err(FsError::InvalidArgument);
         }
-        self.fs.access(&user, source, vfs::perm::WRITE).await?;
+        self.check_write(&user, source, &entry).await?;
         {
             let mut live = self.live.lock();
             let mut promises = self.promises.lock();

@@ -1,7 +1,8 @@
 //! What becomes of operations that cannot be done at home as they were (design, section 4.4). Pure.
 //!
 //! The home's version stays where it is. What this client made of a file is kept beside it, as a file of its own under a name that says so, and goes
-//! home like any other. A trouble tells of it until somebody has seen to it.
+//! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the
+//! cache.
 
 use crate::replica::{Node, Replica};
 use roam_wire::message::{Conflict, Outcome};
@@ -114,13 +115,13 @@ impl Replica {
             return;
         }
         let mine = match &operation {
-            // What the home refuses, it would refuse beside it, too.
             Operation::Make { at, .. } if matches!(outcome, Outcome::Refused(_)) => {
                 let since = self.log().depending_on(file, at);
                 self.withdraw(since, outcome, when);
                 None
             }
             Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
+            Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) => None,
             Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
             _ => None,
         };
@@ -137,7 +138,11 @@ impl Replica {
             (Deed::Store, Ok(node)) => std::mem::take(&mut node.base),
             _ => 0,
         };
-        let kept = if deed == Deed::Make && mine.is_none() { self.put_aside(file) } else { 0 };
+        let kept = match (deed, &mine) {
+            (Deed::Make, None) => self.put_aside(file),
+            (Deed::Store, None) => self.keep_stored(file),
+            _ => 0,
+        };
         self.note(Trouble { deed, place, file, outcome, when, mine, base, kept });
     }
 
@@ -162,6 +167,20 @@ impl Replica {
     fn put_aside(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
         node.facts.nlink = 0;
+        self.take_bytes(file)
+    }
+
+    /// Takes back what was stored to a file, with all stores that wait. Gives the number of the file of the cache that has what they made of it.
+    fn keep_stored(&mut self, file: FileId) -> u64 {
+        let stores = self.log().naming(file).filter(|(_, operation)| matches!(operation, Operation::Store { .. }));
+        let stores: Vec<u64> = stores.map(|(seq, _)| seq).collect();
+        stores.into_iter().for_each(|seq| drop(self.unlog(seq)));
+        self.take_bytes(file)
+    }
+
+    /// A file's bytes are not its own any more. Gives the number of the file of the cache that has them.
+    fn take_bytes(&mut self, file: FileId) -> u64 {
+        let Ok(node) = self.node_mut(file) else { return 0 };
         (node.have, node.kept, node.is_dirty) = (Ranges::default(), Ranges::default(), false);
         std::mem::take(&mut node.data)
     }
@@ -238,10 +257,8 @@ impl Replica {
         self.put(mine, copy);
         self.log_again(Operation::Make { at: beside.clone(), file: mine, made }, when);
         self.log_again(Operation::Store { file: mine, change }, when);
-        if let Ok(node) = self.node_mut(file) {
-            // Its bytes are the other's now.
-            (node.data, node.have, node.kept, node.is_dirty) = (0, Ranges::default(), Ranges::default(), false);
-        }
+        // They are the other's now.
+        self.take_bytes(file);
         Some(beside)
     }
 }

@@ -10,7 +10,7 @@ use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError, Time};
-use vfs::fs::{Cred, FileSystem, SetAttr, SetTime};
+use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, SetTime};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// How long a slow disk takes.
@@ -30,7 +30,12 @@ struct Setup {
 impl Setup {
     fn new(seed: u64) -> Setup {
         let rig = Rig::new(seed);
-        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        Setup::of(rig, 0)
+    }
+
+    /// A client of a user, in a home in any state.
+    fn of(rig: Rig, uid: u32) -> Setup {
+        let (client, network, disk, machine) = rig.client_of(uid, 1, DELAY);
         Setup { rig, client, network, disk, machine }
     }
 
@@ -358,6 +363,82 @@ fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     });
     assert_eq!(setup.at_home("/dir/other"), Err(FsError::NotFound));
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/other")).err(), Some(FsError::NotFound));
+}
+
+/// A file that its owner had made read-only, and was still writing, never got home: nobody but the superuser could write it there. Each refusal made
+/// another file beside it.
+#[test]
+fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
+    let user = Cred { uid: 1000, gid: 1000, groups: Vec::new() };
+    let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    let rig = Rig::new(1);
+    rig.sim.block_on(rig.fs.setattr(&Cred::ROOT, FileId::ROOT, None, open).into_future()).expect("chmod");
+    let setup = Setup::of(rig, user.uid);
+    setup.done(Op::List(String::new()));
+    let write = async |path: &str, mode: u32, then: Option<u32>| {
+        let name = format!("{path}-too");
+        let (fs, flags) = (&setup.client, OpenFlags { write: true, ..OpenFlags::default() });
+        let (made, handle) = fs.create(&user, FileId::ROOT, path.as_bytes(), mode, 0, flags).await.expect("create");
+        let id = made.attr.id;
+        fs.write(&user, id, handle, 0, b"te").await.expect("write");
+        let set = SetAttr { mode: then, ..SetAttr::default() };
+        fs.setattr(&user, id, Some(handle), set).await.expect("chmod");
+        if then.is_some() {
+            // It is changed in place.
+            fs.link(&user, id, FileId::ROOT, name.as_bytes()).await.expect("link");
+        }
+        fs.write(&user, id, handle, 2, b"xt").await.expect("write");
+        close(fs, id, handle).await.expect("close");
+    };
+    for online in [true, false] {
+        setup.online(online);
+        setup.rig.sim.block_on(async {
+            write(&format!("object-{online}"), 0o444, None).await;
+            write(&format!("unpacked-{online}"), 0o644, Some(0o400)).await;
+        });
+        setup.online(true);
+        setup.client.look(|replica, _| {
+            assert_eq!(replica.troubles().map(|(_, trouble)| trouble.why()).collect::<Vec<_>>(), [""; 0]);
+            assert!(replica.log().is_empty());
+        });
+        for path in ["object", "unpacked"].map(|name| format!("/{name}-{online}")) {
+            assert_eq!(setup.at_home(&path).as_deref(), Ok("text"), "{path}");
+        }
+    }
+    let modes = setup.rig.fs.dump().into_iter().filter(|entry| entry.attr.kind == types::Kind::File);
+    assert!(modes.into_iter().all(|entry| entry.attr.mode & 0o222 == 0), "they stay so");
+}
+
+/// What a home refused to store was made beside the file, whatever was the matter, and so on if that was refused, too.
+#[test]
+fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
+    let rig = Rig::new(1);
+    let set = |path: &str, mode: u32| {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let done = async { rig.fs.setattr(&Cred::ROOT, find(&rig.fs, path).await?, None, set).await };
+        rig.sim.block_on(done).expect("chmod");
+    };
+    set("", 0o777);
+    rig.sim.block_on(perform(&rig.fs, &Op::Write("/file".into(), How::Replace, b"theirs".to_vec()))).expect("write");
+    set("/file", 0o666);
+    let (client, network, disk, machine) = rig.client_of(1000, 1, DELAY);
+    let fs = rig.fs.clone();
+    let setup = Setup { rig, client, network, disk, machine };
+    assert_eq!(setup.read("/file"), "theirs");
+    setup.online(false);
+    setup.write("/file", How::Replace, "mine");
+    setup.write("/file", How::Append, " and more");
+    setup.rig.sim.block_on(perform(&fs, &Op::SetMode("/file".into(), 0o644))).expect("chmod");
+    setup.online(true);
+    let setup = setup.restart(true);
+    setup.online(true);
+    setup.client.look(|replica, _| {
+        assert!(replica.log().is_empty(), "{:?}", replica.log().iter().collect::<Vec<_>>());
+        let troubles: Vec<_> = replica.troubles().map(|(_, trouble)| (trouble.kept > 0, trouble.why())).collect();
+        assert_eq!(troubles, [(true, "the home refuses: access denied".to_string())]);
+    });
+    assert_eq!((setup.at_home("/file").as_deref(), setup.read("/file")), (Ok("theirs"), "theirs".into()));
+    assert_eq!(setup.rig.fs.dump().len(), 3, "{:?}", setup.rig.fs.dump());
 }
 
 /// The store that followed when the file was closed had the time of the write, as `cp -p` and `tar x` do it.

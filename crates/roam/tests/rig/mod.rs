@@ -280,8 +280,13 @@ impl Rig {
 
     /// A new client of the superuser.
     pub fn new_client(&self, key: u8, delay: Duration) -> (Client, Network, SimDisk, Machine) {
+        self.client_of(0, key, delay)
+    }
+
+    /// A new client of a user.
+    pub fn client_of(&self, uid: u32, key: u8, delay: Duration) -> (Client, Network, SimDisk, Machine) {
         let network = self.network(key, delay);
-        self.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+        self.enroll(&network, User { uid, gid: uid, groups: Vec::new() });
         let (machine, disk) = (self.sim.machine(&format!("laptop {key}")), SimDisk::new(&self.sim, 1 << 30));
         let client = self.client(&machine, &disk, &network);
         (client, network, disk, machine)

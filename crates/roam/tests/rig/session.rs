@@ -114,22 +114,35 @@ pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
+/// What follows is done by the superuser, unless it is said by whom.
 pub async fn find(fs: &dyn FileSystem, path: &str) -> Result<FileId, FsError> {
+    find_as(&ROOT, fs, path).await
+}
+
+pub async fn find_as(cred: &Cred, fs: &dyn FileSystem, path: &str) -> Result<FileId, FsError> {
     let mut at = FileId::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
-        at = fs.lookup(&ROOT, at, name.as_bytes()).await?.attr.id;
+        at = fs.lookup(cred, at, name.as_bytes()).await?.attr.id;
     }
     Ok(at)
 }
 
 pub async fn parent<'a>(fs: &dyn FileSystem, path: &'a str) -> Result<(FileId, &'a [u8]), FsError> {
+    parent_as(&ROOT, fs, path).await
+}
+
+pub async fn parent_as<'a>(cred: &Cred, fs: &dyn FileSystem, path: &'a str) -> Result<(FileId, &'a [u8]), FsError> {
     let (dir, name) = split(path);
-    Ok((find(fs, dir).await?, name.as_bytes()))
+    Ok((find_as(cred, fs, dir).await?, name.as_bytes()))
 }
 
 /// All of a file.
 pub async fn read_all(fs: &dyn FileSystem, id: FileId) -> Result<Vec<u8>, FsError> {
-    let handle = fs.open(&ROOT, id, OpenFlags { read: true, ..OpenFlags::default() }).await?;
+    read_all_as(&ROOT, fs, id).await
+}
+
+pub async fn read_all_as(cred: &Cred, fs: &dyn FileSystem, id: FileId) -> Result<Vec<u8>, FsError> {
+    let handle = fs.open(cred, id, OpenFlags { read: true, ..OpenFlags::default() }).await?;
     let bytes = read_open(fs, id, handle).await;
     fs.release(id, handle, None).await?;
     bytes
@@ -141,12 +154,16 @@ pub async fn read_open(fs: &dyn FileSystem, id: FileId, handle: Handle) -> Resul
 
 /// Opens a file to write it; makes it if need be.
 pub async fn open_to_write(fs: &dyn FileSystem, path: &str, how: How) -> Result<(FileId, Handle), FsError> {
-    let (dir, name) = parent(fs, path).await?;
+    open_to_write_as(&ROOT, fs, path, how).await
+}
+
+async fn open_to_write_as(cred: &Cred, fs: &dyn FileSystem, path: &str, how: How) -> Result<(FileId, Handle), FsError> {
+    let (dir, name) = parent_as(cred, fs, path).await?;
     let flags = OpenFlags { append: how == How::Append, truncate: how == How::Replace, ..READ_WRITE };
-    match fs.lookup(&ROOT, dir, name).await {
-        Ok(found) => Ok((found.attr.id, fs.open(&ROOT, found.attr.id, flags).await?)),
+    match fs.lookup(cred, dir, name).await {
+        Ok(found) => Ok((found.attr.id, fs.open(cred, found.attr.id, flags).await?)),
         Err(FsError::NotFound) => {
-            let (made, handle) = fs.create(&ROOT, dir, name, 0o644, 0, flags).await?;
+            let (made, handle) = fs.create(cred, dir, name, 0o644, 0, flags).await?;
             Ok((made.attr.id, handle))
         }
         Err(error) => Err(error),
@@ -161,59 +178,63 @@ pub async fn close(fs: &dyn FileSystem, id: FileId, handle: Handle) -> Result<()
 }
 
 pub async fn perform(fs: &dyn FileSystem, op: &Op) -> Result<(), FsError> {
+    perform_as(&ROOT, fs, op).await
+}
+
+pub async fn perform_as(cred: &Cred, fs: &dyn FileSystem, op: &Op) -> Result<(), FsError> {
     match op {
         Op::Make(path, mode) => {
-            let (dir, name) = parent(fs, path).await?;
+            let (dir, name) = parent_as(cred, fs, path).await?;
             let node = vfs::fs::NewNode { kind: Kind::File, mode: *mode, umask: 0, rdev: 0 };
-            fs.mknod(&ROOT, dir, name, node).await?;
+            fs.mknod(cred, dir, name, node).await?;
         }
         Op::MakeDir(path) => {
-            let (dir, name) = parent(fs, path).await?;
-            fs.mkdir(&ROOT, dir, name, 0o755, 0).await?;
+            let (dir, name) = parent_as(cred, fs, path).await?;
+            fs.mkdir(cred, dir, name, 0o755, 0).await?;
         }
         Op::MakeSymlink(path, target) => {
-            let (dir, name) = parent(fs, path).await?;
-            fs.symlink(&ROOT, dir, name, target.as_bytes()).await?;
+            let (dir, name) = parent_as(cred, fs, path).await?;
+            fs.symlink(cred, dir, name, target.as_bytes()).await?;
         }
         Op::Link(from, to) => {
-            let (file, (dir, name)) = (find(fs, from).await?, parent(fs, to).await?);
-            fs.link(&ROOT, file, dir, name).await?;
+            let (file, (dir, name)) = (find_as(cred, fs, from).await?, parent_as(cred, fs, to).await?);
+            fs.link(cred, file, dir, name).await?;
         }
         Op::Unlink(path) => {
-            let (dir, name) = parent(fs, path).await?;
-            fs.unlink(&ROOT, dir, name).await?;
+            let (dir, name) = parent_as(cred, fs, path).await?;
+            fs.unlink(cred, dir, name).await?;
         }
         Op::RemoveDir(path) => {
-            let (dir, name) = parent(fs, path).await?;
-            fs.rmdir(&ROOT, dir, name).await?;
+            let (dir, name) = parent_as(cred, fs, path).await?;
+            fs.rmdir(cred, dir, name).await?;
         }
         Op::Rename(from, to, flags) => {
-            let ((dir, name), (to, to_name)) = (parent(fs, from).await?, parent(fs, to).await?);
-            fs.rename(&ROOT, dir, name, to, to_name, *flags).await?;
+            let ((dir, name), (to, to_name)) = (parent_as(cred, fs, from).await?, parent_as(cred, fs, to).await?);
+            fs.rename(cred, dir, name, to, to_name, *flags).await?;
         }
         Op::SetMode(path, mode) => {
             let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
-            fs.setattr(&ROOT, find(fs, path).await?, None, set).await?;
+            fs.setattr(cred, find_as(cred, fs, path).await?, None, set).await?;
         }
         Op::SetXattr(path, value) => {
-            fs.setxattr(&ROOT, find(fs, path).await?, XATTR, value, XattrMode::Any).await?;
+            fs.setxattr(cred, find_as(cred, fs, path).await?, XATTR, value, XattrMode::Any).await?;
         }
-        Op::RemoveXattr(path) => fs.removexattr(&ROOT, find(fs, path).await?, XATTR).await?,
+        Op::RemoveXattr(path) => fs.removexattr(cred, find_as(cred, fs, path).await?, XATTR).await?,
         Op::Write(path, how, bytes) => {
-            let (id, handle) = open_to_write(fs, path, *how).await?;
+            let (id, handle) = open_to_write_as(cred, fs, path, *how).await?;
             let offset = if let How::At(offset) = how { *offset } else { 0 };
-            let written = fs.write(&ROOT, id, handle, offset, bytes).await;
+            let written = fs.write(cred, id, handle, offset, bytes).await;
             close(fs, id, handle).await?;
             written?;
         }
         Op::Truncate(path, size) => {
             let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-            fs.setattr(&ROOT, find(fs, path).await?, None, set).await?;
+            fs.setattr(cred, find_as(cred, fs, path).await?, None, set).await?;
         }
-        Op::Read(path) => drop(read_all(fs, find(fs, path).await?).await?),
+        Op::Read(path) => drop(read_all_as(cred, fs, find_as(cred, fs, path).await?).await?),
         Op::List(path) => {
-            let dir = find(fs, path).await?;
-            let handle = fs.opendir(&ROOT, dir).await?;
+            let dir = find_as(cred, fs, path).await?;
+            let handle = fs.opendir(cred, dir).await?;
             let listed = fs.readdir(dir, handle, 0, usize::MAX, true).await;
             fs.releasedir(dir, handle).await?;
             listed?;

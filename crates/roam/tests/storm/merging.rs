@@ -1,7 +1,6 @@
 //! Clients that make the same directories: there is one of each, with all that anybody has put into it.
 
-use crate::ROOT;
-use crate::rig::session::{How, Op, close, find, perform, read_all};
+use crate::rig::session::{How, Op, close, find_as, parent_as, perform_as, read_all_as};
 use crate::weather::Storm;
 use crate::worker::Worker;
 use host::SplitMix64;
@@ -36,19 +35,21 @@ impl Worker {
                 Err(error) => Err(error),
             },
             (8, Some(path), _) => self.move_own(&path, None).await,
-            (9, Some(path), _) => self.write_own(&path, &tag, None).await,
+            (9, Some(path), _) if !self.is_read_only(&path) => self.write_own(&path, &tag, None).await,
             (10, Some(path), _) => self.read_own(&path).await,
             (11, ..) => match self.make_dirs(&dir).await {
                 Ok(()) => self.share(format!("{dir}/link"), |path| Op::MakeSymlink(path, "target".into())).await,
                 Err(error) => Err(error),
             },
             (12, ..) => match self.make_dirs(&dir).await {
-                Ok(()) => perform(&self.client, &Op::SetMode(dir, [0o755, 0o700][tag.len() % 2])).await,
+                Ok(()) => perform_as(&self.cred, &self.client, &Op::SetMode(dir, [0o755, 0o700][tag.len() % 2])).await,
                 Err(error) => Err(error),
             },
             (_, _, Some((id, dir))) => self.write_own(&format!("{dir}/{new}"), &tag, Some(id)).await,
             _ => match self.make_dirs(&dir).await {
-                Ok(()) => find(&self.client, &dir).await.map(|id| self.mind.lock().inside = Some((id, dir))),
+                Ok(()) => {
+                    find_as(&self.cred, &self.client, &dir).await.map(|id| self.mind.lock().inside = Some((id, dir)))
+                }
                 Err(error) => Err(error),
             },
         };
@@ -61,7 +62,7 @@ impl Worker {
     /// Makes something that others make, too.
     async fn share(&self, path: String, op: impl FnOnce(String) -> Op) -> Result<(), FsError> {
         self.ledger.lock().maybe_shared.insert(path.clone());
-        match perform(&self.client, &op(path.clone())).await {
+        match perform_as(&self.cred, &self.client, &op(path.clone())).await {
             Ok(()) | Err(FsError::Exists) => {
                 self.ledger.lock().shared.insert(path);
                 Ok(())
@@ -80,22 +81,37 @@ impl Worker {
 
     /// Writes a file that nobody else knows; makes it if it is not there, perhaps in a directory by its id.
     async fn write_own(&self, path: &str, tag: &str, dir: Option<FileId>) -> Result<(), FsError> {
-        let client = &self.client;
+        let (client, cred) = (&self.client, &self.cred);
         self.doubt(path);
-        match dir {
-            None => perform(client, &Op::Write(path.into(), How::Replace, tag.into())).await?,
-            Some(dir) => {
+        let known = match dir {
+            None => find_as(cred, client, path).await,
+            Some(_) => Err(FsError::NotFound),
+        };
+        match known {
+            Ok(_) => perform_as(cred, client, &Op::Write(path.into(), How::Replace, tag.into())).await?,
+            Err(FsError::NotFound) => {
+                let dir = match dir {
+                    Some(dir) => dir,
+                    None => parent_as(cred, client, path).await?.0,
+                };
                 let flags = OpenFlags { write: true, ..OpenFlags::default() };
-                let (made, handle) = client.create(&ROOT, dir, name_of(path).as_bytes(), 0o644, 0, flags).await?;
-                let written = client.write(&ROOT, made.attr.id, handle, 0, tag.as_bytes()).await;
+                // What is made read-only can be written by who made it.
+                let mode = if self.is_read_only(path) { 0o444 } else { 0o644 };
+                let (made, handle) = client.create(cred, dir, name_of(path).as_bytes(), mode, 0, flags).await?;
+                let written = client.write(cred, made.attr.id, handle, 0, tag.as_bytes()).await;
                 close(client, made.attr.id, handle).await?;
                 written?;
             }
+            Err(error) => return Err(error),
         }
         let mut ledger = self.ledger.lock();
         ledger.doubtful.remove(path);
         ledger.own.insert(path.into(), tag.into());
         Ok(())
+    }
+
+    fn is_read_only(&self, path: &str) -> bool {
+        self.cred.uid != 0 && path.ends_with(['0', '2', '4', '6', '8'])
     }
 
     fn doubt(&self, path: &str) -> Option<String> {
@@ -117,7 +133,7 @@ impl Worker {
                 Op::Rename(from.into(), to.into(), RenameFlags::default())
             }
         };
-        perform(&self.client, &op).await?;
+        perform_as(&self.cred, &self.client, &op).await?;
         let mut ledger = self.ledger.lock();
         ledger.doubtful.remove(from);
         if let Some(to) = to {
@@ -129,7 +145,7 @@ impl Worker {
 
     async fn read_own(&self, path: &str) -> Result<(), FsError> {
         let expected = self.ledger.lock().own.get(path).cloned();
-        let found = read_all(&self.client, find(&self.client, path).await?).await?;
+        let found = read_all_as(&self.cred, &self.client, find_as(&self.cred, &self.client, path).await?).await?;
         if expected.as_deref().map(str::as_bytes) != Some(&found) {
             self.fail(format!("{path} has {:?} instead of {expected:?}", String::from_utf8_lossy(&found)));
         }
@@ -148,12 +164,12 @@ impl Storm {
         let (path, content) = (format!("{dir}/o-{}", self.outside_count), format!("<o-{}>", self.outside_count));
         let ends = dir.match_indices('/').map(|(at, _)| at).skip(1).chain([dir.len()]);
         for end in ends {
-            let made = self.rig.sim.block_on(perform(&fs, &Op::MakeDir(dir[..end].into())));
+            let made = self.rig.sim.block_on(perform_as(&self.user, &fs, &Op::MakeDir(dir[..end].into())));
             assert!(matches!(made, Ok(()) | Err(FsError::Exists)), "{made:?}");
             self.ledger.lock().shared.insert(dir[..end].into());
         }
         let write = Op::Write(path.clone(), How::Replace, content.clone().into());
-        self.rig.sim.block_on(perform(&fs, &write)).expect("another program");
+        self.rig.sim.block_on(perform_as(&self.user, &fs, &write)).expect("another program");
         self.ledger.lock().own.insert(path.clone(), content);
         self.say(format!("others: {path}"));
         if let Some(home) = &*self.rig.home.lock() {
@@ -181,7 +197,10 @@ impl Storm {
             return Err(format!("{path} is not there"));
         }
         for (path, content) in &ledger.own {
-            let found = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
+            let found = self
+                .rig
+                .sim
+                .block_on(async { read_all_as(&self.user, fs, find_as(&self.user, fs, path).await?).await });
             if found.as_deref() != Ok(content.as_bytes()) {
                 return Err(format!("{path} has {found:?} instead of {content:?}"));
             }

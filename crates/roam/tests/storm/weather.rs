@@ -14,10 +14,15 @@ use roam_wire::message::User;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use types::FileId;
+use vfs::FileSystem;
+use vfs::fs::{Cred, SetAttr};
 use vfs::mem::MemFs;
 
 /// Virtual time after which all must be quiet.
 const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
+/// Somebody who is not the superuser.
+const USER: u32 = 1000;
 
 pub struct Laptop {
     pub network: Network,
@@ -30,6 +35,8 @@ pub struct Laptop {
 pub struct Storm {
     pub seed: u64,
     pub sort: Sort,
+    /// Of all clients, at home and on their machines.
+    pub user: Cred,
     pub rig: Rig,
     pub random: SplitMix64,
     pub laptops: Vec<Laptop>,
@@ -46,9 +53,17 @@ impl Storm {
         let paced = sort == Sort::Alone || sort == Sort::Merging && seed.is_multiple_of(2);
         let rig = Rig::with_pace(seed, paced);
         make_quiet_files(&rig);
+        // What the superuser may do, others may not.
+        let user = match sort == Sort::Merging && !seed.is_multiple_of(3) {
+            true => Cred { uid: USER, gid: USER, groups: Vec::new() },
+            false => Cred::ROOT,
+        };
+        let owner = SetAttr { uid: Some(user.uid), gid: Some(user.gid), ..SetAttr::default() };
+        rig.sim.block_on(rig.fs.setattr(&Cred::ROOT, FileId::ROOT, None, owner).into_future()).expect("chown");
         let mut storm = Storm {
             seed,
             sort,
+            user,
             random,
             laptops: Vec::new(),
             ledger: Arc::default(),
@@ -66,7 +81,8 @@ impl Storm {
     fn add_laptop(&mut self, number: u8) {
         let delay = Duration::from_millis([1, 3, 60, 200][self.random.below(4) as usize]);
         let network = self.rig.network(number + 1, delay);
-        self.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+        let Cred { uid, gid, groups } = self.user.clone();
+        self.rig.enroll(&network, User { uid, gid, groups });
         let clock = self.clock();
         let shadow = MemFs::new(Arc::new(move || clock.wall()));
         if self.sort == Sort::Alone {
@@ -116,6 +132,7 @@ impl Storm {
         };
         laptop.ended.store(false, Relaxed);
         let worker = Worker {
+            cred: self.user.clone(),
             rig_clock: host.clock,
             client: client.clone(),
             mind: laptop.mind.clone(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::FileId;
+use vfs::fs::Cred;
 use vfs::mem::MemFs;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +63,8 @@ pub struct Mind {
 /// What a worker works with.
 #[derive(Clone)]
 pub struct Worker {
+    /// As whom.
+    pub cred: Cred,
     pub rig_clock: Arc<dyn host::Clock>,
     pub client: Client,
     pub mind: Arc<Mutex<Mind>>,
