@@ -140,6 +140,7 @@ impl Client {
         }
         let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
         let root = volume.root()?;
+        let mut begun = None;
         let reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
@@ -150,14 +151,15 @@ impl Client {
             }
             let (user, known, heard) = (grant.user.clone(), grant.incarnation, grant.heard);
             let key = self.key;
-            if known != incarnation {
-                live.record(Record::Began { key, volume: name.to_string(), incarnation });
-            }
             let heard = if known == incarnation { heard } else { 0 };
             if acknowledged > heard {
                 return refused(Refusal::Forgotten);
             }
-            self.acknowledge(&mut live, name, acknowledged);
+            if known != incarnation {
+                live.record(Record::Began { key, volume: name.to_string(), incarnation });
+                begun = Some((volume.clone(), author));
+            }
+            self.acknowledge(&mut live, name, incarnation, acknowledged);
             let Some(known) = live.volume(name) else { return refused(Refusal::Volume) };
             let newest = known.journal().stamp();
             let since = match stamp {
@@ -187,13 +189,18 @@ impl Client {
             *self.to.lock() = Some(Place { whose, volume, delegated });
             Reply::Attached { root, user, since, heard, kept }
         };
+        if let Some((volume, author)) = begun {
+            volume.drop_uploads(author).await;
+        }
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         Ok(reply)
     }
 
-    fn acknowledge(&self, live: &mut crate::Live, volume: &str, through: u64) {
+    /// The client knows how operations of one of its logs ended.
+    fn acknowledge(&self, live: &mut crate::Live, volume: &str, incarnation: u64, through: u64) {
         let Some((_, grant)) = live.state.grant(&self.key, volume) else { return };
-        if grant.outcomes.first_key_value().is_some_and(|(seq, _)| *seq <= through) {
+        if grant.incarnation == incarnation && grant.outcomes.first_key_value().is_some_and(|(seq, _)| *seq <= through)
+        {
             live.record(Record::Acknowledged { key: self.key, volume: volume.to_string(), through });
         }
     }
@@ -313,7 +320,7 @@ impl Client {
                 Reply::Done
             }
             Request::Apply { acknowledged, operations } => {
-                self.acknowledge(&mut self.home.live.lock(), &volume.name, acknowledged);
+                self.acknowledge(&mut self.home.live.lock(), &volume.name, whose.incarnation, acknowledged);
                 Reply::Applied(self.home.apply(volume, whose, &operations).await?)
             }
             Request::Space => {

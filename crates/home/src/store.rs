@@ -189,6 +189,15 @@ impl Exported {
         }
     }
 
+    /// A client has begun another log: all that was sent ahead is of no use.
+    pub(crate) async fn drop_uploads(&self, author: u32) {
+        let of_author: Vec<u64> =
+            self.uploads.lock().keys().filter(|(by, _)| *by == author).map(|(_, seq)| *seq).collect();
+        for seq in of_author {
+            self.drop_upload(author, seq).await;
+        }
+    }
+
     /// EACCES unless a user may write to a file. Its owner may: what is made read-only is written until it is closed, and he could make it writable.
     pub(crate) async fn check_write(&self, cred: &Cred, source: FileId, entry: &Entry) -> Result<(), FsError> {
         match self.fs.access(cred, source, vfs::perm::WRITE).await {

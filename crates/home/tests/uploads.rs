@@ -6,7 +6,7 @@ use common::*;
 use home::export::Export;
 use roam_wire::message::{Reply, Request, pack, unpack};
 use roam_wire::operation::Operation;
-use types::FsError;
+use types::{FsError, Kind};
 use vfs::FileSystem;
 use vfs::fs::Cred;
 
@@ -60,4 +60,40 @@ fn regression_bytes_that_come_after_their_store_are_not_kept() {
     assert_eq!(peer.apply(vec![first]), done);
     let second = store(b"more");
     assert_eq!((upload(second.seq, b"more"), own_count(&world)), (Reply::Done, 1));
+}
+
+/// A client that had begun a new log could not store what was shorter than what the old one had sent ahead by the same number.
+#[test]
+fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
+    let world = World::new();
+    let old = world.client(1, MALLORY);
+    let root = world.home.state().volumes[VOLUME].root();
+    let plain = old.id(old.id(root, "mallory"), "plain");
+    let upload =
+        |peer: &Peer, seq, text: &'static [u8]| peer.ask(Request::Upload { seq, offset: 0, data: text.into() });
+    assert_eq!(upload(&old, 1, b"something longer"), Reply::Done);
+    let new = world.attach_anew(1, 8);
+    assert_eq!(own_count(&world), 0);
+    assert_eq!(upload(&new, 1, b"text"), Reply::Done);
+    let store = new.sent(Operation::Store { file: plain, change: changed(0, 4, &[(0, 4)]) }, b"");
+    assert!(matches!(new.apply(vec![store]), Reply::Applied(_)));
+    assert!(matches!(upload(&old, 2, b"late"), Reply::Failed(FsError::InvalidArgument)));
+    assert_eq!(own_count(&world), 0);
+}
+
+/// What had been said of the old log by way of a connection that was still there counted for the new one.
+#[test]
+fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
+    let world = World::new();
+    let old = world.client(1, MALLORY);
+    let root = world.home.state().volumes[VOLUME].root();
+    let dir = old.id(root, "mallory");
+    let new = world.attach_anew(1, 8);
+    let file = new.ids();
+    let made = new.sent(Operation::Make { at: at(dir, b"new"), file, made: made(Kind::File, 0o644) }, b"");
+    let done = new.apply(vec![made.clone()]);
+    assert!(matches!(done, Reply::Applied(_)), "{done:?}");
+    let late = old.ask(Request::Apply { acknowledged: 100, operations: Vec::new() });
+    assert_eq!(late, Reply::Failed(FsError::InvalidArgument));
+    assert_eq!(new.apply(vec![made]), done);
 }

@@ -117,6 +117,15 @@ impl World {
         peer
     }
 
+    /// A client that begins another log.
+    pub fn attach_anew(&self, key: u8, incarnation: u64) -> Peer<'_> {
+        let peer = self.connect(key);
+        let (volume, watch) = (VOLUME.into(), Watch::Changes);
+        let attached = peer.ask(Request::Attach { volume, incarnation, acknowledged: 0, stamp: None, watch });
+        assert!(matches!(attached, Reply::Attached { heard: 0, .. }), "{attached:?}");
+        peer
+    }
+
     /// All files but those below a path, as text. Who reads a file moves its access time, and whoever can reach it may give it another name.
     pub fn tree(&self, but_for: &str) -> BTreeMap<String, String> {
         let entries = self.fs.dump().into_iter().map(|mut entry| {
