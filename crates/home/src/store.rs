@@ -250,13 +250,12 @@ impl Doing<'_> {
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
         // Before anything else: what is there is compared with what was sent.
         volume.check_write(&self.cred, source, &entry).await?;
-        let redone = redone.filter(|intent| intent.identity == identity);
-        if redone.as_ref().is_some_and(|intent| intent.beside.is_some()) {
+        if redone.is_some_and(|intent| intent.identity == identity && intent.beside.is_some()) {
             // It was put in place, whole, before a crash.
             return Ok(());
         }
-        let mine = redone.is_some();
-        if !mine && !self.is_as_known(file, self.sent.bases.0, false)? {
+        // What was changed in place and only in part is known as this client's doing.
+        if !self.is_as_known(file, self.sent.bases.0, false)? {
             return match self.is_stored(source, &entry, change).await? {
                 true => Ok(()),
                 false => Err(Stop::Conflict(Conflict::Changed)),

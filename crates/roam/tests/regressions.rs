@@ -409,6 +409,37 @@ fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
     assert!(modes.into_iter().all(|entry| entry.attr.mode & 0o222 == 0), "they stay so");
 }
 
+/// A store that had failed half way was done again whatever others had made of the file since.
+#[test]
+fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_since() {
+    for crashes in [false, true] {
+        let rig = Rig::new(1);
+        let old = Op::Write("/file".into(), How::Replace, b"old".to_vec());
+        // It is changed in place.
+        let before = [old, Op::Link("/file".into(), "/name".into())];
+        before.iter().for_each(|op| rig.sim.block_on(perform(&rig.fs, op)).expect("before"));
+        let setup = Setup::of(rig, 0);
+        let tree = || setup.rig.home.lock().clone().expect("home").tree;
+        assert_eq!(setup.read("/file"), "old");
+        setup.online(false);
+        setup.write("/file", How::Replace, "mine");
+        tree().fill_up(true);
+        setup.online(true);
+        assert_ne!(setup.at_home("/file").as_deref(), Ok("old"), "it was begun");
+        setup.online(false);
+        tree().fill_up(false);
+        if crashes {
+            setup.rig.crash_home();
+            setup.rig.start_home();
+        }
+        let theirs = Op::Write("/name".into(), How::Replace, b"theirs".to_vec());
+        setup.rig.sim.block_on(perform(&tree(), &theirs)).expect("write");
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+        assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mine"));
+    }
+}
+
 /// What a home refused to store was made beside the file, whatever was the matter, and so on if that was refused, too.
 #[test]
 fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {

@@ -6,10 +6,12 @@ use home::export::{Export, Listed, Noticed};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
-use types::{Answer, BoxFuture, FileId};
+use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{
     At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
     SetAttr, XattrMode,
@@ -18,13 +20,72 @@ use vfs::mem::MemFs;
 
 /// Longest that one operation of the home takes, if it takes any time.
 const PACE_MAX: Duration = Duration::from_micros(300);
+/// Holes are of whole blocks.
+const BLOCK_LEN: u64 = 4096;
+
+/// The model file system, with what may befall others.
+struct Model {
+    fs: MemFs,
+    is_full: AtomicBool,
+    superuser: Mutex<Cred>,
+}
+
+impl Deref for Model {
+    type Target = MemFs;
+
+    fn deref(&self) -> &MemFs {
+        &self.fs
+    }
+}
+
+/// These go before what the model does.
+impl Model {
+    fn superuser(&self) -> Cred {
+        self.superuser.lock().clone()
+    }
+
+    fn room<T>(&self, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if self.is_full.load(Relaxed) { Answer::err(FsError::NoSpace) } else { then() }
+    }
+
+    fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        self.room(|| self.fs.write(cred, id, handle, offset, data))
+    }
+
+    fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
+        self.room(|| self.fs.copy_file_range(cred, from, to, len))
+    }
+
+    /// There are holes wherever there are zeroes, as on file systems that compress.
+    fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        let now = |answer: Answer<Bytes>| match answer {
+            Answer::Now(bytes) => bytes,
+            Answer::Later(_) => Err(FsError::Io),
+        };
+        let mut at = offset;
+        loop {
+            let len = BLOCK_LEN - at % BLOCK_LEN;
+            let bytes = match now(self.fs.read(id, handle, at, len as u32)) {
+                Ok(bytes) => bytes,
+                Err(error) => return Answer::err(error),
+            };
+            let is_hole = bytes.iter().all(|byte| *byte == 0);
+            match whence {
+                Seek::Data if bytes.is_empty() => return Answer::err(FsError::NoSuchAddress),
+                Seek::Data if !is_hole => return Answer::ok(at),
+                Seek::Hole if is_hole => return Answer::ok(at),
+                _ => at += bytes.len() as u64,
+            }
+        }
+    }
+}
 
 /// Clones are the same. A home that starts again begins with a new one.
 #[derive(Clone)]
 pub struct Tree(Arc<Inner>);
 
 struct Inner {
-    fs: MemFs,
+    fs: Model,
     /// With which the home's operations take time.
     pace: Option<(Arc<dyn Clock>, SplitMix64)>,
     watched: Mutex<BTreeSet<FileId>>,
@@ -36,7 +97,18 @@ impl Tree {
     pub fn new(fs: MemFs, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, events, come) = Default::default();
+        let fs = Model { fs, is_full: AtomicBool::new(false), superuser: Mutex::new(Cred::ROOT) };
         Tree(Arc::new(Inner { fs, pace, watched, events, come }))
+    }
+
+    /// There is no room for bytes.
+    pub fn fill_up(&self, is_full: bool) {
+        self.0.fs.is_full.store(is_full, Relaxed);
+    }
+
+    /// The home runs as somebody.
+    pub fn run_as(&self, superuser: Cred) {
+        *self.0.fs.superuser.lock() = superuser;
     }
 
     /// What comes of a name, for who watches.
@@ -210,7 +282,7 @@ impl Export for Tree {
     }
 
     fn list(&self, dir: FileId) -> Answer<Vec<Listed>> {
-        self.run(move |tree| Export::list(&tree.0.fs, dir))
+        self.run(move |tree| Export::list(&*tree.0.fs, dir))
     }
 
     fn watch(&self, dir: FileId) -> Answer<()> {
