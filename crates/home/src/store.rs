@@ -43,6 +43,13 @@ enum Data {
     Uploaded(Arc<tokio::sync::Mutex<Upload>>),
 }
 
+/// What there was where bytes are copied to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Zeroes,
+    Anything,
+}
+
 /// What a store is called while it is made.
 fn temporary_name(author: u32, seq: u64) -> String {
     format!("store-{author}-{seq}")
@@ -206,20 +213,24 @@ impl Exported {
         }
     }
 
-    /// Copies bytes to where there are only zeroes.
-    async fn copy(&self, from: At, to: At, len: u64) -> Result<(), FsError> {
+    /// Copies bytes; to where there are only zeroes, what is not a hole.
+    async fn copy(&self, from: At, to: At, len: u64, over: Over) -> Result<(), FsError> {
         let mut done = 0;
         while done < len {
-            let at = from.offset + done;
-            done = match self.fs.lseek(from.id, from.handle, at, Seek::Data).await {
-                Ok(data) => data - from.offset,
-                Err(FsError::NoSuchAddress) => break,
-                Err(error) => return Err(error),
-            };
-            let hole = self.fs.lseek(from.id, from.handle, from.offset + done, Seek::Hole).await? - from.offset;
-            while done < hole.min(len) {
+            let mut end = len;
+            if over == Over::Zeroes {
+                let at = from.offset + done;
+                done = match self.fs.lseek(from.id, from.handle, at, Seek::Data).await {
+                    Ok(data) => data - from.offset,
+                    Err(FsError::NoSuchAddress) => break,
+                    Err(error) => return Err(error),
+                };
+                let hole = self.fs.lseek(from.id, from.handle, from.offset + done, Seek::Hole).await?;
+                end = len.min(hole - from.offset);
+            }
+            while done < end {
                 let (from, to) = (At { offset: from.offset + done, ..from }, At { offset: to.offset + done, ..to });
-                match self.fs.copy_file_range(&self.fs.superuser(), from, to, hole.min(len) - done).await? {
+                match self.fs.copy_file_range(&self.fs.superuser(), from, to, end - done).await? {
                     0 => return Ok(()),
                     copied => done += copied,
                 }
@@ -297,7 +308,13 @@ impl Doing<'_> {
     }
 
     /// Writes what is to be stored into an open file.
-    async fn fill(&self, id: FileId, handle: Handle, change: &Change, data: &Data) -> Result<(), FsError> {
+    async fn fill(
+        &self,
+        (id, handle): (FileId, Handle),
+        change: &Change,
+        data: &Data,
+        over: Over,
+    ) -> Result<(), FsError> {
         let (fs, superuser) = (&self.volume.fs, self.volume.fs.superuser());
         let mut at = 0;
         for range in change.ranges.iter() {
@@ -310,7 +327,7 @@ impl Doing<'_> {
                 Data::Uploaded(upload) => {
                     let open = upload.lock().await.open.ok_or(FsError::TimedOut)?;
                     let from = At { id: open.0, handle: open.1, offset: at };
-                    self.volume.copy(from, At { id, handle, offset: range.start }, len).await?;
+                    self.volume.copy(from, At { id, handle, offset: range.start }, len, over).await?;
                 }
             }
             at += len;
@@ -339,13 +356,15 @@ impl Doing<'_> {
                 let from = fs.open(&superuser, source, READ).await?;
                 for range in kept.iter() {
                     let from = At { id: source, handle: from, offset: range.start };
-                    volume.copy(from, At { id: new, handle, offset: range.start }, range.end - range.start).await?;
+                    volume
+                        .copy(from, At { id: new, handle, offset: range.start }, range.end - range.start, Over::Zeroes)
+                        .await?;
                 }
                 fs.release(source, from, None).await?;
             }
             let size = SetAttr { size: Some(change.size), ..SetAttr::default() };
             fs.setattr(&superuser, new, Some(handle), size).await?;
-            self.fill(new, handle, change, data).await?;
+            self.fill((new, handle), change, data, Over::Zeroes).await?;
             self.liken(&superuser, source, entry, new, change).await?;
             fs.fsync(new, handle, false).await?;
             fs.identity(new).await
@@ -440,7 +459,7 @@ impl Doing<'_> {
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
                 fs.setattr(&self.cred, source, Some(handle), set).await?;
             }
-            self.fill(source, handle, change, data).await?;
+            self.fill((source, handle), change, data, Over::Anything).await?;
             let set = SetAttr { mtime: Some(SetTime::At(change.mtime)), ..SetAttr::default() };
             // Who may write need not own it.
             let _ = fs.setattr(&self.cred, source, None, set).await;

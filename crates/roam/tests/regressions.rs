@@ -440,6 +440,20 @@ fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_
     }
 }
 
+/// Where zeroes had been written over something else, and were a hole to the home's file system, something else remained.
+#[test]
+fn regression_zeroes_are_stored_over_what_was_there() {
+    let rig = Rig::new(1);
+    let old = Op::Write("/file".into(), How::Replace, vec![b'x'; 100_000]);
+    let before = [old, Op::Link("/file".into(), "/name".into())];
+    before.iter().for_each(|op| rig.sim.block_on(perform(&rig.fs, op)).expect("before"));
+    let setup = Setup::of(rig, 0);
+    let new = ["a".repeat(30_000), "\0".repeat(30_000), "b".repeat(30_000)].concat();
+    setup.write("/file", How::At(0), &new);
+    setup.online(true);
+    assert!(setup.at_home("/name").expect("it is there") == new + &"x".repeat(10_000));
+}
+
 /// What a home refused to store was made beside the file, whatever was the matter, and so on if that was refused, too.
 #[test]
 fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
