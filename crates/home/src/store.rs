@@ -12,6 +12,7 @@ use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
 use roam_wire::operation::{Change, Place, RANGE_COUNT_MAX};
 use roam_wire::ranges::Ranges;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
@@ -274,7 +275,10 @@ impl Doing<'_> {
         }
         let superuser = volume.fs.superuser();
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
-        let movable = owned && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
+        let of_group =
+            superuser.uid == 0 || superuser.gid == entry.attr.gid || superuser.groups.contains(&entry.attr.gid);
+        let movable =
+            owned && of_group && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
         let replaced = match entry.attr.nlink == 1 && movable {
             true => Some(self.replace(file, &place, dir, (source, &entry, &identity), (change, &data), scene).await),
             false => None,
@@ -354,13 +358,17 @@ impl Doing<'_> {
             let kept = change.ranges.missing(0..kept);
             if !kept.is_empty() {
                 let from = fs.open(&superuser, source, READ).await?;
-                for range in kept.iter() {
-                    let from = At { id: source, handle: from, offset: range.start };
-                    volume
-                        .copy(from, At { id: new, handle, offset: range.start }, range.end - range.start, Over::Zeroes)
-                        .await?;
-                }
+                let copied = async {
+                    for Range { start, end } in kept.iter() {
+                        let (from, to) =
+                            (At { id: source, handle: from, offset: start }, At { id: new, handle, offset: start });
+                        volume.copy(from, to, end - start, Over::Zeroes).await?;
+                    }
+                    Ok::<(), FsError>(())
+                };
+                let copied = copied.await;
                 fs.release(source, from, None).await?;
+                copied?;
             }
             let size = SetAttr { size: Some(change.size), ..SetAttr::default() };
             fs.setattr(&superuser, new, Some(handle), size).await?;
@@ -371,18 +379,34 @@ impl Doing<'_> {
         };
         let made = made.await;
         let _ = fs.release(new, handle, None).await;
-        let made = made.map_err(|error| match error {
-            FsError::Stale => Stop::Refused(FsError::Io),
-            error => Stop::Refused(error),
-        })?;
-        self.intend(file, &made, Some((change.size, change.mtime))).await?;
-        *scene = Some(volume.scene.write().await);
-        let flags = RenameFlags { no_replace: false, exchange: true };
         let own = temporary.as_bytes();
-        fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await.map_err(|error| match error {
-            FsError::NotFound => Stop::Conflict(Conflict::Gone),
-            error => error.into(),
-        })?;
+        let flags = RenameFlags { no_replace: false, exchange: true };
+        let exchanged = async {
+            let made = made.map_err(|error| match error {
+                FsError::Stale => Stop::Refused(FsError::Io),
+                error => Stop::Refused(error),
+            })?;
+            self.intend(file, &made, Some((change.size, change.mtime))).await?;
+            *scene = Some(volume.scene.write().await);
+            let exchanged = fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await;
+            exchanged.map_err(|error| match error {
+                FsError::NotFound => Stop::Conflict(Conflict::Gone),
+                error => error.into(),
+            })?;
+            Ok(made)
+        };
+        let made = match exchanged.await {
+            Ok(made) => made,
+            Err(stop) => {
+                // Unless it is in the file's place, and this is what was there.
+                if let Ok((there, _)) = fs.identified(volume.own, own).await
+                    && there.attr.id == new
+                {
+                    let _ = fs.unlink(&superuser, volume.own, own).await;
+                }
+                return Err(stop);
+            }
+        };
         // What came out is what went in, or somebody was there.
         let (out, out_identity) = fs.identified(volume.own, own).await?;
         let as_it_was = (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);

@@ -454,6 +454,42 @@ fn regression_zeroes_are_stored_over_what_was_there() {
     assert!(setup.at_home("/name").expect("it is there") == new + &"x".repeat(10_000));
 }
 
+/// What was made of a store that failed stayed in the home's own directory until the next start.
+#[test]
+fn regression_what_was_made_of_a_store_that_failed_is_removed() {
+    let user = Cred { uid: 1000, gid: 1000, groups: Vec::new() };
+    let rig = Rig::new(1);
+    let own = |path: &str, gid: u32| {
+        let set = SetAttr { uid: Some(user.uid), gid: Some(gid), ..SetAttr::default() };
+        let done = async { rig.fs.setattr(&Cred::ROOT, find(&rig.fs, path).await?, None, set).await };
+        rig.sim.block_on(done).expect("chown");
+    };
+    for name in ["/file", "/of-another-group"] {
+        rig.sim.block_on(perform(&rig.fs, &Op::Write(name.into(), How::Replace, b"old".to_vec()))).expect("write");
+    }
+    own("", user.gid);
+    own("/.starling", user.gid);
+    own("/file", user.gid);
+    own("/of-another-group", 50);
+    let tree = rig.home.lock().clone().expect("home").tree;
+    tree.run_as(user.clone());
+    let setup = Setup::of(rig, user.uid);
+    let left = || {
+        let all = setup.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+        all.filter(|path| path.starts_with("/.starling/")).collect::<Vec<_>>()
+    };
+    setup.write("/of-another-group", How::Replace, "new");
+    setup.online(true);
+    assert_eq!((setup.at_home("/of-another-group").as_deref(), left()), (Ok("new"), vec![]));
+    tree.fill_up(true);
+    setup.write("/file", How::Replace, "new");
+    setup.online(true);
+    assert_eq!((setup.at_home("/file").as_deref(), left()), (Ok("old"), vec![]));
+    tree.fill_up(false);
+    setup.online(true);
+    assert_eq!((setup.at_home("/file").as_deref(), left()), (Ok("new"), vec![]));
+}
+
 /// What a home refused to store was made beside the file, whatever was the matter, and so on if that was refused, too.
 #[test]
 fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
