@@ -202,7 +202,9 @@ impl Inner {
         if fresh {
             volume.claims.progresses(whose.author);
             // What is said to be done is durable before it is said to be.
-            volume.fs.sync().await?;
+            if !self.log.synced().await?.contains(&volume.name) {
+                volume.fs.sync().await?;
+            }
             for Applied { seq, outcome, .. } in &applied {
                 volume.conclude(whose, *seq, *outcome == Outcome::Done);
             }
@@ -491,7 +493,9 @@ impl Doing<'_> {
             self.volume.watch(entry.attr.id).await;
         }
         let volume = self.volume.name.clone();
-        self.home.live.lock().record(Record::Became { volume, alias: file, real });
+        // Whoever has made it need not have made it durable.
+        let became = Record::Became { volume: volume.clone(), alias: file, real };
+        self.home.live.lock().record_done(&volume, became);
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
         Err(Stop::Became(real))
     }

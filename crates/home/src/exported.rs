@@ -2,15 +2,14 @@
 
 use crate::claims::Claims;
 use crate::export::{Export, Noticed};
+use crate::ledger::Ledger;
 use crate::promises::Promise;
 use crate::state::{Record, State};
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
 use bytes::Bytes;
 use host::Host;
 use parking_lot::Mutex;
-use record_log::RecordLog;
 use roam_wire::channel::{MESSAGE_LEN_MAX, Push};
-use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Facts, Pushed, User, pack};
 use roam_wire::operation::{Place, is_of_machine};
@@ -31,7 +30,7 @@ pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {
     pub(crate) state: State,
-    pub(crate) log: Option<RecordLog>,
+    pub(crate) log: Option<Arc<Ledger>>,
     /// Who is told of changes, by volume.
     pub(crate) attached: HashMap<String, Vec<Attached>>,
 }
@@ -55,9 +54,20 @@ impl Live {
     /// Changes the state. It is durable when the log says so.
     pub(crate) fn record(&mut self, record: Record) {
         if let Some(log) = &self.log {
-            // Whoever must know that it is durable waits for the log to settle.
-            drop(log.append(record.to_bytes().into()));
+            log.append(&record);
         }
+        self.make(record);
+    }
+
+    /// As [`record`](Self::record), of what a client has done to a volume.
+    pub(crate) fn record_done(&mut self, volume: &str, record: Record) {
+        if let Some(log) = &self.log {
+            log.append_done(volume, &record);
+        }
+        self.make(record);
+    }
+
+    fn make(&mut self, record: Record) {
         let made = self.state.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
     }
@@ -70,7 +80,11 @@ impl Live {
     pub(crate) fn learn(&mut self, volume: &str, learned: Learned, author: u32) {
         let Some(known) = self.state.volumes.get(volume) else { return };
         let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
-        self.record(Record::Learned { volume: volume.to_string(), learned });
+        let record = Record::Learned { volume: volume.to_string(), learned };
+        match author {
+            OTHERS => self.record(record),
+            _ => self.record_done(volume, record),
+        }
         if !changed {
             return;
         }

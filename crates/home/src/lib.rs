@@ -5,10 +5,10 @@
 //! - [`invitation`]: whom it will serve.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `promises`: stores that others see before
 //!   they are done.
-//! - `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
+//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
 //!   requests.
 //!
-//! Must survive: crashes at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
+//! Must survive: crashes and loss of power at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
 //! same. What a crash leaves undone is asked for again by the client, and what was done already is recognised by its result, or, for contents, by
 //! an intent that was durable before.
 
@@ -18,6 +18,7 @@ pub mod delegations;
 pub mod export;
 mod exported;
 pub mod invitation;
+mod ledger;
 pub mod local;
 pub mod memory;
 mod promises;
@@ -28,10 +29,11 @@ pub mod volume;
 
 use crate::export::Export;
 use crate::exported::{Exported, Live};
+use crate::ledger::Ledger;
 use crate::state::{Record, State};
 use host::{Disk, Host};
 use parking_lot::Mutex;
-use record_log::{AppendError, OpenError, RecordLog};
+use record_log::{AppendError, OpenError};
 use roam_wire::channel::{PeerKey, Push, Service, Session};
 use roam_wire::codec::Wire;
 use std::collections::BTreeMap;
@@ -55,6 +57,9 @@ pub enum HomeError {
     /// Writing it.
     #[error("the home's state: {0}")]
     Append(#[from] AppendError),
+    /// Making it durable, with what was done to the volumes.
+    #[error("making the home's state durable: {0}")]
+    Durable(FsError),
     /// A volume.
     #[error("volume {name}: {error}")]
     Export {
@@ -75,7 +80,7 @@ pub(crate) struct Inner {
     pub(crate) run: u64,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) live: Arc<Mutex<Live>>,
-    pub(crate) log: RecordLog,
+    pub(crate) log: Arc<Ledger>,
     pub(crate) volumes: BTreeMap<String, Arc<Exported>>,
 }
 
@@ -102,7 +107,7 @@ impl Home {
             cut();
             live.state.to_bytes()
         });
-        let log = found.start(host, &disk.tasks(host), snapshot).await?;
+        let log = Ledger::new(found.start(host, &disk.tasks(host), snapshot).await?, &exports);
         live.lock().log = Some(log.clone());
         let mut volumes = BTreeMap::new();
         for (name, fs) in exports {
@@ -110,14 +115,14 @@ impl Home {
             let volume = volume.await.map_err(|error| HomeError::Export { name: name.clone(), error })?;
             volumes.insert(name, volume);
         }
-        log.settled().await?;
+        log.settled().await.map_err(HomeError::Durable)?;
         let run = host.random.next_u64() | 1;
         Ok(Home(Arc::new(Inner { host: host.clone(), run, disk, live, log, volumes })))
     }
 
     /// Ends: what is known is durable. Sessions must have ended before.
     pub async fn close(&self) -> Result<(), HomeError> {
-        Ok(self.0.log.close().await?)
+        self.0.log.close().await.map_err(HomeError::Durable)
     }
 
     /// What is known, for tests.

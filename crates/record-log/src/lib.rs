@@ -3,7 +3,8 @@
 //!
 //! The owner keeps the state. It applies a change, [`append`](RecordLog::append)s a record of it while it still holds the lock, and
 //! answers whoever asked when the record is durable. Records that wait are written together, with one sync. When the log has
-//! grown, the owner is asked for a snapshot, and the log begins again.
+//! grown, the owner is asked for a snapshot, and the log begins again. A record of something that is to be durable elsewhere first is
+//! held until the owner says that it is, and so is all that comes after it.
 //!
 //! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`host::checkpoint_pair`]), `NAME-log` has the records since the newest one.
 //!
@@ -92,6 +93,8 @@ type Done = oneshot::Sender<Result<(), AppendError>>;
 struct Waiting {
     /// `None`: whoever waits only wants to know that all before is durable.
     record: Option<Bytes>,
+    /// Its number, if it is not written before that is released.
+    held: Option<u64>,
     done: Done,
 }
 
@@ -101,11 +104,21 @@ impl Waiting {
     }
 }
 
+/// Invariant: what waits behind a record that is held is not written either, nor in a snapshot.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// Records that were ever held, and how many of them are not held any more.
+    held_count: u64,
+    released_count: u64,
     closing: Vec<Done>,
     closed: bool,
+}
+
+impl Queue {
+    fn is_held(&self) -> bool {
+        self.released_count < self.held_count
+    }
 }
 
 struct Shared {
@@ -201,15 +214,38 @@ impl RecordLog {
     /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
     /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), done }))
+        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), held: None, done }))
+    }
+
+    /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is [released](Self::release).
+    pub fn append_held(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
+        self.wait(|queue, done| {
+            queue.waiting.push_back(Waiting { record: Some(record), held: Some(queue.held_count), done });
+            queue.held_count += 1;
+        })
+    }
+
+    /// How many records were ever held, if any are.
+    pub fn held(&self) -> Option<u64> {
+        let queue = self.0.0.queue.lock();
+        queue.is_held().then_some(queue.held_count)
+    }
+
+    /// Holds none any more of as many as were ever [held](Self::held).
+    pub fn release(&self, count: u64) {
+        {
+            let queue = &mut *self.0.0.queue.lock();
+            queue.released_count = queue.released_count.max(count.min(queue.held_count));
+        }
+        self.0.0.wake.notify_one();
     }
 
     /// Done when all that was appended before is durable.
     pub fn settled(&self) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: None, done }))
+        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: None, held: None, done }))
     }
 
-    /// Waits for what was appended, and ends with a snapshot, so that there is nothing to replay.
+    /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that there is nothing to replay.
     pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.closing.push(done))
     }
@@ -247,6 +283,7 @@ impl Writer {
             self.shared.wake.notified().await;
             loop {
                 let (mut group, closing, closed) = self.take();
+                let has_none = group.is_empty();
                 if !group.is_empty()
                     && let Err(error) = self.commit(&mut group).await
                 {
@@ -260,7 +297,7 @@ impl Writer {
                     closing.into_iter().for_each(|done| drop(done.send(last.clone())));
                     return;
                 }
-                if group.is_empty() && self.shared.queue.lock().waiting.is_empty() {
+                if has_none {
                     if closed {
                         return;
                     }
@@ -275,6 +312,9 @@ impl Writer {
         let queue = &mut *self.shared.queue.lock();
         let (mut len, mut count) = (0, 0);
         for waiting in &queue.waiting {
+            if waiting.held.is_some_and(|number| number >= queue.released_count) {
+                break;
+            }
             len += waiting.frame_len();
             if count > 0 && len > GROUP_LEN_MAX {
                 break;
@@ -323,7 +363,23 @@ impl Writer {
     /// Writes a snapshot, which covers `group` and all that waits, and answers these.
     async fn snapshot(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let shared = self.shared.clone();
-        let body = (self.source)(&mut || group.append(&mut shared.queue.lock().waiting));
+        let body = loop {
+            if shared.queue.lock().is_held() {
+                shared.wake.notified().await;
+                continue;
+            }
+            let mut held = false;
+            let body = (self.source)(&mut || {
+                let queue = &mut *shared.queue.lock();
+                held = queue.is_held();
+                if !held {
+                    group.append(&mut queue.waiting);
+                }
+            });
+            if !held {
+                break body;
+            }
+        };
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
         self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);

@@ -171,6 +171,57 @@ fn regression_a_record_that_is_too_long_for_the_log_is_durable_as_part_of_a_snap
 }
 
 #[test]
+fn what_is_more_than_a_group_is_durable_all_the_same() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+    let len = RECORD_LEN_MAX / 2;
+    (0..3 * GROUP_LEN_MAX / len).for_each(|_| drop(owner.add(len).1));
+    sim.block_on(owner.log.settled()).expect("settled");
+}
+
+/// Not even as part of a snapshot, which a record that is too long asks for.
+#[test]
+fn crash_what_is_held_is_not_durable_nor_what_comes_after_it() {
+    for (len, releases) in [(10, false), (10, true), (RECORD_LEN_MAX, false), (RECORD_LEN_MAX, true)] {
+        let sim = Sim::new(1);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+        sim.block_on(owner.add_and_wait(10)).expect("add");
+        let long = owner.add(len).1;
+        {
+            let mut numbers = owner.numbers.lock();
+            let held = numbers.len() as u64;
+            numbers.push(held);
+            drop(owner.log.append_held(held.to_le_bytes().to_vec().into()));
+        }
+        drop(owner.add(10).1);
+        let (log, settled) = (owner.log.clone(), Arc::new(Mutex::new(false)));
+        let seen = settled.clone();
+        drop(machine.run(async move {
+            log.settled().await.expect("settled");
+            *seen.lock() = true;
+        }));
+        sim.run_for(Duration::from_secs(1));
+        assert_eq!((owner.log.held(), *settled.lock()), (Some(1), false));
+        if releases {
+            owner.log.release(1);
+            sim.run_for(Duration::from_secs(1));
+            assert_eq!((owner.log.held(), *settled.lock()), (None, true));
+            sim.block_on(long).expect("durable");
+        }
+        machine.crash();
+        disk.power_loss();
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+        let there = owner.numbers.lock().len();
+        assert_eq!(there, if releases { 4 } else { 1 + usize::from(len < RECORD_LEN_MAX) });
+    }
+}
+
+#[test]
 fn rot_is_said() {
     let mut damaged = 0;
     for seed in 0..100 {

@@ -43,6 +43,8 @@ pub fn seeds(from: u64, count: u64) -> Range<u64> {
 pub struct Rig {
     pub sim: Sim,
     pub fs: MemFs,
+    /// What there is of the files after a loss of power.
+    pub durable: Arc<Mutex<MemFs>>,
     pub disk: SimDisk,
     pub home: Arc<Mutex<Option<Running>>>,
     /// The home's operations on its files take time, so that it may crash between any two.
@@ -209,7 +211,8 @@ impl Rig {
         let clock = sim.machine("home").host().clock;
         let fs = MemFs::new(Arc::new(move || clock.wall()));
         let disk = SimDisk::new(&sim, 1 << 30);
-        let rig = Rig { sim, fs, disk, home: Arc::default(), paced };
+        let durable = Arc::new(Mutex::new(fs.snapshot()));
+        let rig = Rig { sim, fs, durable, disk, home: Arc::default(), paced };
         rig.start_home();
         rig
     }
@@ -224,7 +227,7 @@ impl Rig {
         let host = machine.host();
         let disk = self.disk.mount(&machine);
         let pace = self.paced.then(|| (host.clock.clone(), host.random.next_u64()));
-        let tree = Tree::new(self.fs.clone(), pace);
+        let tree = Tree::new(self.fs.clone(), self.durable.clone(), pace);
         let fs: Arc<dyn Export> = Arc::new(tree.clone());
         let home = self.sim.block_on(Home::open(&host, disk, vec![(VOLUME.into(), fs)])).expect("home");
         *self.home.lock() = Some(Running { home, machine, tree });
@@ -235,6 +238,20 @@ impl Rig {
         let running = self.home.lock().take();
         if let Some(running) = running {
             running.machine.crash();
+        }
+    }
+
+    /// What others have done to the files is durable.
+    pub fn sync(&self) {
+        *self.durable.lock() = self.fs.snapshot();
+    }
+
+    /// The home's machine loses power, when the home has crashed: the worst that can be, since nothing is there that was not synced, or what is no
+    /// better, since all of it is.
+    pub fn lose_power(&self, is_worst: bool) {
+        self.disk.power_loss();
+        if is_worst {
+            self.fs.restore(&self.durable.lock());
         }
     }
 

@@ -26,6 +26,7 @@ const BLOCK_LEN: u64 = 4096;
 /// The model file system, with what may befall others.
 struct Model {
     fs: MemFs,
+    durable: Arc<Mutex<MemFs>>,
     is_full: AtomicBool,
     superuser: Mutex<Cred>,
 }
@@ -46,6 +47,11 @@ impl Model {
 
     fn room<T>(&self, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
         if self.is_full.load(Relaxed) { Answer::err(FsError::NoSpace) } else { then() }
+    }
+
+    fn sync(&self) -> Answer<()> {
+        *self.durable.lock() = self.fs.snapshot();
+        Answer::ok(())
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
@@ -94,10 +100,11 @@ struct Inner {
 }
 
 impl Tree {
-    pub fn new(fs: MemFs, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
+    /// `durable` is what there is of it after a loss of power.
+    pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, events, come) = Default::default();
-        let fs = Model { fs, is_full: AtomicBool::new(false), superuser: Mutex::new(Cred::ROOT) };
+        let fs = Model { fs, durable, is_full: AtomicBool::new(false), superuser: Mutex::new(Cred::ROOT) };
         Tree(Arc::new(Inner { fs, pace, watched, events, come }))
     }
 

@@ -170,6 +170,7 @@ impl Storm {
         }
         let write = Op::Write(path.clone(), How::Replace, content.clone().into());
         self.rig.sim.block_on(perform_as(&self.user, &fs, &write)).expect("another program");
+        self.rig.sync();
         self.ledger.lock().own.insert(path.clone(), content);
         self.say(format!("others: {path}"));
         if let Some(home) = &*self.rig.home.lock() {

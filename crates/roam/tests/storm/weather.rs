@@ -60,6 +60,7 @@ impl Storm {
         };
         let owner = SetAttr { uid: Some(user.uid), gid: Some(user.gid), ..SetAttr::default() };
         rig.sim.block_on(rig.fs.setattr(&Cred::ROOT, FileId::ROOT, None, owner).into_future()).expect("chown");
+        rig.sync();
         let mut storm = Storm {
             seed,
             sort,
@@ -89,6 +90,7 @@ impl Storm {
             let dir = Op::MakeDir(format!("/c{number}"));
             self.rig.sim.block_on(perform(&shadow, &dir)).expect("a directory of its own");
             self.rig.sim.block_on(perform(&self.rig.fs, &dir)).expect("a directory of its own");
+            self.rig.sync();
         }
         let mind = Mind {
             number,
@@ -159,7 +161,7 @@ impl Storm {
         self.rig.crash_home();
         let power = self.random.chance(1, 2);
         if power {
-            self.rig.disk.power_loss();
+            self.rig.lose_power(self.random.chance(1, 2));
         }
         self.outcome.crashes += 1;
         self.say(format!("the home crashes{}", if power { ", and loses power" } else { "" }));
@@ -200,6 +202,7 @@ impl Storm {
             Some(tree) => self.rig.sim.block_on(perform(tree, &op)),
             None => self.rig.sim.block_on(perform(&fs, &op)),
         };
+        self.rig.sync();
         self.say(format!("others: {op:.60?}: {done:?}"));
         if (tree.is_none() || self.random.chance(1, 8))
             && let Some(home) = &*self.rig.home.lock()

@@ -59,6 +59,14 @@ impl MemFs {
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
     }
 
+    /// Becomes what a copy was when it was made, as after a loss of power: ids and handles that were given since are not given again.
+    pub fn restore(&self, copy: &MemFs) {
+        let before = copy.state.lock().after_crash();
+        let mut state = self.state.lock();
+        let (last_id, last_handle) = (state.last_id, state.last_handle);
+        *state = State { last_id, last_handle, ..before };
+    }
+
     /// The whole tree in the order of paths. Reads nothing in the sense of access times.
     pub fn dump(&self) -> Vec<TreeEntry> {
         let state = self.state.lock();
