@@ -1,7 +1,7 @@
 //! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
 //! comes out of the exchange tells whether somebody else was there meanwhile (design, section 4.7).
 //!
-//! Where that cannot be, because a file has several names, or the home may not give it its owner, its bytes are changed in place: others may
+//! Where that cannot be, because a file has several names, is on a file system that is mounted below, or the home may not give it its owner, its bytes are changed in place: others may
 //! then see half of it, and a change by others in that moment may be lost.
 
 use crate::apply::{Doing, Done, Scene, Stop, Whose};
@@ -285,7 +285,7 @@ impl Doing<'_> {
         };
         match replaced {
             // The home may not make it what it has to be like.
-            Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported))) | None => {
+            Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported | FsError::CrossVolume))) | None => {
                 self.overwrite(file, (source, &identity), (change, &data), scene).await?;
             }
             Some(replaced) => replaced?,
@@ -401,6 +401,8 @@ impl Doing<'_> {
         let made = match exchanged.await {
             Ok(made) => made,
             Err(stop) => {
+                // Whoever does it in another way takes it again.
+                *scene = None;
                 // Unless it is in the file's place, and this is what was there.
                 if let Ok((there, _)) = fs.identified(volume.own, own).await
                     && there.attr.id == new

@@ -11,6 +11,7 @@ use rustix::fs::{
     Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
+use std::collections::hash_map::Entry::Vacant;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use types::{Answer, FileId, FsError, Kind};
@@ -95,7 +96,42 @@ impl Inner {
         check_name(name)?;
         let dir = self.file(parent)?;
         self.act_with_umask(cred, umask, || make(&dir).map_err(error))?;
+        self.touched(&dir)?;
         self.find(&dir, parent, name)
+    }
+
+    /// Something was done in a directory, or to a file, which is durable with the next [`sync`](Self::sync), whatever it is on.
+    fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
+        let device = rustix::fs::fstat(file).map_err(error)?.st_dev;
+        if device == self.root_device {
+            return Ok(());
+        }
+        if let Vacant(entry) = self.unsynced.lock().entry(device) {
+            // Whoever the process is: it must be open for that.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            entry.insert(rustix::fs::open(alias(file), flags, Mode::empty()).map_err(error)?);
+        }
+        Ok(())
+    }
+
+    /// As [`touched`](Self::touched), of a file that need not be one that can be opened.
+    fn touched_file(&self, id: FileId, file: &OwnedFd) -> Result<(), FsError> {
+        match kind_of(file)? {
+            Kind::File | Kind::Directory => self.touched(file),
+            _ => self.touched(&*self.file(self.parent_of(id))?),
+        }
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        rustix::fs::syncfs(&self.root).map_err(error)?;
+        let elsewhere = std::mem::take(&mut *self.unsynced.lock());
+        for (device, file) in elsewhere {
+            if let Err(e) = rustix::fs::syncfs(&file) {
+                self.unsynced.lock().insert(device, file);
+                return Err(error(e));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn parent_of(&self, id: FileId) -> FileId {
@@ -153,6 +189,7 @@ impl Inner {
             }
             Ok(())
         })?;
+        self.touched_file(id, &file)?;
         self.entry_of(file.as_fd(), None)
     }
 
@@ -179,6 +216,7 @@ impl Inner {
         let how = flags_of(flags) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let made =
             self.act_with_umask(cred, umask, || rustix::fs::openat(&dir, name, how, mode(bits)).map_err(error))?;
+        self.touched(&dir)?;
         let entry = self.entry_of(made.as_fd(), Some((parent, name.to_vec())))?;
         let handle = self.handles.lock().add(entry.attr.id, made, Some(flags));
         Ok((entry, handle))
@@ -209,6 +247,7 @@ impl Inner {
         check_name(name)?;
         let dir = self.file(parent)?;
         self.act(cred, || rustix::fs::unlinkat(&dir, name, flags).map_err(error))?;
+        self.touched(&dir)?;
         self.nodes.lock().left(&(parent, name.to_vec()));
         Ok(())
     }
@@ -231,6 +270,7 @@ impl Inner {
         };
         let same = same().unwrap_or(false);
         self.act(cred, || rustix::fs::renameat_with(&from_dir, &from.1[..], &to_dir, &to.1[..], raw).map_err(error))?;
+        self.touched(&to_dir)?;
         let mut nodes = self.nodes.lock();
         match (same, flags.exchange) {
             (true, _) => {}
@@ -618,7 +658,8 @@ impl FileSystem for LocalDir {
             if value.is_empty() && name.starts_with(b"system.posix_acl_") {
                 return Err(FsError::InvalidArgument);
             }
-            dir.xattrs(&cred, id, |path| rustix::fs::setxattr(path, &name[..], &value, flags))
+            dir.xattrs(&cred, id, |path| rustix::fs::setxattr(path, &name[..], &value, flags))?;
+            dir.touched_file(id, &*dir.file(id)?)
         })
     }
 
@@ -633,7 +674,10 @@ impl FileSystem for LocalDir {
 
     fn removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<()> {
         let (cred, name) = (cred.clone(), name.to_vec());
-        self.later(move |dir| dir.xattrs(&cred, id, |path| rustix::fs::removexattr(path, &name[..])))
+        self.later(move |dir| {
+            dir.xattrs(&cred, id, |path| rustix::fs::removexattr(path, &name[..]))?;
+            dir.touched_file(id, &*dir.file(id)?)
+        })
     }
 
     fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
@@ -667,6 +711,46 @@ impl FileSystem for LocalDir {
     }
 
     fn sync(&self) -> Answer<()> {
-        self.later(|dir| rustix::fs::syncfs(&dir.root).map_err(error))
+        self.later(Inner::sync)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    /// Only what was exported was synced, and not what is mounted below it.
+    #[test]
+    fn regression_what_is_done_on_another_file_system_below_is_synced_too() {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
+        let (root, below) = (Path::new("/"), folder.path());
+        let local = LocalDir::open(root).expect("open");
+        let device = |path: &Path| rustix::fs::stat(path).expect("stat").st_dev;
+        assert_ne!(device(root), device(below), "this test wants /dev/shm to be another file system");
+        let run = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        run.block_on(async {
+            let cred = local.own_cred();
+            let mut dir = FileId::ROOT;
+            for name in below.components().skip(1) {
+                dir = local.lookup(&cred, dir, name.as_os_str().as_bytes()).await.expect("it is there").attr.id;
+            }
+            let unsynced = || local.0.unsynced.lock().len();
+            let made = local.mkdir(&cred, dir, b"made", 0o755, 0).await.expect("mkdir").attr.id;
+            assert_eq!(unsynced(), 1);
+            local.sync().await.expect("sync");
+            assert_eq!(unsynced(), 0);
+            let link = local.symlink(&cred, made, b"link", b"target").await.expect("symlink").attr.id;
+            local.sync().await.expect("sync");
+            let times = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+            local.setattr(&cred, link, None, times).await.expect("set");
+            assert_eq!(unsynced(), 1);
+            local.sync().await.expect("sync");
+            local.unlink(&cred, made, b"link").await.expect("unlink");
+            assert_eq!(unsynced(), 1);
+            local.sync().await.expect("sync");
+            assert_eq!(unsynced(), 0);
+        });
     }
 }

@@ -10,7 +10,7 @@
 //! id whose file has gone, or has moved where nobody has seen it, is ESTALE until it is looked up again.
 //!
 //! Durability is the local file system's: [`FileSystem::fsync`] makes that file durable, and only [`FileSystem::sync`] makes everything
-//! durable that came before. Locks are kept here and are not those of other programs.
+//! durable that came before, on file systems that are mounted below the directory, too. Locks are kept here and are not those of other programs.
 
 mod crew;
 mod exports;
@@ -33,7 +33,8 @@ use crate::nodes::Nodes;
 use crate::volume::Volumes;
 use crate::watches::Watches;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dev, Mode, OFlags, ResolveFlags};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -53,6 +54,9 @@ pub struct LocalDir(Arc<Inner>);
 
 pub(crate) struct Inner {
     root: OwnedFd,
+    root_device: Dev,
+    /// File systems mounted below the root on which something was done that need not be durable, by their devices.
+    unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
     volumes: Volumes,
     handles: Mutex<Handles>,
@@ -73,8 +77,11 @@ impl LocalDir {
         let (identity, stat) = Identity::seen(root.as_fd())?;
         let volumes = Volumes::default();
         volumes.of(root.as_fd(), &stat, || None)?;
+        let root_device = rustix::fs::fstat(&root)?.st_dev;
         Ok(LocalDir(Arc::new(Inner {
             root,
+            root_device,
+            unsynced: Mutex::default(),
             nodes: Mutex::new(Nodes::new(identity)),
             volumes,
             handles: Mutex::default(),

@@ -457,6 +457,23 @@ fn regression_zeroes_are_stored_over_what_was_there() {
     assert!(setup.at_home("/name").expect("it is there") == new + &"x".repeat(10_000));
 }
 
+/// What was stored to a file on a file system that is mounted below what is exported was refused.
+#[test]
+fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
+    let rig = Rig::new(1);
+    let tree = rig.home.lock().clone().expect("home").tree;
+    rig.sim.block_on(perform(&tree, &Op::MakeDir("/mounted".into()))).expect("mkdir");
+    tree.mount(rig.sim.block_on(find(&tree, "/mounted")).expect("it is there"));
+    let setup = Setup::of(rig, 0);
+    for text in ["text", "text and more"] {
+        setup.write("/mounted/file", How::Replace, text);
+        setup.online(true);
+        assert_eq!(setup.at_home("/mounted/file").as_deref(), Ok(text));
+    }
+    assert_eq!(setup.client.look(|replica, _| (replica.log().len(), replica.troubles().count())), (0, 0));
+    assert_eq!(setup.rig.fs.dump().len(), 4, "{:?}", setup.rig.fs.dump());
+}
+
 /// What was made of a store that failed stayed in the home's own directory until the next start.
 #[test]
 fn regression_what_was_made_of_a_store_that_failed_is_removed() {

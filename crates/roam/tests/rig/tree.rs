@@ -29,6 +29,8 @@ struct Model {
     durable: Arc<Mutex<MemFs>>,
     is_full: AtomicBool,
     superuser: Mutex<Cred>,
+    /// Directories that are of another file system.
+    mounted: Mutex<BTreeSet<FileId>>,
 }
 
 impl Deref for Model {
@@ -47,6 +49,22 @@ impl Model {
 
     fn room<T>(&self, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
         if self.is_full.load(Relaxed) { Answer::err(FsError::NoSpace) } else { then() }
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new_parent: FileId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        let is_mounted = |dir: FileId| self.mounted.lock().contains(&dir);
+        match is_mounted(parent) == is_mounted(new_parent) {
+            true => self.fs.rename(cred, parent, name, new_parent, new_name, flags),
+            false => Answer::err(FsError::CrossVolume),
+        }
     }
 
     fn sync(&self) -> Answer<()> {
@@ -104,13 +122,24 @@ impl Tree {
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, events, come) = Default::default();
-        let fs = Model { fs, durable, is_full: AtomicBool::new(false), superuser: Mutex::new(Cred::ROOT) };
+        let fs = Model {
+            fs,
+            durable,
+            is_full: AtomicBool::new(false),
+            superuser: Mutex::new(Cred::ROOT),
+            mounted: Mutex::default(),
+        };
         Tree(Arc::new(Inner { fs, pace, watched, events, come }))
     }
 
     /// There is no room for bytes.
     pub fn fill_up(&self, is_full: bool) {
         self.0.fs.is_full.store(is_full, Relaxed);
+    }
+
+    /// A directory is of another file system than all others.
+    pub fn mount(&self, dir: FileId) {
+        self.0.fs.mounted.lock().insert(dir);
     }
 
     /// The home runs as somebody.
