@@ -7,6 +7,8 @@
 //! A client that made what was there already gave it an id of its own, which means that file from then on
 //! ([`Volume::real`]).
 //!
+//! A file that is nowhere is forgotten when the journal does not tell of its going any more.
+//!
 //! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]);
 //! numbers only grow; what an id means instead has no other meaning itself.
 
@@ -15,7 +17,7 @@ use roam_wire::journal::{Journal, Stamp};
 use roam_wire::message::User;
 use roam_wire::operation::Place;
 use roam_wire::wire_struct;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, Kind, Time};
@@ -155,6 +157,8 @@ pub struct Volume {
     next: u64,
     /// Ids of clients for what was there already, as another file.
     aliases: BTreeMap<FileId, FileId>,
+    /// What these mean.
+    aliased: HashSet<FileId>,
 }
 
 impl Volume {
@@ -168,6 +172,7 @@ impl Volume {
             by_place: HashMap::new(),
             next: FileId::ROOT.raw() + 1,
             aliases: BTreeMap::new(),
+            aliased: HashSet::new(),
         }
     }
 
@@ -216,6 +221,7 @@ impl Volume {
         if !is_new || !self.files.contains_key(&real) || self.aliases.insert(alias, real).is_some() {
             return None;
         }
+        self.aliased.insert(real);
         Some(())
     }
 
@@ -362,9 +368,7 @@ impl Volume {
         if id.volume() != self.number || file.version > version_max || self.aliases.contains_key(&id) {
             return None;
         }
-        if file.version > seq {
-            self.journal.note(id);
-        }
+        let forgotten = if file.version > seq { self.journal.replace(id) } else { None };
         self.next = self.next.max(id.index() + 1);
         self.forget(id);
         for place in &file.places {
@@ -375,6 +379,12 @@ impl Volume {
         }
         self.by_identity.insert(file.identity.clone(), id);
         self.files.insert(id, file);
+        // Whoever has not heard that it is gone asks for all that he knows, and it is nowhere.
+        if let Some(gone) = forgotten.filter(|gone| *gone != self.root() && !self.aliased.contains(gone))
+            && self.files.get(&gone).is_some_and(|file| file.places.is_empty())
+        {
+            self.forget(gone);
+        }
         Some(())
     }
 

@@ -101,22 +101,30 @@ impl Journal {
 
     /// A file changed. Returns the stamp that includes this.
     pub fn note(&mut self, file: FileId) -> Stamp {
+        self.replace(file);
+        self.stamp()
+    }
+
+    /// As [`note`](Self::note). Returns the file whose last change is not in the journal any more because of this.
+    pub fn replace(&mut self, file: FileId) -> Option<FileId> {
         self.seq += 1;
         if let Some(before) = self.last.insert(file, self.seq) {
             self.by_seq.remove(&before);
         }
         self.by_seq.insert(self.seq, file);
-        self.shorten();
-        self.stamp()
+        self.shorten()
     }
 
-    fn shorten(&mut self) {
+    fn shorten(&mut self) -> Option<FileId> {
+        let mut forgotten = None;
         while self.by_seq.len() > self.entry_count_max
             && let Some((seq, file)) = self.by_seq.pop_first()
         {
             self.last.remove(&file);
             self.floor = seq;
+            forgotten = Some(file);
         }
+        forgotten
     }
 
     /// What changed since the client was current at `stamp`, of what it `may_see`. Files that it may not see are left out, and do not tell
