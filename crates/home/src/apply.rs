@@ -58,16 +58,24 @@ fn conflict(conflict: Conflict) -> Done {
 }
 
 /// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
-/// removes itself later.
-fn is_overtaken(operation: &Operation, conflict: Conflict, later: &[Operation], redone: bool) -> bool {
+/// removes itself later. What was announced need not have been done: that something later is done is seen.
+fn is_overtaken(
+    operation: &Operation,
+    conflict: Conflict,
+    later: &[Operation],
+    redone: bool,
+    is_done: impl Fn(&Operation) -> bool,
+) -> bool {
     let (file, places) = (operation.file(), operation.places());
     let removes = |later: &Operation| match later {
         Operation::Remove { file: gone, last: true, .. } => *gone == file,
         Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
         _ => false,
     };
-    let meets =
-        |later: &Operation| later.files().contains(&file) || later.places().iter().any(|place| places.contains(place));
+    let meets = |later: &Operation| {
+        let meets = later.files().contains(&file) || later.places().iter().any(|place| places.contains(place));
+        meets && is_done(later)
+    };
     match operation {
         // Never at the cost of contents.
         Operation::Make { .. } => false,
@@ -163,7 +171,9 @@ impl Inner {
                         let later =
                             later.chain(announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later));
                         let later: Result<Vec<_>, _> = later.map(|later| volume.really(later)).collect();
-                        later.is_ok_and(|later| is_overtaken(&meant.operation, conflict, &later, redone))
+                        later.is_ok_and(|later| {
+                            is_overtaken(&meant.operation, conflict, &later, redone, |later| volume.is_done(later))
+                        })
                     };
                     // A start finds files by what they are to the file system, wherever they are: what is new is known before it goes anywhere.
                     let is_new = matches!(meant.operation, Operation::Make { .. } | Operation::Store { .. });
@@ -703,6 +713,24 @@ impl Exported {
         let mut operation = operation.clone();
         self.with(|volume| operation.rename_files(|file| volume.real(file)))?;
         Ok(operation)
+    }
+
+    /// True if what an operation was to bring about is there, which nothing else is likely to have brought about.
+    fn is_done(&self, operation: &Operation) -> bool {
+        let done = self.with(|volume| {
+            let is_at = |place: &Place, file: FileId| volume.at(place) == Some(file);
+            match operation {
+                Operation::Make { file, .. } => volume.file(*file).is_some(),
+                Operation::Link { file, at: to } | Operation::Rename { file, to, .. } => is_at(to, *file),
+                Operation::Exchange { file, from, other, to } => is_at(to, *file) && is_at(from, *other),
+                Operation::Remove { file, last: true, .. } => {
+                    volume.file(*file).is_none_or(|file| file.place().is_none())
+                }
+                Operation::Remove { at, file, last: false } => !is_at(at, *file),
+                Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => false,
+            }
+        });
+        done.unwrap_or(false)
     }
 
     /// True if attributes are given to something that was there already, by who did not know that.

@@ -474,6 +474,42 @@ fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
     assert_eq!(setup.rig.fs.dump().len(), 4, "{:?}", setup.rig.fs.dump());
 }
 
+/// What could not be done because others had been there counted as done if it had once been sent together with something later.
+#[test]
+fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
+    for crashes in [false, true] {
+        let rig = Rig::new(1);
+        let write = |path: &str, text: &str| Op::Write(path.into(), How::Replace, text.into());
+        for path in ["/doc", "/new"] {
+            rig.sim.block_on(perform(&rig.fs, &write(path, "old"))).expect("before");
+        }
+        let setup = Setup::of(rig, 0);
+        let tree = || setup.rig.home.lock().clone().expect("home").tree;
+        assert_eq!((setup.read("/doc"), setup.read("/new")), ("old".into(), "old".into()));
+        setup.online(false);
+        setup.write("/new", How::Replace, "mine");
+        setup.done(Op::Rename("/new".into(), "/doc".into(), Default::default()));
+        setup.done(Op::Link("/doc".into(), "/name".into()));
+        // All goes in one message.
+        setup.rig.sim.block_on(setup.client.send_all()).expect_err("there is no network");
+        tree().fill_up(true);
+        setup.online(true);
+        setup.online(false);
+        if crashes {
+            setup.rig.crash_home();
+            setup.rig.start_home();
+        }
+        tree().fill_up(false);
+        setup.rig.sim.block_on(perform(&tree(), &write("/doc", "theirs"))).expect("write");
+        setup.online(true);
+        assert_eq!(setup.at_home("/doc").as_deref(), Ok("theirs"));
+        assert_eq!(setup.at_home("/new").as_deref(), Ok("mine"));
+        assert_eq!((setup.read("/doc"), setup.read("/new")), ("theirs".into(), "mine".into()));
+        let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.deed).collect::<Vec<_>>());
+        assert_eq!(troubles, [roam::conflict::Deed::Rename]);
+    }
+}
+
 /// What was made of a store that failed stayed in the home's own directory until the next start.
 #[test]
 fn regression_what_was_made_of_a_store_that_failed_is_removed() {
