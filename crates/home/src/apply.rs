@@ -317,10 +317,14 @@ impl Doing<'_> {
             return Err(Stop::Refused(FsError::TimedOut));
         }
         self.act(&mut scene).await?;
-        // All that has changed by this is known as this client's doing.
+        let mtime = match &self.sent.operation {
+            Operation::Set { attributes, .. } => attributes.mtime,
+            _ => None,
+        };
+        // All that has changed by this is known as this client's doing; what a store has made of the bytes is known already.
         for file in self.sent.operation.files() {
-            match self.volume.glance(file, self.whose.author).await {
-                Ok(_) | Err(FsError::Stale) => {}
+            match self.volume.glance_done(file, self.whose.author, mtime).await {
+                Ok(()) | Err(FsError::Stale) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -16,7 +16,7 @@ use roam_wire::operation::{Place, is_of_machine};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
-use types::{FileId, FsError, Kind};
+use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry};
 
 /// The home's own directory at the root of what it exports, which clients do not see.
@@ -253,6 +253,26 @@ impl Exported {
         Some(id)
     }
 
+    /// As [`saw`](Self::saw), of a file to which a client has done something that leaves its bytes alone, and gives it this time of modification, if any: if
+    /// they have changed, somebody else has changed them.
+    fn saw_done(
+        &self,
+        entry: &Entry,
+        identity: &[u8],
+        place: Option<&Place>,
+        author: u32,
+        mtime: Option<Time>,
+    ) -> Option<FileId> {
+        let (size, now) = (entry.attr.size, entry.attr.mtime);
+        self.learn(OTHERS, |volume| {
+            let known = volume.file(volume.known(identity)?)?.print;
+            let is_same = size == known.size && (now == known.mtime || Some(now) == mtime);
+            let theirs = Print { size, mtime: now, ..known };
+            volume.seen(identity, theirs, None, OTHERS).filter(|_| !is_same && known.kind != Kind::Directory)
+        });
+        self.saw(entry, identity, place, author)
+    }
+
     /// Tells those who are attached what changed, when that is durable: after a crash, no other change gets the number of one that was told.
     pub(crate) async fn tell(&self) {
         let _in_order = self.telling.lock().await;
@@ -325,7 +345,13 @@ impl Exported {
         let source = self.source(dir).await?;
         let place = (dir, name.to_vec());
         match self.fs.identified(source, name).await {
-            Ok((entry, identity)) => Ok(self.saw(&entry, &identity, Some(&place), author).map(|id| (id, entry))),
+            Ok((entry, identity)) => {
+                let id = match author {
+                    OTHERS => self.saw(&entry, &identity, Some(&place), author),
+                    _ => self.saw_done(&entry, &identity, Some(&place), author, None),
+                };
+                Ok(id.map(|id| (id, entry)))
+            }
             Err(FsError::NotFound) => {
                 self.learn(author, |volume| volume.left(&place));
                 Ok(None)
@@ -336,12 +362,31 @@ impl Exported {
 
     /// What a file is like now. ESTALE if it is nowhere to be found.
     pub(crate) async fn glance(&self, id: FileId, author: u32) -> Result<(FileId, Entry), FsError> {
+        self.glance_with(id, author, |entry, identity| {
+            self.saw(entry, identity, None, author);
+        })
+        .await
+    }
+
+    /// As [`glance`](Self::glance), after a client has done something to it that leaves its bytes alone: see [`saw_done`](Self::saw_done).
+    pub(crate) async fn glance_done(&self, id: FileId, author: u32, mtime: Option<Time>) -> Result<(), FsError> {
+        let saw = |entry: &Entry, identity: &[u8]| {
+            self.saw_done(entry, identity, None, author, mtime);
+        };
+        self.glance_with(id, author, saw).await.map(drop)
+    }
+
+    async fn glance_with(
+        &self,
+        id: FileId,
+        author: u32,
+        saw: impl FnOnce(&Entry, &[u8]),
+    ) -> Result<(FileId, Entry), FsError> {
         let source = self.source(id).await?;
         match self.fs.getattr(source).await {
             Ok(entry) => {
                 let identity = self.with(|volume| volume.file(id).map(|file| file.identity.clone()))?;
-                let identity = identity.ok_or(FsError::Stale)?;
-                self.saw(&entry, &identity, None, author);
+                saw(&entry, &identity.ok_or(FsError::Stale)?);
                 Ok((source, entry))
             }
             Err(FsError::Stale | FsError::NotFound) => {

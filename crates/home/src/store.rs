@@ -414,8 +414,10 @@ impl Doing<'_> {
         };
         // What came out is what went in, or somebody was there.
         let (out, out_identity) = fs.identified(volume.own, own).await?;
-        let as_it_was = (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);
-        if out_identity != identity || !as_it_was {
+        let has_its_bytes =
+            out_identity == identity && (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);
+        let rights = |entry: &Entry| (entry.attr.mode, entry.attr.uid, entry.attr.gid);
+        if !has_its_bytes || rights(&out) != rights(entry) {
             fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await?;
             let (again, again_identity) = fs.identified(volume.own, own).await?;
             if again_identity == made && again.attr.size == change.size {
@@ -427,7 +429,11 @@ impl Doing<'_> {
                 fs.rename(&superuser, volume.own, own, dir, &kept, flags).await?;
             }
             volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
-            return Err(Stop::Conflict(Conflict::Changed));
+            return Err(match has_its_bytes {
+                // The next try gives what is stored these rights.
+                true => Stop::Refused(FsError::TimedOut),
+                false => Stop::Conflict(Conflict::Changed),
+            });
         }
         let now = fs.getattr(new).await?;
         let author = self.whose.author;

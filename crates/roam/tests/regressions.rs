@@ -8,6 +8,7 @@ use rig::{Network, Rig};
 use roam::{Client, LinkState, Validation};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use types::{FileId, FsError, Time};
 use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, SetTime};
@@ -508,6 +509,47 @@ fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
         let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.deed).collect::<Vec<_>>());
         assert_eq!(troubles, [roam::conflict::Deed::Rename]);
     }
+}
+
+/// Done by another program between two steps of the home.
+fn at_once(fs: &vfs::mem::MemFs, op: &Op) {
+    let mut doing = std::pin::pin!(perform(fs, op));
+    let done = doing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(done, Poll::Ready(Ok(())), "{op:?}");
+}
+
+/// What another program wrote right after the home had given a file another mode for a client counted as that client's doing, whose next store overwrote
+/// it.
+#[test]
+fn regression_what_others_write_while_attributes_are_set_is_theirs() {
+    let setup = Setup::new(1);
+    let tree = setup.rig.home.lock().clone().expect("home").tree;
+    setup.write("/file", How::Replace, "old");
+    setup.online(true);
+    setup.online(false);
+    tree.after_chmod(|fs| at_once(fs, &Op::Write("/file".into(), How::Append, b" and theirs".to_vec())));
+    setup.done(Op::SetMode("/file".into(), 0o600));
+    setup.write("/file", How::Append, " and mine");
+    setup.online(true);
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("old and theirs"));
+    assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("old and mine"));
+}
+
+/// A mode that another program gave to a file while its new contents were made beside it was that of before again.
+#[test]
+fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
+    let setup = Setup::new(1);
+    let tree = setup.rig.home.lock().clone().expect("home").tree;
+    setup.write("/file", How::Replace, "old");
+    setup.online(true);
+    tree.before_rename(|fs| at_once(fs, &Op::SetMode("/file".into(), 0o600)));
+    setup.write("/file", How::Replace, "new");
+    setup.online(true);
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("new"));
+    let fs = &setup.rig.fs;
+    let attr = setup.rig.sim.block_on(async { fs.getattr(find(fs, "/file").await.expect("file")).await });
+    assert_eq!(attr.expect("stat").attr.mode, 0o600);
+    assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
 }
 
 /// What was made of a store that failed stayed in the home's own directory until the next start.

@@ -31,7 +31,12 @@ struct Model {
     superuser: Mutex<Cred>,
     /// Directories that are of another file system.
     mounted: Mutex<BTreeSet<FileId>>,
+    /// What another program does before the next rename, or after the next change of a mode.
+    before_rename: Mutex<Option<Meddling>>,
+    after_chmod: Mutex<Option<Meddling>>,
 }
+
+type Meddling = Box<dyn FnOnce(&MemFs) + Send>;
 
 impl Deref for Model {
     type Target = MemFs;
@@ -60,11 +65,20 @@ impl Model {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Answer<()> {
+        let meddling = self.before_rename.lock().take();
+        meddling.into_iter().for_each(|meddling| meddling(&self.fs));
         let is_mounted = |dir: FileId| self.mounted.lock().contains(&dir);
         match is_mounted(parent) == is_mounted(new_parent) {
             true => self.fs.rename(cred, parent, name, new_parent, new_name, flags),
             false => Answer::err(FsError::CrossVolume),
         }
+    }
+
+    fn setattr(&self, cred: &Cred, id: FileId, handle: MaybeHandle, set: SetAttr) -> Answer<Entry> {
+        let meddling = if set.mode.is_some() { self.after_chmod.lock().take() } else { None };
+        let done = self.fs.setattr(cred, id, handle, set);
+        meddling.into_iter().for_each(|meddling| meddling(&self.fs));
+        done
     }
 
     fn sync(&self) -> Answer<()> {
@@ -122,7 +136,10 @@ impl Tree {
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, events, come) = Default::default();
+        let (before_rename, after_chmod) = Default::default();
         let fs = Model {
+            before_rename,
+            after_chmod,
             fs,
             durable,
             is_full: AtomicBool::new(false),
@@ -135,6 +152,16 @@ impl Tree {
     /// There is no room for bytes.
     pub fn fill_up(&self, is_full: bool) {
         self.0.fs.is_full.store(is_full, Relaxed);
+    }
+
+    /// Another program does something before the home renames anything.
+    pub fn before_rename(&self, meddling: impl FnOnce(&MemFs) + Send + 'static) {
+        *self.0.fs.before_rename.lock() = Some(Box::new(meddling));
+    }
+
+    /// Another program does something right after the home has changed a mode.
+    pub fn after_chmod(&self, meddling: impl FnOnce(&MemFs) + Send + 'static) {
+        *self.0.fs.after_chmod.lock() = Some(Box::new(meddling));
     }
 
     /// A directory is of another file system than all others.
