@@ -96,12 +96,20 @@ impl Model {
 
     /// There are holes wherever there are zeroes, as on file systems that compress.
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
-        let now = |answer: Answer<Bytes>| match answer {
-            Answer::Now(bytes) => bytes,
-            Answer::Later(_) => Err(FsError::Io),
-        };
+        fn now<T>(answer: Answer<T>) -> Result<T, FsError> {
+            match answer {
+                Answer::Now(known) => known,
+                Answer::Later(_) => Err(FsError::Io),
+            }
+        }
         let mut at = offset;
         loop {
+            if whence == Seek::Data {
+                at = match now(self.fs.lseek(id, handle, at, Seek::Data)) {
+                    Ok(data) => data,
+                    Err(error) => return Answer::err(error),
+                };
+            }
             let len = BLOCK_LEN - at % BLOCK_LEN;
             let bytes = match now(self.fs.read(id, handle, at, len as u32)) {
                 Ok(bytes) => bytes,
@@ -109,7 +117,6 @@ impl Model {
             };
             let is_hole = bytes.iter().all(|byte| *byte == 0);
             match whence {
-                Seek::Data if bytes.is_empty() => return Answer::err(FsError::NoSuchAddress),
                 Seek::Data if !is_hole => return Answer::ok(at),
                 Seek::Hole if is_hole => return Answer::ok(at),
                 _ => at += bytes.len() as u64,
