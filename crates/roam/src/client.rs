@@ -14,6 +14,7 @@ use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
@@ -148,18 +149,24 @@ impl Client {
     /// Logs what was being changed when the client ended, and removes what belongs to nobody.
     async fn recover(&self) -> Result<(), CacheError> {
         let inner = &self.0;
+        let names: BTreeSet<String> = inner.disk.list().await?.into_iter().collect();
         let (dirty, used) = {
-            let live = inner.live.lock();
+            let mut live = inner.live.lock();
+            let is_there = |data: u64| names.contains(&data_name(data));
+            let lost = live.replica.nodes().filter(|(_, n)| !n.kept.is_empty() && !is_there(n.data));
+            lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.record(Record::Lost(id)));
             let dirty: Vec<_> = live.replica.nodes().filter(|(_, n)| n.is_dirty).map(|(id, n)| (id, n.data)).collect();
             let used: BTreeSet<String> = live.replica.needed().map(data_name).collect();
             (dirty, used)
         };
         for (id, data) in dirty {
-            let size = match data {
-                0 => 0,
-                data => {
+            let name = data_name(data);
+            let size = match names.contains(&name) {
+                // Nothing was ever written.
+                false => 0,
+                true => {
                     // What is found now may still be lost.
-                    let file = inner.disk.open(&data_name(data), true).await?;
+                    let file = inner.disk.open(&name, false).await?;
                     file.sync_data().await?;
                     inner.disk.sync_names().await?;
                     file.len().await?
@@ -173,7 +180,7 @@ impl Client {
                 live.record(Record::Did { operation: Operation::Store { file: id, change }, when });
             }
         }
-        for name in inner.disk.list().await? {
+        for name in names {
             if name.starts_with(['d', 'o']) && !used.contains(&name) {
                 inner.disk.remove(&name).await?;
             }
@@ -297,12 +304,16 @@ impl Client {
         Ok(self.0.log.close().await?)
     }
 
-    /// Removes files of the cache that nobody needs any more.
-    pub(crate) fn remove_unused(&self) {
+    /// Removes files of the cache that nobody needs any more. That nobody does is durable before: otherwise they would be missed after a crash.
+    pub(crate) async fn remove_unused(&self) {
         let unused = self.0.live.lock().replica.take_unused();
+        if unused.is_empty() || self.0.log.settled().await.is_err() {
+            return;
+        }
         for number in unused {
             self.0.live.lock().files.remove(&number);
-            self.0.remove_data(number);
+            // What stays is removed when the cache is opened.
+            let _ = self.0.disk.remove(&data_name(number)).await;
         }
     }
 
@@ -348,15 +359,22 @@ impl Inner {
         turn(&self.writers, id).await
     }
 
-    /// The file of the cache with this number.
+    /// The file of the cache with this number. ENOENT if there is none.
     pub(crate) async fn open_data(&self, number: u64) -> Result<Arc<dyn File>, FsError> {
+        self.open_or_make(number, false).await
+    }
+
+    async fn open_or_make(&self, number: u64, make: bool) -> Result<Arc<dyn File>, FsError> {
         let known = self.live.lock().files.get(&number).cloned();
         if let Some(file) = known {
             return Ok(file);
         }
-        let file = self.disk.open(&data_name(number), true).await.map_err(|error| disk_error(&error))?;
+        let file = self.disk.open(&data_name(number), make).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => FsError::NotFound,
+            _ => disk_error(&error),
+        })?;
         // It may be new.
-        self.made_count.fetch_add(1, Relaxed);
+        self.made_count.fetch_add(u64::from(make), Relaxed);
         let mut live = self.live.lock();
         if live.files.len() >= OPEN_COUNT_MAX {
             // Those that nobody uses right now are opened again when they are.
@@ -368,23 +386,51 @@ impl Inner {
     /// A new file of the cache, and its number.
     pub(crate) async fn new_data_file(&self) -> Result<(u64, Arc<dyn File>), FsError> {
         let number = self.live.lock().replica.take_data_number();
-        Ok((number, self.open_data(number).await?))
+        Ok((number, self.open_or_make(number, true).await?))
     }
 
     /// The file of the cache that has a file's bytes, and its number; a new one if there is none.
     pub(crate) async fn data_file(&self, id: FileId) -> Result<(u64, Arc<dyn File>), FsError> {
-        let number = {
+        let (number, is_new) = {
             let mut live = self.live.lock();
-            match live.replica.node(id)?.data {
-                0 => {
+            let node = live.replica.node(id)?;
+            // Nobody else may have made it yet.
+            match (node.data, node.have.is_empty()) {
+                (0, _) => {
                     let number = live.replica.take_data_number();
                     live.replica.node_mut(id)?.data = number;
-                    number
+                    (number, true)
                 }
-                number => number,
+                known => known,
             }
         };
-        Ok((number, self.open_data(number).await?))
+        Ok((number, self.open_or_make(number, is_new).await?))
+    }
+
+    /// Looks whether the file of the cache is there that should have a file's bytes, and long enough. The caller is the file's only writer.
+    pub(crate) async fn check_data(&self, id: FileId) -> Result<(), FsError> {
+        let (data, end) = {
+            let live = self.live.lock();
+            let node = live.replica.node(id)?;
+            // What is being changed may have been cut.
+            let end = node.have.iter().last().map(|range| if node.is_dirty { 0 } else { range.end });
+            match end {
+                Some(end) => (node.data, end),
+                None => return Ok(()),
+            }
+        };
+        let is_there = match self.open_data(data).await {
+            Err(FsError::NotFound) => false,
+            file => file?.len().await.map_err(|error| disk_error(&error))? >= end,
+        };
+        let mut live = self.live.lock();
+        if !is_there && live.replica.node(id)?.data == data {
+            tracing::error!(file = id.raw(), "a file of the cache is not there, or too short");
+            let id = live.replica.real(id);
+            live.record(Record::Lost(id));
+            live.files.remove(&data);
+        }
+        Ok(())
     }
 
     /// Makes what was written to a file of the cache durable, and its name.
@@ -411,20 +457,9 @@ impl Inner {
         if live.open_counts.contains_key(&id) {
             return;
         }
-        let data = live.replica.node(id).map_or(0, |node| node.data);
         if live.replica.forget_nameless(id) {
             live.writing.remove(&id);
-            live.files.remove(&data);
-            drop(live);
-            self.remove_data(data);
         }
-    }
-
-    pub(crate) fn remove_data(&self, number: u64) {
-        if number == 0 {
-            return;
-        }
-        self.remove_file(data_name(number));
     }
 
     /// Removes a file of the cache. What stays is removed when the cache is opened.
@@ -437,7 +472,7 @@ impl Inner {
 /// What users are told of the cache's disk.
 pub(crate) fn disk_error(error: &std::io::Error) -> FsError {
     match error.kind() {
-        std::io::ErrorKind::StorageFull => FsError::NoSpace,
+        ErrorKind::StorageFull => FsError::NoSpace,
         _ => {
             tracing::error!(%error, "the disk of the cache");
             FsError::Io

@@ -27,8 +27,10 @@ pub enum Deed {
     Set,
     /// Contents were changed.
     Store,
+    /// Contents were changed, and were not in the cache any more when they were to go home.
+    Lost,
 }
-wire_enum!(Deed { 1 => Make, 2 => Link, 3 => Remove, 4 => Rename, 5 => Set, 6 => Store });
+wire_enum!(Deed { 1 => Make, 2 => Link, 3 => Remove, 4 => Rename, 5 => Set, 6 => Store, 7 => Lost });
 
 impl Deed {
     /// In words, as users read them.
@@ -40,6 +42,7 @@ impl Deed {
             Deed::Rename => "renamed",
             Deed::Set => "attributes set",
             Deed::Store => "changed",
+            Deed::Lost => "changed and lost",
         }
     }
 }
@@ -70,6 +73,7 @@ impl Trouble {
     /// Why it was not done, as users read it.
     pub fn why(&self) -> String {
         match self.outcome {
+            _ if self.deed == Deed::Lost => "a file of the cache is not there".to_string(),
             Outcome::Done => "done".to_string(),
             Outcome::Became(_) => "it was there at home already".to_string(),
             Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),

@@ -13,6 +13,7 @@ use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
+use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
@@ -52,7 +53,7 @@ impl Client {
     }
 
     pub(crate) async fn read_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Bytes, FsError> {
-        let mut asked = None;
+        let (mut asked, mut tries) = (None, 0);
         loop {
             let found = self.find_bytes(id, offset, len);
             if let Some(need) = asked.take() {
@@ -61,8 +62,24 @@ impl Client {
             match found {
                 Ok(None) => return Ok(Bytes::new()),
                 Ok(Some((number, len))) => {
-                    let file = self.0.open_data(number).await?;
-                    return file.read_at(offset, len).await.map_err(|error| disk_error(&error));
+                    let file = match self.0.open_data(number).await {
+                        Err(FsError::NotFound) => None,
+                        opened => Some(opened?),
+                    };
+                    let read = match &file {
+                        Some(file) => file.read_at(offset, len).await,
+                        None => Err(ErrorKind::UnexpectedEof.into()),
+                    };
+                    match read {
+                        Ok(bytes) => return Ok(bytes),
+                        // It was cut meanwhile, or is missing, and is asked for again then.
+                        Err(error) if error.kind() == ErrorKind::UnexpectedEof && tries < PREPARE_COUNT_MAX => {
+                            tries += 1;
+                            let _only_writer = self.0.writer(id).await;
+                            self.0.check_data(id).await?;
+                        }
+                        Err(error) => return Err(disk_error(&error)),
+                    }
                 }
                 Err(Missing::Never(error)) => return Err(error),
                 Err(Missing::Facts(need)) => {
@@ -180,35 +197,34 @@ impl Client {
         let anew = truncates && !dirty;
         let (number, file) = match anew {
             true => self.0.new_data_file().await?,
-            false => self.0.data_file(id).await?,
+            false => {
+                self.0.check_data(id).await?;
+                self.0.data_file(id).await?
+            }
         };
         let base = self.keep_base(id, anew).await?;
         if !dirty {
             // After a crash, all that is in it is taken for what was wanted there.
             self.0.sync_bytes(&file).await?;
         }
-        let (size, before) = {
+        let size = {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
             let before = node.data;
             if !anew && (before != number || !node.is_whole()) {
                 return Ok(false);
             }
+            // Others may have changed the file meanwhile, and then nobody needs what it was.
+            let base = if anew && base != before { 0 } else { base };
             live.record(Record::Dirty { file: id, data: number, base });
             let node = live.replica.node_mut(id)?;
             if anew {
                 (node.facts.size, node.facts.blocks) = (0, 0);
             }
-            (node.facts.size, before)
+            node.facts.size
         };
         if !dirty {
             self.0.log.settled().await.map_err(|_| FsError::Io)?;
-        }
-        if anew {
-            self.0.live.lock().files.remove(&before);
-            if before != base {
-                self.0.remove_data(before);
-            }
         }
         // Zeroes at the end need not have been written.
         if !truncates {

@@ -256,9 +256,7 @@ impl Client {
                     continue;
                 }
                 live.record(Record::Dropped(id));
-                live.files.remove(&data);
             }
-            self.0.remove_data(data);
             cached -= len;
         }
     }

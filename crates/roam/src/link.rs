@@ -360,7 +360,7 @@ async fn settle(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         client.settle_bytes().await;
-        client.remove_unused();
+        client.remove_unused().await;
         client.renew_ids().await;
         client.0.judge();
         drop(client);

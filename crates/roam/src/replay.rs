@@ -256,7 +256,12 @@ impl Client {
             return Ok(Outgoing::Inline(Bytes::new()));
         }
         let data = self.0.live.lock().replica.node(file).map_or(0, |node| node.data);
-        let from = self.0.open_data(data).await?;
+        self.0.check_data(file).await?;
+        let from = match self.0.open_data(data).await {
+            // If it should be there, the store was taken back.
+            Err(FsError::NotFound) => return Err(FsError::Io),
+            from => from?,
+        };
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
         let read = async |start: u64, len: u64| {

@@ -11,7 +11,7 @@
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
 //! before the home has answered; what an id means instead has no other meaning itself.
 
-use crate::conflict::Trouble;
+use crate::conflict::{Deed, Trouble};
 use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
@@ -169,6 +169,8 @@ pub enum Record {
     },
     /// The bytes are not cached any more.
     Dropped(FileId),
+    /// The bytes are not in the cache, though they should be.
+    Lost(FileId),
     /// A file's bytes are about to be changed in the cache.
     Dirty {
         /// The file.
@@ -221,6 +223,7 @@ wire_enum!(Record {
     15 => Settled(number),
     16 => Clean(file),
     17 => Hoarded { path, priority },
+    18 => Lost(file),
 });
 
 fn makes(operation: &Operation, file: FileId) -> bool {
@@ -443,13 +446,16 @@ impl Replica {
             }
             Record::Dropped(file) => {
                 let node = self.nodes.get_mut(&file)?;
+                self.unused.push(node.data);
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
             }
+            Record::Lost(file) => self.lost(file)?,
             Record::Dirty { file, data, base } => {
                 self.uses(data)?;
                 self.uses(base)?;
                 let node = self.nodes.get_mut(&file)?;
                 if node.data != data {
+                    self.unused.push(node.data);
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
                 node.is_dirty = true;
@@ -541,6 +547,30 @@ impl Replica {
         {
             self.unused.extend([node.data, node.base]);
         }
+    }
+
+    /// Bytes that should be in the cache are not there: the home does not hear of what they were changed to.
+    fn lost(&mut self, file: FileId) -> Option<()> {
+        let is_store = |operation: &Operation| matches!(operation, Operation::Store { .. });
+        let stores: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_store(o)).map(|(seq, _)| seq).collect();
+        let when = stores.last().and_then(|seq| self.done_at(*seq)).unwrap_or_default();
+        stores.iter().for_each(|seq| drop(self.log.remove(*seq)));
+        let node = self.nodes.get_mut(&file)?;
+        self.unused.push(node.data);
+        (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
+        let was_own = std::mem::take(&mut node.is_dirty) || !stores.is_empty();
+        if !was_own || node.facts.nlink == 0 {
+            return Some(());
+        }
+        let base = std::mem::take(&mut node.base);
+        node.is_stale = true;
+        if node.facts.version == 0 {
+            // The home has nothing of it, either.
+            (node.facts.size, node.facts.blocks) = (0, 0);
+        }
+        let (place, outcome) = (self.place_of(file), Outcome::Refused(FsError::Io));
+        self.note(Trouble { deed: Deed::Lost, place, file, outcome, when, mine: None, base, kept: 0 });
+        Some(())
     }
 
     /// Something was done here.

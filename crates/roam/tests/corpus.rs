@@ -106,6 +106,7 @@ fn records() -> Vec<Record> {
         Record::Gone(id(3)),
         Record::AllBroken,
         Record::Hoarded { path: b"sub/folder".to_vec(), priority: Some(7) },
+        Record::Lost(id(100)),
     ]);
     records
 }
@@ -139,6 +140,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("did", record(8)),
             ("answer", record(19)),
             ("became", record(26)),
+            ("lost", record(all - 1)),
             ("doing", life(18)),
             ("life", life(all)),
         ],

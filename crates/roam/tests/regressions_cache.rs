@@ -1,0 +1,139 @@
+//! What caches, and the logs of what was done, have got wrong once, each reduced to what it takes.
+
+mod rig;
+
+use host::sim::{Machine, SimDisk};
+use rig::session::{How, Op, find, perform, read_all};
+use rig::{Network, Rig};
+use roam::Client;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+
+const DELAY: Duration = Duration::from_millis(50);
+/// A crash may go either way.
+const SEED_COUNT: u64 = 10;
+
+/// A client of a home, and all that it runs on.
+struct Setup {
+    rig: Rig,
+    client: Client,
+    network: Network,
+    disk: SimDisk,
+    machine: Machine,
+}
+
+impl Setup {
+    fn new(seed: u64) -> Setup {
+        let rig = Rig::new(seed);
+        let (client, network, disk, machine) = rig.new_client(1, DELAY);
+        Setup { rig, client, network, disk, machine }
+    }
+
+    fn done(&self, op: Op) {
+        self.rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    }
+
+    fn read(&self, path: &str) -> Result<String, FsError> {
+        let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, path).await?).await });
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn done_at_home(&self, op: Op) {
+        let tree = self.rig.home.lock().clone().expect("home").tree;
+        self.rig.sim.block_on(perform(&tree, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    }
+
+    fn at_home(&self, path: &str) -> Result<String, FsError> {
+        let fs = &self.rig.fs;
+        let read = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn wait(&self) {
+        self.rig.sim.run_for(Duration::from_secs(60));
+    }
+
+    fn online(&self, online: bool) {
+        self.network.up.store(online, Relaxed);
+        self.wait();
+    }
+
+    fn restart(self, power: bool) -> Setup {
+        let Setup { rig, client, network, disk, machine } = self;
+        machine.crash();
+        drop(client);
+        if power {
+            disk.power_loss();
+        }
+        let machine = rig.sim.machine("laptop 1");
+        let client = rig.client(&machine, &disk, &network);
+        Setup { rig, client, network, disk, machine }
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        self.client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.why()).collect())
+    }
+
+    fn waiting(&self) -> usize {
+        self.client.look(|replica, _| replica.log().len())
+    }
+}
+
+/// What the cache gave up was removed before it was durable that it had been given up: after a crash it was thought to be there, and could not be read.
+#[test]
+fn regression_what_was_dropped_before_a_crash_is_fetched_again() {
+    let text = "text ".repeat(1000);
+    let crash_after = |steps, seed| {
+        let setup = Setup::new(seed);
+        setup.done_at_home(Op::Write("/file".into(), How::Replace, text.clone().into()));
+        assert_eq!(setup.read("/file").as_ref(), Ok(&text));
+        setup.wait();
+        setup.disk.set_latency(Duration::from_millis(1)..Duration::from_millis(20));
+        setup.client.set(|settings| settings.cache_bytes = 0);
+        setup.machine.crash_after(steps);
+        setup.rig.sim.run_for(Duration::from_secs(10));
+        let crashed = !setup.machine.is_up();
+        let setup = setup.restart(seed % 2 == 0);
+        setup.wait();
+        assert_eq!(setup.read("/file").as_ref(), Ok(&text), "{steps} steps, seed {seed}");
+        crashed
+    };
+    for seed in 0..SEED_COUNT {
+        assert!((0..1000).any(|steps| !crash_after(steps, seed)));
+    }
+}
+
+/// A file of the cache that was missing was made anew, empty: what was added to it went home with zeroes before it.
+#[test]
+fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
+    let (old, lost) = ("old ".repeat(200_000), |setup: &Setup| {
+        setup.machine.crash();
+        setup.rig.sim.block_on(async {
+            let disk = setup.disk.mount(&setup.rig.sim.machine("hand"));
+            for name in disk.list().await.expect("list").into_iter().filter(|name| name.starts_with('d')) {
+                disk.remove(&name).await.expect("remove");
+            }
+            disk.sync_names().await.expect("sync");
+        });
+    });
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, old.clone().into()));
+    setup.done_at_home(Op::Write("/other".into(), How::Replace, old.clone().into()));
+    setup.read("/file").expect("file");
+    setup.read("/other").expect("file");
+    setup.wait();
+    setup.online(false);
+    setup.done(Op::Write("/other".into(), How::Append, b"new".to_vec()));
+    lost(&setup);
+    let setup = setup.restart(false);
+    assert_eq!(setup.read("/file"), Err(FsError::TimedOut));
+    setup.online(true);
+    setup.done(Op::Write("/file".into(), How::Append, b"new".to_vec()));
+    setup.wait();
+    assert_eq!((setup.waiting(), setup.at_home("/file")), (0, Ok(old.clone() + "new")));
+    // What was lost is told of, and nothing else goes home in its place.
+    assert_eq!(setup.troubles(), ["a file of the cache is not there"]);
+    assert_eq!(setup.at_home("/other").as_ref(), Ok(&old));
+    assert_eq!(setup.read("/other").as_ref(), Ok(&old));
+}
