@@ -255,7 +255,7 @@ impl Replica {
         let facts = &node.facts;
         let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);
         let made = Made { kind: Kind::File, mode, uid, gid, rdev: 0, target: Vec::new(), when };
-        let mut copy = Node { is_stale: false, is_dirty: false, base: 0, ..node.clone() };
+        let mut copy = Node { seen: 0, is_stale: false, is_dirty: false, base: 0, ..node.clone() };
         (copy.facts.id, copy.facts.version, copy.facts.contents, copy.facts.nlink) = (mine, 0, 0, 1);
         let change = Change { cut: 0, size: facts.size, ranges: Ranges::of(0..facts.size), mtime: facts.mtime };
         self.put(mine, copy);

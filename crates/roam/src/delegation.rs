@@ -337,7 +337,7 @@ impl Client {
             if seq > live.replica.log().pinned() {
                 live.record(Record::Pinned(seq));
             }
-            live.replica.node(file).map_or(0, |node| node.facts.version)
+            live.replica.node(file).map_or(0, |node| node.seen)
         };
         self.0.log.settled().await.map_err(|_| FsError::Io)?;
         self.set_aside(seq, file, &change).await?;

@@ -174,11 +174,12 @@ impl Client {
 
     /// Learns what of some files others have changed: facts only of those that are other than they were.
     async fn refresh(&self, files: &[FileId]) -> Result<(), FsError> {
-        let known: HashMap<FileId, Facts> = self.look(|replica, _| {
-            files.iter().filter_map(|id| Some((*id, replica.node(*id).ok()?.facts.clone()))).collect()
+        let known: HashMap<FileId, (u64, Facts)> = self.look(|replica, _| {
+            let known = |id: &FileId| replica.node(*id).ok().map(|node| (*id, (node.seen, node.facts.clone())));
+            files.iter().filter_map(known).collect()
         });
         let breaks = self.0.live.lock().breaks;
-        let versions = known.iter().map(|(id, facts)| (*id, facts.version)).collect();
+        let versions = known.iter().map(|(id, (seen, _))| (*id, *seen)).collect();
         let reply = self.0.ask(Class::Prefetch, &Request::Validate { files: versions }).await?;
         let Reply::Stale(stale) = reply else { return Err(FsError::Io) };
         {
@@ -187,8 +188,8 @@ impl Client {
                 // Others have changed something meanwhile: what was said may be of before.
                 return Ok(());
             }
-            for (id, facts) in &known {
-                let same = live.replica.node(*id).is_ok_and(|node| node.facts.version == facts.version);
+            for (id, (seen, facts)) in &known {
+                let same = live.replica.node(*id).is_ok_and(|node| node.seen == *seen);
                 if same && !stale.contains(id) {
                     live.record(Record::Known(Box::new(facts.clone())));
                 }

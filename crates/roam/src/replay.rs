@@ -156,7 +156,7 @@ impl Client {
         for (seq, operation) in batch {
             let bases = {
                 let live = inner.live.lock();
-                let version = |file: FileId| live.replica.node(file).map_or(0, |node| node.facts.version);
+                let version = |file: FileId| live.replica.node(file).map_or(0, |node| node.seen);
                 let second = match &operation {
                     Operation::Rename { replaced: Some((file, _)), .. } => *file,
                     Operation::Exchange { other, .. } => *other,

@@ -36,6 +36,9 @@ const NUMBER_MAX: u64 = 1 << 62;
 pub struct Node {
     /// What users see. The version numbers are those of the home's last answer.
     pub facts: Facts,
+    /// What users see takes into account what others have changed up to this version: what is done here is based on that. While something that was
+    /// done here waits, answers raise the version, but not this.
+    pub seen: u64,
     /// Others have changed it since.
     pub is_stale: bool,
     /// What is in a directory at home; `None`: not known, or not a directory.
@@ -63,6 +66,7 @@ impl Node {
         let (have, kept) = (Ranges::default(), Ranges::default());
         let parent = facts.id;
         Node {
+            seen: facts.version,
             facts,
             is_stale: false,
             names: None,
@@ -75,6 +79,16 @@ impl Node {
             is_dirty: false,
             base: 0,
         }
+    }
+
+    /// Users see what the home says from now on.
+    fn show(&mut self, facts: Facts) {
+        (self.seen, self.facts) = (facts.version, facts);
+    }
+
+    /// What the home says is of later than what users see, and they do not see it: something that was done here waits.
+    fn renumber(&mut self, facts: &Facts) {
+        (self.facts.version, self.facts.contents) = (facts.version, facts.contents);
     }
 
     /// What permission rules need to know.
@@ -113,6 +127,7 @@ impl Node {
 /// A node, as it is kept.
 struct Kept {
     facts: Facts,
+    seen: u64,
     is_stale: bool,
     names: Option<BTreeMap<Vec<u8>, FileId>>,
     names_of: Option<u64>,
@@ -122,7 +137,7 @@ struct Kept {
     is_dirty: bool,
     base: u64,
 }
-wire_struct!(Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base });
+wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base });
 
 /// Where a client belongs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -504,10 +519,9 @@ impl Replica {
             (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
         }
         node.is_stale = false;
-        if changes_names {
-            (node.facts.version, node.facts.contents) = (facts.version, facts.contents);
-        } else {
-            node.facts = facts;
+        match changes_names {
+            true => node.renumber(&facts),
+            false => node.show(facts),
         }
     }
 
@@ -527,10 +541,9 @@ impl Replica {
         let node = self.nodes.entry(id).or_insert_with(|| Node::new(dir.clone()));
         node.listed_at = self.log.pinned();
         (node.names, node.names_of, node.is_stale) = (Some(names), Some(dir.contents), false);
-        if own || changes_names {
-            (node.facts.version, node.facts.contents) = (dir.version, dir.contents);
-        } else {
-            node.facts = dir;
+        match own || changes_names {
+            true => node.renumber(&dir),
+            false => node.show(dir),
         }
     }
 
@@ -893,11 +906,11 @@ impl Replica {
             node.names_of = Some(facts.contents);
         }
         if own {
-            (node.facts.version, node.facts.contents) = (facts.version, facts.contents);
+            node.renumber(&facts);
         } else {
             // To users, it happened when it was done here.
             let Facts { atime, mtime, ctime, crtime, .. } = node.facts;
-            node.facts = Facts { atime, mtime, ctime, crtime, ..facts };
+            node.show(Facts { atime, mtime, ctime, crtime, ..facts });
         }
     }
 
@@ -995,8 +1008,8 @@ impl Wire for Replica {
         self.stamp.encode(out);
         (self.nodes.len() as u64).encode(out);
         for node in self.nodes.values() {
-            let Node { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
-            Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
+            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
+            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
         }
         self.log.encode(out);
         self.done.encode(out);
@@ -1017,13 +1030,14 @@ impl Wire for Replica {
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
         let (mut nodes, mut last) = (BTreeMap::new(), None);
         for _ in 0..u64::decode(r)? {
-            let Kept { facts, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
+            let Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
             let have = kept.clone();
             let id = facts.id;
             if last.replace(id) >= Some(id) {
                 return Err(DecodeError::Invalid("order of files"));
             }
-            let node = Node { is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
+            let node =
+                Node { seen, is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
             nodes.insert(id, node);
         }
         let log = OpLog::decode(r)?;

@@ -5,10 +5,11 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, find, perform, read_all};
 use rig::{Network, Rig};
-use roam::Client;
+use roam::{Client, LinkState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::FsError;
+use vfs::fs::FileSystem;
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A crash may go either way.
@@ -32,6 +33,10 @@ impl Setup {
 
     fn done(&self, op: Op) {
         self.rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        self.done(Op::Write(path.into(), How::Replace, text.into()));
     }
 
     fn read(&self, path: &str) -> Result<String, FsError> {
@@ -73,6 +78,10 @@ impl Setup {
 
     fn troubles(&self) -> Vec<String> {
         self.client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.why()).collect())
+    }
+
+    fn mode(&self, fs: &dyn FileSystem, path: &str) -> u32 {
+        self.rig.sim.block_on(async { fs.getattr(find(fs, path).await?).await }).expect(path).attr.mode
     }
 
     fn waiting(&self) -> usize {
@@ -136,4 +145,36 @@ fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     assert_eq!(setup.troubles(), ["a file of the cache is not there"]);
     assert_eq!(setup.at_home("/other").as_ref(), Ok(&old));
     assert_eq!(setup.read("/other").as_ref(), Ok(&old));
+}
+
+/// What the home answered to a store, or listed, counted as known when rights were set on it before: what others had set meanwhile was overwritten.
+#[test]
+fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, b"old".to_vec()));
+    setup.done_at_home(Op::MakeDir("/dir".into()));
+    setup.done(Op::List("/dir".into()));
+    assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+    setup.online(false);
+    setup.write("/file", &"new ".repeat(1 << 18));
+    setup.done(Op::SetMode("/file".into(), 0o644));
+    setup.done(Op::SetMode("/dir".into(), 0o755));
+    setup.done_at_home(Op::SetMode("/file".into(), 0o600));
+    setup.done_at_home(Op::SetMode("/dir".into(), 0o700));
+    setup.client.pin(Some(LinkState::FetchOnly));
+    setup.online(true);
+    setup.done(Op::List("/dir".into()));
+    setup.done(Op::List("/".into()));
+    setup.client.pin(None);
+    setup.wait();
+    assert_eq!(setup.waiting(), 0);
+    let modes = |fs: &dyn FileSystem| [setup.mode(fs, "/file"), setup.mode(fs, "/dir")];
+    assert_eq!(modes(&setup.rig.fs), [0o600, 0o700]);
+    assert_eq!(modes(&setup.client), [0o600, 0o700]);
+    assert_eq!(setup.troubles().len(), 2, "{:?}", setup.troubles());
+    assert_eq!(setup.at_home("/file").map(|text| text.len()), Ok(1 << 20));
+    // What is set now is based on what is seen now.
+    setup.done(Op::SetMode("/file".into(), 0o640));
+    setup.wait();
+    assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.troubles().len()), (0o640, 2));
 }
