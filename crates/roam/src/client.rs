@@ -306,7 +306,11 @@ impl Client {
 
     /// Removes files of the cache that nobody needs any more. That nobody does is durable before: otherwise they would be missed after a crash.
     pub(crate) async fn remove_unused(&self) {
-        let unused = self.0.live.lock().replica.take_unused();
+        let (unused, outgoing) = {
+            let mut live = self.0.live.lock();
+            (live.replica.take_unused(), live.forget_outgoing())
+        };
+        outgoing.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));
         if unused.is_empty() || self.0.log.settled().await.is_err() {
             return;
         }

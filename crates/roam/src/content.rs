@@ -14,6 +14,7 @@ use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
@@ -203,6 +204,15 @@ impl Client {
             }
         };
         let base = self.keep_base(id, anew).await?;
+        let data = self.0.live.lock().replica.node(id)?.data;
+        let old = match anew && data > 0 {
+            true => Some((data, self.0.open_data(data).await)),
+            false => None,
+        };
+        let old = match old {
+            None | Some((_, Err(FsError::NotFound))) => None,
+            Some((data, file)) => Some((data, file?)),
+        };
         if !dirty {
             // After a crash, all that is in it is taken for what was wanted there.
             self.0.sync_bytes(&file).await?;
@@ -216,6 +226,10 @@ impl Client {
             }
             // Others may have changed the file meanwhile, and then nobody needs what it was.
             let base = if anew && base != before { 0 } else { base };
+            if let Some((_, old)) = old.filter(|(data, _)| *data == before) {
+                let seqs: Vec<u64> = live.unspared(id).map(|(seq, _)| seq).collect();
+                live.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
+            }
             live.record(Record::Dirty { file: id, data: number, base });
             let node = live.replica.node_mut(id)?;
             if anew {
@@ -234,6 +248,23 @@ impl Client {
         let change = Change { cut: size, size, ranges: Ranges::default(), mtime };
         self.0.live.lock().writing.insert(id, Writing { change, file });
         Ok(true)
+    }
+
+    /// A range of a file is about to be changed: what waits to go home of it is set aside before, so that what goes home is what was saved. The
+    /// caller is the file's only writer.
+    async fn spare(&self, id: FileId, range: Range<u64>) -> Result<(), FsError> {
+        let len = range.end - range.start;
+        let waiting: Vec<(u64, Change)> = {
+            let live = self.0.live.lock();
+            let meets = |change: &Change| change.ranges.missing(range.clone()).len() < len;
+            let waiting = live.unspared(id).filter(|(_, change)| meets(change));
+            waiting.map(|(seq, change)| (seq, change.clone())).collect()
+        };
+        for (seq, change) in waiting {
+            let outgoing = self.capture(seq, id, &change).await?;
+            self.0.live.lock().outgoing.insert(seq, outgoing);
+        }
+        Ok(())
     }
 
     /// Bytes were changed by `cred`.
@@ -306,6 +337,7 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
+        self.spare(id, offset..end).await?;
         if let Err(error) = self.put(id, offset, data).await {
             // Some of it may be there: then it is not what the home has.
             self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
@@ -346,6 +378,7 @@ impl Client {
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+        self.spare(id, size..FILE_SIZE_MAX.max(size)).await?;
         file.set_len(size).await.map_err(|error| disk_error(&error))?;
         self.changed(cred, id, |change| {
             if size < change.size {
@@ -372,9 +405,7 @@ impl Client {
             let node = live.replica.node(id)?;
             if node.is_dirty && node.facts.nlink > 0 {
                 match live.writing.remove(&id).map(|writing| writing.change) {
-                    Some(change) => {
-                        live.record(Record::Did { operation: Operation::Store { file: id, change }, when: now });
-                    }
+                    Some(change) => live.did_store(id, change, now),
                     // It was made here and never written.
                     None => live.record(Record::Clean(id)),
                 }
@@ -431,6 +462,7 @@ impl Client {
             let _only_writer = self.only_writer(id).await?;
             self.prepare(id, false).await?;
             let zeroed = offset.min(size)..end.min(size);
+            self.spare(id, zeroed.clone()).await?;
             let mut at = zeroed.start;
             while at < zeroed.end {
                 let len = (zeroed.end - at).min(PIECE_LEN);

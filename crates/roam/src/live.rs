@@ -8,13 +8,13 @@ use host::File;
 use record_log::RecordLog;
 use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
-use roam_wire::operation::Change;
+use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::mpsc;
-use types::{FileId, FsError, Kind};
+use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
 /// What the client thinks of the link to its home (design, section 4.3).
@@ -110,6 +110,8 @@ pub(crate) struct Live {
     pub(crate) outgoing: HashMap<u64, Outgoing>,
     /// Waits for small files, by their directories.
     pub(crate) waits: HashMap<FileId, Waits>,
+    /// Where the bytes are of stores that wait, by operation, if the file was emptied since.
+    pub(crate) sources: HashMap<u64, Arc<dyn File>>,
     /// What of it was uploaded before its turn, on this connection.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
@@ -145,6 +147,7 @@ impl Live {
             completing: HashSet::new(),
             outgoing: HashMap::new(),
             waits: HashMap::new(),
+            sources: HashMap::new(),
             ahead: HashMap::new(),
             channel: None,
             state: LinkState::Disconnected,
@@ -165,6 +168,47 @@ impl Live {
         }
         let made = self.replica.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
+    }
+
+    /// Stores of a file that wait, and of which the bytes are nowhere but in the file.
+    pub(crate) fn unspared(&self, file: FileId) -> impl Iterator<Item = (u64, &Change)> {
+        let stores =
+            self.replica.log().naming(self.replica.real(file)).filter_map(|(seq, operation)| match operation {
+                Operation::Store { change, .. } => Some((seq, change)),
+                _ => None,
+            });
+        stores.filter(|(seq, _)| !self.outgoing.contains_key(seq) && !self.sources.contains_key(seq))
+    }
+
+    /// Logs what was written to a file.
+    pub(crate) fn did_store(&mut self, file: FileId, change: Change, when: Time) {
+        let file = self.replica.real(file);
+        let last = |live: &Live| {
+            let mut naming = live.replica.log().naming(file);
+            naming
+                .by_ref()
+                .filter(|(_, operation)| matches!(operation, Operation::Store { .. }))
+                .last()
+                .map(|(seq, _)| seq)
+        };
+        let before = last(self);
+        self.record(Record::Did { operation: Operation::Store { file, change }, when });
+        if let Some(seq) = before
+            && last(self) == before
+        {
+            // It is part of one that waits, which writes something else now.
+            self.outgoing.remove(&seq);
+            self.sources.remove(&seq);
+        }
+    }
+
+    /// Contents that were set aside for operations that are not sent any more are of no use. Gives the numbers of those that are in files.
+    pub(crate) fn forget_outgoing(&mut self) -> Vec<u64> {
+        let log = self.replica.log();
+        self.sources.retain(|seq, _| log.has(*seq));
+        let gone: Vec<u64> = self.outgoing.keys().copied().filter(|seq| !log.has(*seq)).collect();
+        let in_file = |seq: &u64| matches!(self.outgoing.remove(seq), Some(Outgoing::File(_)));
+        gone.into_iter().filter(in_file).collect()
     }
 
     /// True if the home cannot be asked.

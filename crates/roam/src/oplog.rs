@@ -99,6 +99,11 @@ impl OpLog {
         self.operations.iter().map(|(seq, operation)| (*seq, operation))
     }
 
+    /// True if this one waits.
+    pub fn has(&self, seq: u64) -> bool {
+        self.operations.contains_key(&seq)
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.operations.len()

@@ -250,18 +250,29 @@ impl Client {
         Ok(outgoing)
     }
 
+    /// The file of the cache that has what a store has written.
+    async fn source(&self, seq: u64, file: FileId) -> Result<Arc<dyn File>, FsError> {
+        let (emptied, data) = {
+            let live = self.0.live.lock();
+            (live.sources.get(&seq).cloned(), live.replica.node(file).map_or(0, |node| node.data))
+        };
+        if let Some(source) = emptied {
+            return Ok(source);
+        }
+        self.0.check_data(file).await?;
+        match self.0.open_data(data).await {
+            // If it should be there, the store was taken back.
+            Err(FsError::NotFound) => Err(FsError::Io),
+            from => from,
+        }
+    }
+
     /// Sets aside what a store says was written, since the file may change while that is on its way.
-    async fn capture(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
+    pub(crate) async fn capture(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
         if change.ranges.is_empty() {
             return Ok(Outgoing::Inline(Bytes::new()));
         }
-        let data = self.0.live.lock().replica.node(file).map_or(0, |node| node.data);
-        self.0.check_data(file).await?;
-        let from = match self.0.open_data(data).await {
-            // If it should be there, the store was taken back.
-            Err(FsError::NotFound) => return Err(FsError::Io),
-            from => from?,
-        };
+        let from = self.source(seq, file).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
         let read = async |start: u64, len: u64| {
@@ -279,6 +290,8 @@ impl Client {
             return Ok(Outgoing::Inline(bytes.into()));
         }
         let to = self.0.disk.open(&outgoing_name(seq), true).await.map_err(|error| disk_error(&error))?;
+        // It may be of before the store became part of another.
+        to.set_len(0).await.map_err(|error| disk_error(&error))?;
         let mut at = 0;
         for range in change.ranges.iter() {
             let mut start = range.start;
@@ -311,6 +324,7 @@ impl Client {
                     live.overtake(operation.files());
                 }
                 live.ahead.remove(&applied.seq);
+                live.sources.remove(&applied.seq);
                 if let Some(Outgoing::File(_)) = live.outgoing.remove(&applied.seq) {
                     sent.push(applied.seq);
                 }

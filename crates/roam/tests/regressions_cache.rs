@@ -3,13 +3,13 @@
 mod rig;
 
 use host::sim::{Machine, SimDisk};
-use rig::session::{How, Op, find, perform, read_all};
+use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
 use roam::{Client, LinkState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::FsError;
-use vfs::fs::FileSystem;
+use types::{FileId, FsError};
+use vfs::fs::{Cred, FileSystem, Handle};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A crash may go either way.
@@ -82,6 +82,21 @@ impl Setup {
 
     fn mode(&self, fs: &dyn FileSystem, path: &str) -> u32 {
         self.rig.sim.block_on(async { fs.getattr(find(fs, path).await?).await }).expect(path).attr.mode
+    }
+
+    /// Opens a file, writes to it, and leaves it open.
+    fn begin(&self, path: &str, how: How, text: &str) -> (FileId, Handle) {
+        self.rig.sim.block_on(async {
+            let (id, handle) = open_to_write(&self.client, path, how).await.expect("open");
+            if !text.is_empty() {
+                self.client.write(&Cred::ROOT, id, handle, 0, text.as_bytes()).await.expect("write");
+            }
+            (id, handle)
+        })
+    }
+
+    fn end(&self, (id, handle): (FileId, Handle)) {
+        self.rig.sim.block_on(close(&self.client, id, handle)).expect("close");
     }
 
     fn waiting(&self) -> usize {
@@ -177,4 +192,53 @@ fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     setup.done(Op::SetMode("/file".into(), 0o640));
     setup.wait();
     assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.troubles().len()), (0o640, 2));
+}
+
+/// A file that was opened to be written anew, while what was saved before was still waiting, came home as zeroes.
+#[test]
+fn regression_what_was_saved_comes_home_as_it_was_saved() {
+    let saved = "saved ".repeat(20_000);
+    for (how, then) in [(How::Replace, ""), (How::Replace, "draft"), (How::At(0), "draft ")] {
+        for logged_between in [false, true] {
+            let setup = Setup::new(1);
+            setup.done_at_home(Op::Write("/file".into(), How::Replace, b"old".to_vec()));
+            assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+            setup.online(false);
+            setup.write("/file", &saved);
+            if logged_between {
+                setup.done(Op::SetMode("/file".into(), 0o600));
+            }
+            let open = setup.begin("/file", how, then);
+            setup.online(true);
+            assert_eq!(setup.waiting(), 0);
+            assert!(setup.at_home("/file").as_ref() == Ok(&saved), "half of what is written now, {how:?} {then:?}");
+            let here = setup.read("/file");
+            setup.end(open);
+            setup.wait();
+            assert!(setup.at_home("/file") == here, "{how:?} {then:?}");
+            assert_eq!((setup.waiting(), setup.troubles()), (0, vec![]));
+            assert_eq!(setup.mode(&setup.rig.fs, "/file"), if logged_between { 0o600 } else { 0o644 });
+        }
+    }
+}
+
+/// As before, where what is written next was saved, too, before anything could go home.
+#[test]
+fn regression_each_of_several_versions_that_wait_is_whole() {
+    let [first, second] = ["first ", "second "].map(|word| word.repeat(20_000));
+    for how in [How::Replace, How::At(0)] {
+        let setup = Setup::new(1);
+        setup.done(Op::List("/".into()));
+        setup.online(false);
+        setup.write("/file", &first);
+        setup.done(Op::Write("/file".into(), how, second.clone().into()));
+        setup.done(Op::SetMode("/file".into(), 0o600));
+        let open = setup.begin("/file", how, "third");
+        setup.online(true);
+        assert!(setup.at_home("/file").as_ref() == Ok(&second), "{how:?}");
+        setup.end(open);
+        setup.wait();
+        assert!(setup.at_home("/file").is_ok_and(|text| text.starts_with("third")), "{how:?}");
+        assert_eq!((setup.waiting(), setup.troubles()), (0, vec![]));
+    }
 }
