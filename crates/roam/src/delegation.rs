@@ -130,9 +130,10 @@ impl Live {
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
     }
 
-    /// Nobody else knows the file yet, or any more.
+    /// Nobody else knows the file yet, or any more. What may have reached the home may be known to others, whether or not it has answered.
     fn is_private(&self, file: FileId) -> bool {
-        self.replica.node(file).is_ok_and(|node| node.facts.nlink == 0 || node.facts.version == 0)
+        let (node, pinned) = (self.replica.node(file), self.replica.log().pinned());
+        node.is_ok_and(|node| node.facts.nlink == 0) || self.replica.made_at(file).is_some_and(|seq| seq > pinned)
     }
 
     /// A file may be changed, for all that others know.
@@ -247,6 +248,11 @@ impl Client {
             if files.iter().all(enough) {
                 return Ok(());
             }
+        }
+        // The home gives nothing of what it has not heard of.
+        let made = self.look(|replica, _| files.iter().filter_map(|file| replica.made_at(*file)).max());
+        if let Some(seq) = made {
+            self.send_through(seq).await?;
         }
         let question = Question::new(&self.0);
         let request = Request::Delegate { files: files.clone(), hold };

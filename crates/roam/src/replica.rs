@@ -389,9 +389,9 @@ impl Replica {
         self.log.is_about(self.real(id)) || self.node(id).is_ok_and(|node| node.is_dirty)
     }
 
-    /// True if the home was not told yet that the file was made here, as far as is known.
-    fn waits_to_be_made(&self, file: FileId) -> bool {
-        self.log.naming(file).any(|(_, operation)| makes(operation, file))
+    /// The operation that made a file here, if the home has not answered it.
+    pub(crate) fn made_at(&self, file: FileId) -> Option<u64> {
+        self.log.naming(file).find(|(_, operation)| makes(operation, file)).map(|(seq, _)| seq)
     }
 
     /// True if others have changed the file, and nobody has asked the home since.
@@ -548,7 +548,7 @@ impl Replica {
     }
 
     fn gone(&mut self, file: FileId) {
-        if self.waits_to_be_made(file)
+        if self.made_at(file).is_some()
             && let Some(node) = self.nodes.get_mut(&file)
         {
             // The home has not heard of it, or has it no more: nobody else has put anything into it.
@@ -568,6 +568,7 @@ impl Replica {
         let stores: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_store(o)).map(|(seq, _)| seq).collect();
         let when = stores.last().and_then(|seq| self.done_at(*seq)).unwrap_or_default();
         stores.iter().for_each(|seq| drop(self.log.remove(*seq)));
+        let is_made_here = self.made_at(file).is_some();
         let node = self.nodes.get_mut(&file)?;
         self.unused.push(node.data);
         (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
@@ -577,7 +578,7 @@ impl Replica {
         }
         let base = std::mem::take(&mut node.base);
         node.is_stale = true;
-        if node.facts.version == 0 {
+        if is_made_here {
             // The home has nothing of it, either.
             (node.facts.size, node.facts.blocks) = (0, 0);
         }

@@ -5,7 +5,7 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
-use roam::{Client, LinkState};
+use roam::{Client, Consistency, LinkState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};
@@ -241,4 +241,49 @@ fn regression_each_of_several_versions_that_wait_is_whole() {
         assert!(setup.at_home("/file").is_ok_and(|text| text.starts_with("third")), "{how:?}");
         assert_eq!((setup.waiting(), setup.troubles()), (0, vec![]));
     }
+}
+
+/// What was made here counted as nobody else's until the home had answered, however long that took, although the home had heard of it.
+#[test]
+fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
+    let setup = Setup::new(1);
+    setup.client.set(|settings| settings.consistency = Consistency::Strong);
+    setup.wait();
+    setup.done(Op::Make("/before".into(), 0o644));
+    setup.wait();
+    setup.done(Op::Make("/first".into(), 0o644));
+    setup.network.lose_answers.store(true, Relaxed);
+    setup.write("/file", "mine");
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.at_home("/file").as_deref(), Ok(""));
+    setup.online(false);
+    let (other, ..) = setup.rig.new_client(2, DELAY);
+    other.set(|settings| settings.consistency = Consistency::Strong);
+    setup.wait();
+    let theirs = Op::Write("/file".into(), How::Replace, b"theirs".to_vec());
+    setup.rig.sim.block_on(perform(&other, &theirs)).expect("written");
+    setup.wait();
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+    assert_eq!(setup.read("/file"), Err(FsError::TimedOut));
+    setup.network.lose_answers.store(false, Relaxed);
+    setup.online(true);
+    assert_eq!(setup.read("/file").as_deref(), Ok("theirs"));
+}
+
+/// Without a network, what was made here is there for as long as the home cannot have heard of it.
+#[test]
+fn what_the_home_has_not_heard_of_is_there_without_a_network() {
+    let setup = Setup::new(1);
+    setup.client.set(|settings| settings.consistency = Consistency::Strong);
+    setup.wait();
+    setup.done(Op::Make("/before".into(), 0o644));
+    setup.wait();
+    setup.done(Op::Make("/first".into(), 0o644));
+    setup.network.lose_requests.store(true, Relaxed);
+    let open = setup.begin("/file", How::Replace, "mine");
+    setup.end(open);
+    setup.network.lose_requests.store(false, Relaxed);
+    setup.online(false);
+    setup.online(true);
+    assert_eq!((setup.read("/file").as_deref(), setup.waiting()), (Ok("mine"), 0));
 }
