@@ -10,7 +10,7 @@ use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::{Channel, Class};
 use roam_wire::delegation::Hold;
-use roam_wire::message::{DATA_LEN_MAX, Facts, Refusal, Reply, Request, pack, unpack};
+use roam_wire::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +22,10 @@ use types::{FileId, FsError};
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// How long it is asked for what others have delegations on.
 const WAIT_MAX: Duration = Duration::from_secs(120);
+/// How often a file's bytes are asked for while others change them each time.
+const CHANGE_COUNT_MAX: u32 = 32;
+/// More names than this no directory has.
+const NAME_COUNT_MAX: usize = 1 << 24;
 /// Whole files are fetched if that takes no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -267,10 +271,16 @@ impl Client {
             };
             withheld.extend(some);
             known = (known.0.min(given), known.1.min(seq));
-            let grows = !entries.is_empty();
+            // Names come in their order, each once: what does not end is refused.
+            let mut names = all.last().into_iter().chain(&entries).map(|entry: &NamedFacts| &entry.name);
+            if !names.by_ref().is_sorted_by(|a, b| a < b) || (more && entries.is_empty()) || all.len() > NAME_COUNT_MAX
+            {
+                tracing::error!(dir = dir.raw(), "the home's listing makes no sense");
+                return Err(FsError::Io);
+            }
             all.extend(entries);
             match all.last() {
-                Some(last) if more && grows => after = last.name.clone(),
+                Some(last) if more => after = last.name.clone(),
                 _ => break facts,
             }
         };
@@ -308,6 +318,7 @@ impl Client {
     pub(crate) async fn fetch_bytes(&self, id: FileId, offset: u64, len: u64, class: Class) -> Result<(), FsError> {
         let inner = &self.0;
         let waits_until = inner.host.clock.now() + WAIT_MAX;
+        let mut changes = 0;
         loop {
             // Whoever waits for these bytes is not behind all that is fetched ahead.
             let _one_at_a_time = inner.fetching_bytes(id).await;
@@ -330,10 +341,13 @@ impl Client {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
                     self.cache_bytes(id, contents, missing.start, bytes).await?
                 }
-                Ok(Reply::Changed) => {
+                Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
+                    changes += 1;
                     inner.live.lock().break_callbacks(vec![id], u64::MAX);
                     self.fetch_facts(&[id]).await?;
                 }
+                // Others never stop, or the home says so.
+                Ok(Reply::Changed) => return Err(FsError::TimedOut),
                 Ok(_) => return Err(FsError::Io),
                 Err(FsError::Stale) => {
                     inner.live.lock().record(Record::Gone(id));

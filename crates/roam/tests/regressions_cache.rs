@@ -2,13 +2,18 @@
 
 mod rig;
 
+use bytes::Bytes;
+use host::Disk;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
-use rig::{Network, Rig};
-use roam::{Client, Consistency, LinkState};
+use rig::{Network, Rig, VOLUME};
+use roam::{Client, Consistency, LinkState, Settings};
+use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
+use roam_wire::message::{Reply, Request, User, pack, unpack};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::{FileId, FsError};
+use types::{BoxFuture, FileId, FsError};
 use vfs::fs::{Cred, FileSystem, Handle};
 
 const DELAY: Duration = Duration::from_millis(50);
@@ -286,4 +291,86 @@ fn what_the_home_has_not_heard_of_is_there_without_a_network() {
     setup.online(false);
     setup.online(true);
     assert_eq!((setup.read("/file").as_deref(), setup.waiting()), (Ok("mine"), 0));
+}
+
+/// A home that says what it likes.
+struct Liar {
+    network: Network,
+    lie: fn(&Request, Reply) -> Reply,
+}
+
+struct Lying {
+    channel: Arc<dyn Channel>,
+    lie: fn(&Request, Reply) -> Reply,
+}
+
+impl Dialer for Liar {
+    fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
+        let (dialed, lie) = (self.network.dial(), self.lie);
+        Box::pin(async move { Ok(Arc::new(Lying { channel: dialed.await?, lie }) as Arc<dyn Channel>) })
+    }
+}
+
+impl Channel for Lying {
+    fn ask(&self, class: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
+        let (asked, answered, lie) = (unpack(&request), self.channel.ask(class, request), self.lie);
+        Box::pin(async move {
+            let answer = answered.await?;
+            match (asked, unpack(&answer)) {
+                (Ok(asked), Ok(reply)) => Ok(pack(&lie(&asked, reply))),
+                _ => Ok(answer),
+            }
+        })
+    }
+
+    fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
+        self.channel.pushed()
+    }
+
+    fn rebind(&self) {}
+
+    fn path(&self) -> Path {
+        self.channel.path()
+    }
+
+    fn close(&self) {
+        self.channel.close();
+    }
+}
+
+/// How many requests one thing takes at a home that lies, and what comes of it.
+fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, u64) {
+    let rig = Rig::new(1);
+    rig.sim.block_on(perform(&rig.fs, &Op::Write("/file".into(), How::Replace, b"text".to_vec()))).expect("file");
+    let network = rig.network(1, DELAY);
+    rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+    let (machine, disk) = (rig.sim.machine("laptop 1"), SimDisk::new(&rig.sim, 1 << 30));
+    let (liar, disk): (_, Arc<dyn Disk>) = (Liar { network: network.clone(), lie }, disk.mount(&machine));
+    let host = machine.host();
+    let client = rig.sim.block_on(Client::open(&host, disk, Arc::new(liar), Settings::new(VOLUME))).expect("open");
+    rig.sim.run_for(Duration::from_secs(1));
+    let before = network.requests.load(Relaxed);
+    let done = rig.sim.block_on(host::timeout(&*host.clock, Duration::from_secs(60), perform(&client, op)));
+    (done.unwrap_or(Err(FsError::TimedOut)), network.requests.load(Relaxed) - before)
+}
+
+/// A home whose listings had no end filled the memory, and one whose files were never what it had said kept its client busy for ever.
+#[test]
+fn regression_a_home_that_lies_is_asked_a_few_times_only() {
+    let same_again = |_: &Request, reply| match reply {
+        Reply::Listing { dir, entries, withheld, given, seq, .. } => {
+            Reply::Listing { dir, entries, more: true, withheld, given, seq }
+        }
+        other => other,
+    };
+    let (done, requests) = lied_to(same_again, &Op::List("/".into()));
+    assert_eq!(done, Err(FsError::Io));
+    assert!(requests < 100, "{requests} requests");
+    let changed = |request: &Request, reply| match request {
+        Request::Read { .. } => Reply::Changed,
+        _ => reply,
+    };
+    let (done, requests) = lied_to(changed, &Op::Read("/file".into()));
+    assert_eq!(done, Err(FsError::TimedOut));
+    assert!(requests < 300, "{requests} requests");
 }
