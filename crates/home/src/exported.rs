@@ -101,17 +101,18 @@ impl Live {
         let stamp = known.journal().stamp();
         let attached = self.attached.get_mut(volume).into_iter().flatten().filter(|attached| attached.told != stamp);
         let untold = attached.flat_map(|attached| {
-            let before = std::mem::replace(&mut attached.told, stamp);
+            attached.told = stamp;
             let files = std::mem::take(&mut attached.changed).into_iter();
             let mut files: Vec<FileId> = files.filter(|file| !known.is_hidden(&attached.user, *file)).collect();
             let mut messages = Vec::new();
             while files.len() > TOLD_COUNT_MAX {
                 // All is told only with the last message.
-                messages.push((files.split_off(files.len() - TOLD_COUNT_MAX), before));
+                let files = files.split_off(files.len() - TOLD_COUNT_MAX);
+                messages.push(Pushed::Changed { files, stamp, more: true });
             }
-            messages.push((files, stamp));
+            messages.push(Pushed::Changed { files, stamp, more: false });
             let push = attached.push.clone();
-            messages.into_iter().map(move |(files, stamp)| (push.clone(), pack(&Pushed::Changed { files, stamp })))
+            messages.into_iter().map(move |message| (push.clone(), pack(&message)))
         });
         untold.collect()
     }

@@ -417,12 +417,14 @@ wire_struct!(NamedFacts { name, facts });
 /// What a home pushes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// Others changed these files: a break of the callbacks on them. All changes up to the stamp have been told of.
+    /// Others changed these files: a break of the callbacks on them. All changes up to the stamp have been told of, unless there is more.
     Changed {
         /// The files.
         files: Vec<FileId>,
         /// Up to when.
         stamp: Stamp,
+        /// Further messages tell of other files that changed up to then.
+        more: bool,
     },
     /// The home wants a delegation back.
     Recall(Recall),
@@ -436,7 +438,7 @@ pub enum Pushed {
         len: u64,
     },
 }
-wire_enum!(Pushed { 1 => Changed { files, stamp }, 2 => Recall(recall), 3 => Wanted { seq, offset, len } });
+wire_enum!(Pushed { 1 => Changed { files, stamp, more }, 2 => Recall(recall), 3 => Wanted { seq, offset, len } });
 
 impl<T: Wire> Wire for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -284,7 +284,7 @@ proptest! {
     fn prop_what_is_pushed_comes_back(files in files(), stamp in stamp(), recall in recall(), wanted in any::<[u64; 3]>()) {
         let [seq, offset, len] = wanted;
         comes_back(&Pushed::Wanted { seq, offset, len });
-        comes_back(&Pushed::Changed { files, stamp });
+        comes_back(&Pushed::Changed { files, stamp, more: true });
         comes_back(&Pushed::Recall(recall));
     }
 

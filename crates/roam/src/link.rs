@@ -186,13 +186,15 @@ impl Client {
             }
             match first(channel.pushed(), tick.changed()).await {
                 Either::Left(Ok(message)) => match unpack::<Pushed>(&message) {
-                    Ok(Pushed::Changed { files, stamp }) => {
+                    Ok(Pushed::Changed { files, stamp, more }) => {
                         self.0.consistency_calls.fetch_add(1, Relaxed);
                         let mut live = self.0.live.lock();
                         if !files.is_empty() {
                             live.break_callbacks(files, stamp.seq);
                         }
-                        live.record(Record::Stamped(Some(stamp)));
+                        if !more {
+                            live.record(Record::Stamped(Some(stamp)));
+                        }
                     }
                     Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
                     Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),

@@ -9,12 +9,13 @@ use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, LinkState, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
-use roam_wire::message::{Reply, Request, User, pack, unpack};
+use roam_wire::delegation::Watch;
+use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::{BoxFuture, FileId, FsError};
-use vfs::fs::{Cred, FileSystem, Handle};
+use types::{BoxFuture, FileId, FsError, Kind};
+use vfs::fs::{Cred, FileSystem, Handle, NewNode, SetAttr};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A crash may go either way.
@@ -373,4 +374,46 @@ fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     let (done, requests) = lied_to(changed, &Op::Read("/file".into()));
     assert_eq!(done, Err(FsError::TimedOut));
     assert!(requests < 300, "{requests} requests");
+}
+
+/// Of very many changes at once, all but the last message said that they were told of what had changed before: a file that was known to be as it was
+/// between the two was taken for what it had been.
+#[test]
+fn regression_each_message_of_many_changes_says_of_when_they_are() {
+    const FILE_COUNT: usize = 53_000;
+    let setup = Setup::new(1);
+    let fs = setup.rig.fs.clone();
+    let node = NewNode { kind: Kind::File, mode: 0o644, umask: 0, rdev: 0 };
+    let many = setup.rig.sim.block_on(async {
+        let dir = fs.mkdir(&Cred::ROOT, FileId::ROOT, b"many", 0o755, 0).await.expect("mkdir").attr.id;
+        let mut many = Vec::new();
+        for n in 0..FILE_COUNT {
+            many.push(fs.mknod(&Cred::ROOT, dir, format!("{n}").as_bytes(), node).await.expect("mknod").attr.id);
+        }
+        many
+    });
+    setup.done(Op::List("/many".into()));
+    let network = setup.rig.network(2, DELAY);
+    setup.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
+    let (volume, watch) = (VOLUME.to_string(), Watch::Changes);
+    let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch };
+    let channel = setup.rig.sim.block_on(network.dial()).expect("dial");
+    setup.rig.sim.block_on(channel.ask(Class::Interactive, pack(&attach))).expect("attached");
+    setup.rig.sim.block_on(async {
+        for id in many {
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            fs.setattr(&Cred::ROOT, id, None, set).await.expect("chmod");
+        }
+    });
+    setup.rig.home.lock().as_ref().expect("home").tree.lose_events();
+    let (mut told, mut stamps) = (0, Vec::new());
+    while told < FILE_COUNT {
+        let message = setup.rig.sim.block_on(channel.pushed()).expect("told");
+        let Ok(Pushed::Changed { files, stamp, more }) = unpack(&message) else { panic!("told of something else") };
+        told += files.len();
+        stamps.push((stamp, more));
+    }
+    let last = stamps.len() - 1;
+    assert!(last > 0, "it takes several messages");
+    assert!(stamps.iter().enumerate().all(|(at, told)| *told == (stamps[last].0, at < last)), "{stamps:?}");
 }
