@@ -271,9 +271,14 @@ impl State {
             }
             Record::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;
-                (grant.incarnation, grant.heard, grant.intent) = (incarnation, 0, None);
+                let before = std::mem::replace(&mut grant.incarnation, incarnation);
+                (grant.heard, grant.intent) = (0, None);
                 grant.outcomes.clear();
                 grant.applying.clear();
+                if before > 0 {
+                    let author = self.clients.get(&key)?.number;
+                    self.volumes.get_mut(&volume)?.disown(author);
+                }
             }
             Record::Learned { volume, learned } => {
                 self.volumes.get_mut(&volume)?.learn(learned)?;

@@ -388,6 +388,12 @@ impl Volume {
         Some(())
     }
 
+    /// What a client has changed until now, it need not know of: it begins a new log, as a copy of what it was.
+    pub fn disown(&mut self, author: u32) {
+        let aspects = self.files.values_mut().flat_map(|file| [&mut file.contents, &mut file.rights]);
+        aspects.filter(|aspect| aspect.author == author).for_each(|aspect| *aspect = Aspect::at(aspect.seq));
+    }
+
     fn forget(&mut self, id: FileId) {
         let Some(file) = self.files.remove(&id) else { return };
         if self.by_identity.get(&file.identity) == Some(&id) {

@@ -376,6 +376,34 @@ fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     assert!(requests < 300, "{requests} requests");
 }
 
+/// A client that was restored from a backup took what it had done after that for known to it, since nobody else had done it.
+#[test]
+fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
+    let setup = Setup::new(1);
+    setup.write("/file", "old");
+    setup.wait();
+    let backup = setup.disk.snapshot();
+    setup.write("/file", "newer");
+    setup.wait();
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("newer"));
+    setup.machine.crash();
+    setup.disk.restore(&backup);
+    setup.network.up.store(false, Relaxed);
+    let setup = setup.restart(false);
+    setup.write("/file", "from the backup");
+    setup.online(true);
+    assert_eq!(setup.waiting(), 0);
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("newer"));
+    assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("from the backup"));
+    // What it makes from then on is its own.
+    setup.write("/file", "newest");
+    setup.write("/other", "one");
+    setup.write("/other", "two");
+    setup.wait();
+    assert_eq!((setup.at_home("/file").as_deref(), setup.at_home("/other").as_deref()), (Ok("newest"), Ok("two")));
+    assert_eq!(setup.troubles().len(), 1, "{:?}", setup.troubles());
+}
+
 /// Of very many changes at once, all but the last message said that they were told of what had changed before: a file that was known to be as it was
 /// between the two was taken for what it had been.
 #[test]
