@@ -308,6 +308,7 @@ impl Client {
     pub(crate) async fn remove_unused(&self) {
         let (unused, outgoing) = {
             let mut live = self.0.live.lock();
+            live.forget_used();
             (live.replica.take_unused(), live.forget_outgoing())
         };
         outgoing.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));

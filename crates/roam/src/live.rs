@@ -267,6 +267,13 @@ impl Live {
         self.used.insert(id, self.uses);
     }
 
+    /// When files were used that are not known any more is of no interest.
+    pub(crate) fn forget_used(&mut self) {
+        if self.used.len() > 2 * self.replica.file_count() {
+            self.used.retain(|file, _| self.replica.node(*file).is_ok());
+        }
+    }
+
     /// EBADF unless `handle` is open on `id`.
     pub(crate) fn handle(&self, id: FileId, handle: Handle, directory: bool) -> Result<&Open, FsError> {
         match self.handles.get(&handle) {

@@ -333,6 +333,11 @@ impl Replica {
         self.nodes.iter().map(|(id, node)| (*id, node))
     }
 
+    /// How many files are known.
+    pub fn file_count(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// The file that an id means.
     pub fn real(&self, id: FileId) -> FileId {
         self.aliases.get(&id).copied().unwrap_or(id)
@@ -591,13 +596,17 @@ impl Replica {
     fn did(&mut self, mut operation: Operation, when: Time) -> Option<()> {
         operation.rename_files(|file| self.real(file));
         self.act(&operation, when)?;
-        let seq = self.log.append(operation);
-        self.done.insert(seq, when);
+        self.log_again(operation, when);
         self.forget_done();
         Some(())
     }
 
     fn forget_done(&mut self) {
+        /// The optimizer takes out operations that were there before, too: when they were done is forgotten now and then.
+        const FORGOTTEN_COUNT: usize = 1000;
+        if self.done.len() > 2 * self.log.len() + FORGOTTEN_COUNT {
+            self.done.retain(|seq, _| self.log.has(*seq));
+        }
         let first = self.log.first().unwrap_or(u64::MAX);
         self.done = match self.done.first_key_value() {
             Some((seq, _)) if *seq < first => self.done.split_off(&first),
@@ -933,7 +942,10 @@ impl Replica {
     /// Logs an operation again, as if it was done now.
     pub(crate) fn log_again(&mut self, operation: Operation, when: Time) {
         let seq = self.log.append(operation);
-        self.done.insert(seq, when);
+        // It may have become part of another.
+        if self.log.has(seq) {
+            self.done.insert(seq, when);
+        }
     }
 
     /// Takes an operation out of the log.

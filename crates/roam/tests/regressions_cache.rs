@@ -7,14 +7,18 @@ use host::Disk;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
+use roam::replica::{Membership, Record, Replica};
 use roam::{Client, Consistency, LinkState, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
+use roam_wire::codec::Wire;
 use roam_wire::delegation::Watch;
-use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
+use roam_wire::message::{Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Reply, Request, User, pack, unpack};
+use roam_wire::operation::{Change, Made, Operation};
+use roam_wire::ranges::Ranges;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::{BoxFuture, FileId, FsError, Kind};
+use types::{BoxFuture, FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, FileSystem, Handle, NewNode, SetAttr};
 
 const DELAY: Duration = Duration::from_millis(50);
@@ -444,4 +448,74 @@ fn regression_each_message_of_many_changes_says_of_when_they_are() {
     let last = stamps.len() - 1;
     assert!(last > 0, "it takes several messages");
     assert!(stamps.iter().enumerate().all(|(at, told)| *told == (stamps[last].0, at < last)), "{stamps:?}");
+}
+
+/// A replica with one file in its root, of which the bytes are cached, and so many ids for what is made.
+fn replica(ids: u64) -> Replica {
+    let facts = |id: u64, kind| Facts {
+        id: FileId::new(id),
+        version: 7,
+        contents: 7,
+        kind,
+        mode: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 4,
+        blocks: 1,
+        atime: Time::default(),
+        mtime: Time::default(),
+        ctime: Time::default(),
+        crtime: Time::default(),
+        target: Vec::new(),
+        xattrs: Vec::new(),
+    };
+    let user = User { uid: 0, gid: 0, groups: Vec::new() };
+    let entries = vec![NamedFacts { name: b"file".to_vec(), facts: facts(2, Kind::File) }];
+    let mut replica = Replica::default();
+    let records = [
+        Record::Joined(Membership { root: FileId::ROOT, user, incarnation: 9 }),
+        Record::Known(Box::new(facts(1, Kind::Directory))),
+        Record::Ids(FileId::new(100), ids),
+        Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
+        Record::Cached { file: FileId::new(2), data: 1, have: Ranges::of(0..4) },
+        Record::Dirty { file: FileId::new(2), data: 1, base: 0 },
+    ];
+    records.into_iter().for_each(|record| replica.apply(record).expect("it makes sense"));
+    replica
+}
+
+fn store(replica: &mut Replica, file: u64) {
+    let change = Change { cut: 4, size: 4, ranges: Ranges::of(0..4), mtime: Time::default() };
+    let operation = Operation::Store { file: FileId::new(file), change };
+    replica.apply(Record::Did { operation, when: Time::default() }).expect("it is stored");
+}
+
+/// When each operation was done was kept for as long as an older one waited, although it had become part of another.
+#[test]
+fn regression_a_log_that_does_not_grow_takes_no_more_room() {
+    let mut replica = replica(10);
+    store(&mut replica, 2);
+    let made = |kind| Made { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new(), when: Time::default() };
+    let operation =
+        Operation::Make { at: (FileId::ROOT, b"new".to_vec()), file: FileId::new(100), made: made(Kind::File) };
+    replica.apply(Record::Did { operation, when: Time::default() }).expect("it is made");
+    store(&mut replica, 100);
+    let before = replica.to_bytes().len();
+    (0..10_000).for_each(|_| store(&mut replica, 100));
+    assert!(replica.to_bytes().len() < before + 100, "{} bytes", replica.to_bytes().len());
+}
+
+/// Without an id for the file beside the home's, what was made here of a file that others had changed was dropped.
+#[test]
+fn regression_without_ids_a_version_in_conflict_is_kept() {
+    let mut replica = replica(0);
+    store(&mut replica, 2);
+    let outcome = Outcome::Conflict(Conflict::Changed);
+    replica.apply(Record::Pinned(1)).expect("pinned");
+    replica.apply(Record::Answered(Applied { seq: 1, outcome, facts: Vec::new() })).expect("answered");
+    assert_eq!(replica.troubles().map(|(_, trouble)| trouble.kept).collect::<Vec<_>>(), [1]);
+    assert_eq!(replica.needed().collect::<Vec<_>>(), [1]);
+    assert_eq!(replica.node(FileId::new(2)).map(|node| node.data), Ok(0));
 }
