@@ -230,6 +230,11 @@ impl Client {
         &self.0.schedule
     }
 
+    /// Why what waits could not be sent home last, if it was tried and none of it has been sent since.
+    pub fn held_up(&self) -> Option<FsError> {
+        self.0.live.lock().held_up
+    }
+
     /// Questions to the home whether what is cached may be believed, and what it said of that unasked, since the cache was opened.
     pub fn consistency_calls(&self) -> u64 {
         self.0.consistency_calls.load(Relaxed)

@@ -95,6 +95,8 @@ pub(crate) struct Live {
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
     /// Operations up to this one go home whatever was said of when.
     pub(crate) promised: u64,
+    /// Why what waits could not be sent last, for as long as none of it has been sent since.
+    pub(crate) held_up: Option<FsError>,
     /// What is cached is believed, whatever others have done.
     pub(crate) is_frozen: bool,
     /// What is cached is believed only as far as these say.
@@ -139,6 +141,7 @@ impl Live {
             writing: BTreeMap::new(),
             files: HashMap::new(),
             promised: 0,
+            held_up: None,
             is_frozen: false,
             delegations: None,
             is_delegated: Arc::default(),

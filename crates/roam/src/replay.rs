@@ -45,7 +45,9 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
-                client.send_some(seq).await.map(|sent| if sent { May::Through(seq) } else { May::Not })
+                let sent = client.send_some(seq).await;
+                client.0.live.lock().held_up = sent.as_ref().err().copied();
+                sent.map(|sent| if sent { May::Through(seq) } else { May::Not })
             }
             other => Ok(other),
         };

@@ -343,8 +343,8 @@ impl Channel for Lying {
     }
 }
 
-/// How many requests one thing takes at a home that lies, and what comes of it.
-fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, u64) {
+/// A client of a home that lies.
+fn client_of(lie: fn(&Request, Reply) -> Reply) -> (Rig, Client, Network, Machine) {
     let rig = Rig::new(1);
     rig.sim.block_on(perform(&rig.fs, &Op::Write("/file".into(), How::Replace, b"text".to_vec()))).expect("file");
     let network = rig.network(1, DELAY);
@@ -354,7 +354,13 @@ fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, 
     let host = machine.host();
     let client = rig.sim.block_on(Client::open(&host, disk, Arc::new(liar), Settings::new(VOLUME))).expect("open");
     rig.sim.run_for(Duration::from_secs(1));
-    let before = network.requests.load(Relaxed);
+    (rig, client, network, machine)
+}
+
+/// How many requests one thing takes at a home that lies, and what comes of it.
+fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, u64) {
+    let (rig, client, network, machine) = client_of(lie);
+    let (before, host) = (network.requests.load(Relaxed), machine.host());
     let done = rig.sim.block_on(host::timeout(&*host.clock, Duration::from_secs(60), perform(&client, op)));
     (done.unwrap_or(Err(FsError::TimedOut)), network.requests.load(Relaxed) - before)
 }
@@ -518,4 +524,24 @@ fn regression_without_ids_a_version_in_conflict_is_kept() {
     assert_eq!(replica.troubles().map(|(_, trouble)| trouble.kept).collect::<Vec<_>>(), [1]);
     assert_eq!(replica.needed().collect::<Vec<_>>(), [1]);
     assert_eq!(replica.node(FileId::new(2)).map(|node| node.data), Ok(0));
+}
+
+/// Why nothing went home could be read in a log for those who debug only.
+#[test]
+fn regression_why_nothing_goes_home_is_said() {
+    let full = |request: &Request, reply| match request {
+        Request::Apply { operations, .. }
+            if operations.iter().any(|sent| matches!(sent.operation, Operation::Store { .. })) =>
+        {
+            Reply::Failed(FsError::NoSpace)
+        }
+        _ => reply,
+    };
+    let (rig, client, ..) = client_of(full);
+    rig.sim.block_on(perform(&client, &Op::MakeDir("/dir".into()))).expect("made");
+    rig.sim.run_for(Duration::from_secs(10));
+    assert_eq!(client.held_up(), None);
+    rig.sim.block_on(perform(&client, &Op::Write("/file".into(), How::Replace, b"new".to_vec()))).expect("written");
+    rig.sim.run_for(Duration::from_secs(10));
+    assert_eq!(client.held_up(), Some(FsError::NoSpace));
 }

@@ -40,11 +40,20 @@ async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
     let base = about["base"].as_str().map(PathBuf::from);
     let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
     let place = path("path").context("the conflict's path")?;
-    let mine = path("mine").filter(|mine| mine.exists());
+    let mine = match path("mine") {
+        Some(mine) if seen(&mine)? => Some(mine),
+        _ => None,
+    };
     // What the home refused is in the cache only.
     let mine = mine.or_else(|| about["kept"].as_str().map(PathBuf::from));
     let is_beside = about["mine"].is_string();
     Ok(Conflict { place, mine, is_beside, base, kept: cache.join("resolved").join(number.to_string()), about })
+}
+
+/// True if there is something, false if there is nothing. What cannot be looked at now may be there.
+fn seen(path: &Path) -> anyhow::Result<bool> {
+    let looked = path.try_exists();
+    looked.with_context(|| format!("{} cannot be seen now: nothing was done; try again later", path.display()))
 }
 
 /// `starling conflicts list`.
@@ -113,6 +122,14 @@ fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
 /// `starling conflicts resolve`.
 pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Option<&str>) -> anyhow::Result<ExitCode> {
     let Conflict { place, mine, is_beside, base, kept, .. } = find(mount, number).await?;
+    let theirs = seen(&place)?;
+    if which == Some("mine") && mine.is_none() {
+        return Err(usage(format!(
+            "this one's version of conflict {number} is not there: it was moved or removed, or there never was one; resolve it as theirs"
+        )));
+    }
+    // Where nothing is taken away, nothing can be brought back.
+    let mut undo = String::new();
     if let Some(mine) = mine.as_ref().filter(|_| which != Some("both") || !is_beside) {
         if mine.is_dir() || place.is_dir() {
             return Err(usage(
@@ -121,7 +138,7 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
         }
         private::make(&kept)?;
         keep(mine, &kept.join(MINE))?;
-        if place.exists() {
+        if theirs {
             keep(&place, &kept.join(THEIRS))?;
         }
         let back = if is_beside { mine } else { &place };
@@ -129,9 +146,10 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
         std::fs::write(kept.join(PLACES), places)?;
         match merge {
             Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
-            None if which == Some("mine") || (which == Some("both") && !place.exists()) => put(mine, &place)?,
+            None if which == Some("mine") || (which == Some("both") && !theirs) => put(mine, &place)?,
             None => {}
         }
+        undo = format!("; `starling conflicts undo {} {number}` brings both back", mount.display());
         if is_beside {
             std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
         }
@@ -140,7 +158,7 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     }
     ask(mount, Request::Settle { number }, |_| {}).await?;
     let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
-    println!("{}: {how}; `starling conflicts undo {} {number}` brings both back", place.display(), mount.display());
+    println!("{}: {how}{undo}", place.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -427,6 +427,7 @@ impl Control {
     fn status(&self) -> Value {
         let settings = self.client.settings();
         let rate = |direction| self.client.schedule().rate(direction) as u64;
+        let held_up = self.client.held_up().map(|error| error.to_string());
         self.client.look(|replica, state| {
             let saved = replica.log().saved();
             let (mut files, mut bytes) = (0u64, 0u64);
@@ -440,7 +441,7 @@ impl Control {
                 "home": self.about.addresses,
                 "state": state_name(state),
                 "attached_before": replica.stamp().is_some(),
-                "pending": { "operations": replica.log().len(), "bytes": replica.log().cost() },
+                "pending": { "operations": replica.log().len(), "bytes": replica.log().cost(), "held_up": held_up },
                 "saved": { "logged": saved.logged, "operations": saved.operations, "bytes": saved.bytes },
                 "conflicts": replica.troubles().count(),
                 "cache": { "files": files, "bytes": bytes, "bytes_max": settings.cache_bytes },
@@ -457,15 +458,27 @@ impl Control {
     fn pending(&self) -> Value {
         let now = self.clock.wall();
         let rate = self.client.schedule().rate(Direction::Up).max(1.0);
+        // What holds up the first holds up all that comes after, too.
+        let held_up = self.client.held_up().map(|error| error.to_string());
         self.client.look(|replica, state| {
             let mut before = 0;
-            let all = replica.log().iter().map(|(seq, operation)| {
+            let all = replica.log().iter().enumerate().map(|(at, (seq, operation))| {
                 let (what, path) = describe(replica, operation);
                 let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
                 before += bytes;
                 // As the link is now, and if nothing else is in the way.
-                let home_in = (state != LinkState::Disconnected).then_some((before as f64 / rate).ceil() as u64);
-                json!({ "number": seq, "what": what, "path": path, "bytes": bytes, "age_s": age, "home_in_s": home_in })
+                let goes = state != LinkState::Disconnected && held_up.is_none();
+                let home_in = goes.then_some((before as f64 / rate).ceil() as u64);
+                let held_up = held_up.as_ref().filter(|_| at == 0);
+                json!({
+                    "number": seq,
+                    "what": what,
+                    "path": path,
+                    "bytes": bytes,
+                    "age_s": age,
+                    "home_in_s": home_in,
+                    "held_up": held_up,
+                })
             });
             Value::Array(all.collect())
         })
@@ -511,6 +524,9 @@ pub fn show_status(s: &Value) {
     println!("link          {}", s["state"].as_str().unwrap_or("?"));
     let pending = &s["pending"];
     println!("pending       {} operations, about {}", pending["operations"], bytes(&pending["bytes"]));
+    if let Some(why) = pending["held_up"].as_str() {
+        println!("held up       {why}: the first that waits, and so all others; it is tried again");
+    }
     let saved = &s["saved"];
     println!(
         "saved         {} of {} operations need not go home, about {}",
@@ -579,7 +595,8 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         let (what, path) = (one["what"].as_str().unwrap_or("?"), one["path"].as_str().unwrap_or("?"));
         let home_in =
             one["home_in_s"].as_i64().map_or(String::new(), |s| format!(", home in about {}", age(&s.into())));
-        println!("{what:<14} {path}   ({bytes}, {} ago{home_in})", age(&one["age_s"]));
+        let held_up = one["held_up"].as_str().map_or(String::new(), |why| format!(", held up: {why}"));
+        println!("{what:<14} {path}   ({bytes}, {} ago{home_in}{held_up})", age(&one["age_s"]));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -263,6 +263,13 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     conflict(&["undo", &number("poem")]);
     assert_eq!(read("poem").expect("read"), lines("first", "theirs"));
     assert_eq!(read("poem (conflict)").expect("read"), lines("mine", "last"));
+    // What cannot be found is not said to be kept.
+    let [mine, elsewhere] = ["other (conflict)", "elsewhere"].map(|name| laptop.mountpoint.join(name));
+    fs::rename(&mine, &elsewhere).expect("rename");
+    let mut refused = starling();
+    refused.args(["conflicts", "resolve"]).arg(&laptop.mountpoint).args([&number("other"), "mine"]);
+    assert!(!refused.output().expect("run").status.success());
+    fs::rename(&elsewhere, &mine).expect("rename");
     conflict(&["resolve", &number("other"), "mine"]);
     assert_eq!(read("other").expect("read"), lines("mine", "last"));
     laptop.wait_until_home(LONG);
