@@ -65,10 +65,11 @@ impl Inner {
         };
         // Whoever takes the file away first has it.
         self.disk.remove(&name(secret)).await.ok()?;
+        // Before anybody is let in: after a loss of power, it would let in another.
+        self.disk.sync_names().await.ok()?;
         let Invitation { volume, user, .. } = invitation;
         self.live.lock().record(Record::Enrolled { key, volume, user });
         self.log.settled().await.ok()?;
-        self.disk.sync_names().await.ok()?;
         volumes(&self.live.lock())
     }
 }

@@ -3,6 +3,7 @@
 mod rig;
 
 use bytes::Bytes;
+use home::invitation::{self, Invitation};
 use host::Disk;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
@@ -544,4 +545,44 @@ fn regression_why_nothing_goes_home_is_said() {
     rig.sim.block_on(perform(&client, &Op::Write("/file".into(), How::Replace, b"new".to_vec()))).expect("written");
     rig.sim.run_for(Duration::from_secs(10));
     assert_eq!(client.held_up(), Some(FsError::NoSpace));
+}
+
+/// Whoever had accepted an invitation was durable before it was that nobody else may: after a loss of power, the invitation let in another.
+#[test]
+fn regression_an_invitation_lets_in_one_whatever_crashes() {
+    const SECRET: [u8; 16] = [9; 16];
+    let crash_after = |steps, seed| {
+        let rig = Rig::new(seed);
+        let home = rig.sim.machine("home");
+        let disk = rig.disk.mount(&home);
+        let user = User { uid: 0, gid: 0, groups: Vec::new() };
+        let until = Time { sec: i64::MAX, nsec: 0 };
+        let invitation = Invitation { volume: VOLUME.into(), user, until };
+        rig.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invited");
+        let clock = home.host().clock;
+        let ask = |key, request: Request| {
+            let network = rig.network(key, DELAY);
+            let asked = async {
+                let channel = network.dial().await.ok()?;
+                unpack::<Reply>(&channel.ask(Class::Interactive, pack(&request)).await.ok()?).ok()
+            };
+            rig.sim.block_on(host::timeout(&*clock, Duration::from_secs(5), asked)).ok().flatten()
+        };
+        let running = rig.home.lock().clone().expect("home").machine;
+        running.crash_after(steps);
+        ask(1, Request::Enroll { secret: SECRET });
+        let crashed = !running.is_up();
+        rig.crash_home();
+        rig.disk.power_loss();
+        rig.start_home();
+        let (volume, watch) = (VOLUME.to_string(), Watch::Nothing);
+        let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch };
+        let first = matches!(ask(1, attach), Some(Reply::Attached { .. }));
+        let second = matches!(ask(2, Request::Enroll { secret: SECRET }), Some(Reply::Enrolled { .. }));
+        assert!(!(first && second), "both are in: {steps} steps, seed {seed}");
+        crashed
+    };
+    for seed in 0..SEED_COUNT {
+        assert!((0..1000).any(|steps| !crash_after(steps, seed)));
+    }
 }

@@ -143,7 +143,10 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
         }
         let back = if is_beside { mine } else { &place };
         let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
-        std::fs::write(kept.join(PLACES), places)?;
+        private::put(&kept, PLACES, &places)?;
+        // Its own name is new, too.
+        kept.parent()
+            .map_or(Ok(()), |above| private::sync(above).and_then(|()| above.parent().map_or(Ok(()), private::sync)))?;
         match merge {
             Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
             None if which == Some("mine") || (which == Some("both") && !theirs) => put(mine, &place)?,

@@ -95,10 +95,7 @@ pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
 
 /// Readers see the older one or the newer one.
 fn write_about(data: &Path, about: &About) -> anyhow::Result<()> {
-    let new = data.join("home.json.new");
-    std::fs::write(&new, serde_json::to_vec_pretty(about)?)?;
-    std::fs::rename(&new, data.join(ABOUT))?;
-    Ok(())
+    Ok(private::put(data, ABOUT, &serde_json::to_vec_pretty(about)?)?)
 }
 
 /// `starling invite`.

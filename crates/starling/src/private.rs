@@ -2,6 +2,7 @@
 
 use crate::usage;
 use host::real::RealDisk;
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,21 @@ pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
         )));
     }
     path.canonicalize().map_err(failed)
+}
+
+/// Puts a file in a folder, in place of what is there, durably: after a loss of power, it is the older one or the newer one, and never half.
+pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let new = folder.join(format!("{name}.new"));
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, folder.join(name))?;
+    sync(folder)
+}
+
+/// Makes the names in a folder durable.
+pub fn sync(folder: &Path) -> std::io::Result<()> {
+    std::fs::File::open(folder)?.sync_all()
 }
 
 /// The files in a folder, for this process alone.

@@ -153,8 +153,7 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
         return Ok(known);
     }
     accept(token, identity).await?;
-    let new = cache.join("mount.json.new");
-    std::fs::write(&new, serde_json::to_vec_pretty(&asked)?).and_then(|()| std::fs::rename(&new, &path))?;
+    private::put(cache, ABOUT, &serde_json::to_vec_pretty(&asked)?).with_context(|| path.display().to_string())?;
     Ok(asked)
 }
 
