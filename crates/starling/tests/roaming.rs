@@ -11,7 +11,8 @@ use linkem::units::Rate;
 use linkem::{Direction, Shape};
 use roaming::{Home, Laptop};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 use xattr::{get_xattr, set_xattr};
@@ -68,6 +69,45 @@ fn acls_that_another_sets_replace_those_that_the_kernel_has_kept() {
         assert_eq!(set_xattr(&file(&two), ACL, &acl), Ok(()));
         assert_eq!(get_xattr(&file(&two), ACL).as_ref(), Ok(&acl));
         one.wait(LONG, "the ACL that two has set", |one| get_xattr(&file(one), ACL).as_ref() == Ok(&acl));
+    }
+}
+
+#[test]
+fn under_strong_what_is_written_is_seen_at_once_and_a_lock_is_had_by_one() {
+    const CLIENT_COUNT: usize = 3;
+    const TURN_COUNT: u64 = 5;
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("counter"), "0").expect("write");
+    let laptop = |n: usize| Laptop::mount_as(&home, below.path(), &format!("laptop {n}"), &["--consistency", "strong"]);
+    let laptops: Vec<Laptop> = (0..CLIENT_COUNT).map(laptop).collect();
+    // Before it is closed.
+    let mut written = fs::File::create(laptops[0].mountpoint.join("open")).expect("create");
+    for (more, all) in [("first", "first"), (", second", "first, second")] {
+        written.write_all(more.as_bytes()).expect("write");
+        for laptop in &laptops {
+            assert_eq!(fs::read_to_string(laptop.mountpoint.join("open")).expect("read"), all);
+        }
+    }
+    std::thread::scope(|scope| {
+        for laptop in &laptops {
+            scope.spawn(|| {
+                let at = |name: &str| laptop.mountpoint.join(name);
+                for _ in 0..TURN_COUNT {
+                    while let Err(error) = OpenOptions::new().write(true).create_new(true).open(at("lock")) {
+                        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    let count: u64 = fs::read_to_string(at("counter")).expect("read").parse().expect("a number");
+                    fs::write(at("counter"), (count + 1).to_string()).expect("write");
+                    fs::remove_file(at("lock")).expect("the lock is mine");
+                }
+            });
+        }
+    });
+    let all = (CLIENT_COUNT as u64 * TURN_COUNT).to_string();
+    for laptop in &laptops {
+        assert_eq!(fs::read_to_string(laptop.mountpoint.join("counter")).expect("read"), all);
     }
 }
 

@@ -87,11 +87,17 @@ pub struct Laptop {
 impl Laptop {
     /// Mounts NAME below a folder, over a link of its own.
     pub fn mount(home: &Home, below: &Path, name: &str) -> Laptop {
+        Laptop::mount_as(home, below, name, &[])
+    }
+
+    /// A mount that behaves as options say.
+    pub fn mount_as(home: &Home, below: &Path, name: &str, options: &[&str]) -> Laptop {
         let link = Relay::start(([127, 0, 0, 1], 0).into(), home.address, Settings::both(Shape::default()));
         let link = link.expect("a link");
         let (mountpoint, cache) = (below.join(name), below.join(format!("{name}.cache")));
         let mut laptop = Laptop { mountpoint, cache, link, process: None };
-        laptop.start(&[&home.invite(laptop.link.address())]);
+        let invitation = home.invite(laptop.link.address());
+        laptop.start(&[&[&invitation[..]], options].concat());
         laptop
     }
 
