@@ -187,7 +187,11 @@ impl Client {
     async fn fetch_once(&self, need: Need) -> Result<(), FsError> {
         let delegated = self.0.live.lock().delegations.is_some();
         match need {
-            Need::Names(dir) => self.fetch_names(dir).await,
+            Need::Names(dir) => {
+                self.fetch_names(dir).await?;
+                self.was_listed(dir);
+                Ok(())
+            }
             Need::Facts(file) if delegated => self.delegate(&[file], Hold::Read).await,
             Need::Facts(file) => self.fetch_facts(&[file]).await,
             Need::Change(files) => self.delegate(&files, Hold::Write).await,

@@ -1,7 +1,8 @@
 //! Small files together: where a round trip takes longer than their bytes, as many are asked for at once as make a chunk.
 //!
 //! Whoever had to wait for small files of a directory, one after the other, will want others of it, too: these are fetched ahead, in the order of their
-//! names, for as long as he goes on, first a little and then more. What is to be kept in the cache is fetched together, too.
+//! names, for as long as he goes on, first a little and then more; and so are those of the directories beside it when he lists them, before he reads
+//! any. What is to be kept in the cache is fetched together, too.
 
 use crate::client::Client;
 use crate::live::{LinkState, Live};
@@ -41,9 +42,28 @@ impl Live {
         let node = self.replica.node(id).ok().filter(|node| node.facts.size <= SMALL_LEN_MAX)?;
         let dir = node.parent;
         self.waits.retain(|_, waits| waits.ahead || now < waits.last + WAIT_TIME_MAX);
+        let goes_on = self.waited_beside(dir, now).is_some();
         let waits = self.waits.entry(dir).or_default();
         (waits.count, waits.last) = (waits.count.saturating_add(1), now);
-        (waits.count >= WAIT_COUNT_MIN && !std::mem::replace(&mut waits.ahead, true)).then_some(dir)
+        let enough = goes_on || waits.count >= WAIT_COUNT_MIN;
+        (enough && !std::mem::replace(&mut waits.ahead, true)).then_some(dir)
+    }
+
+    /// When somebody waited last, if he waited for several files of a directory beside this one.
+    fn waited_beside(&self, dir: FileId, now: Duration) -> Option<Duration> {
+        let parent = |id: FileId| self.replica.node(id).ok().map(|node| node.parent);
+        let several = self.waits.iter().filter(|(_, waits)| waits.count >= WAIT_COUNT_MIN);
+        let beside = several.filter(|(other, _)| **other != dir && parent(**other) == parent(dir));
+        beside.map(|(_, waits)| waits.last).filter(|last| now < *last + WAIT_TIME_MAX).max()
+    }
+
+    /// A directory was listed. True if its files are to be fetched ahead now.
+    fn was_listed(&mut self, dir: FileId, now: Duration) -> bool {
+        let Some(last) = self.waited_beside(dir, now) else { return false };
+        let waits = self.waits.entry(dir).or_default();
+        // Without another wait it ends there.
+        (waits.count, waits.last) = (waits.count.max(WAIT_COUNT_MIN), waits.last.max(last));
+        !std::mem::replace(&mut waits.ahead, true)
     }
 
     /// True if a file is small, and its bytes are wanted as the home has them.
@@ -71,12 +91,23 @@ impl Live {
 impl Client {
     /// Whoever reads had to wait for a file.
     pub(crate) fn waited_for(&self, id: FileId) {
-        let unit = self.0.settings.lock().unit;
-        if unit == Unit::Block {
-            return;
-        }
         let now = self.0.host.clock.now();
-        let Some(dir) = self.0.live.lock().waited_for(id, now) else { return };
+        let dir = self.0.live.lock().waited_for(id, now);
+        if let Some(dir) = dir {
+            self.go_ahead(dir, id);
+        }
+    }
+
+    /// A directory was listed.
+    pub(crate) fn was_listed(&self, dir: FileId) {
+        let now = self.0.host.clock.now();
+        let ahead = self.0.live.lock().was_listed(dir, now);
+        if ahead {
+            self.go_ahead(dir, dir);
+        }
+    }
+
+    fn go_ahead(&self, dir: FileId, id: FileId) {
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             me.fetch_ahead(dir, id).await;
@@ -90,6 +121,10 @@ impl Client {
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId) {
         let until = self.0.host.clock.now() + AHEAD_TIME;
         let mut len = AHEAD_LEN_MIN;
+        let unit = self.0.settings.lock().unit;
+        if unit == Unit::Block {
+            return;
+        }
         while self.0.host.clock.now() < until && self.has_room() {
             let files = {
                 let live = self.0.live.lock();

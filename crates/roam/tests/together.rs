@@ -76,6 +76,39 @@ fn whoever_reads_small_files_of_a_directory_has_others_fetched_ahead() {
 }
 
 #[test]
+fn whoever_goes_on_in_the_directory_beside_waits_for_nothing_but_its_list() {
+    let setup = Setup::new();
+    setup.rig.sim.block_on(async {
+        for dir in ["/beside", "/other"] {
+            perform(&setup.rig.fs, &Op::MakeDir(dir.into())).await.expect("mkdir");
+            for n in 0..10 {
+                let write = Op::Write(format!("{dir}/{n}"), How::Replace, contents(n + 1));
+                perform(&setup.rig.fs, &write).await.expect("write");
+            }
+        }
+    });
+    let look = |path: &str| setup.rig.sim.block_on(find(&setup.client, path)).expect("there");
+    let list = |dir: &str| {
+        look(&format!("{dir}/0"));
+        setup.rig.sim.run_for(Duration::from_secs(1));
+    };
+    let before = setup.cached();
+    list("/other");
+    assert_eq!(setup.cached(), before, "nobody has read anything");
+    for n in 1..4 {
+        assert_eq!(setup.read(n), Ok(contents(n)));
+    }
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    list("/beside");
+    let requests = setup.requests();
+    for n in 0..10 {
+        let read = async { read_all(&setup.client, find(&setup.client, &format!("/beside/{n}")).await?).await };
+        assert_eq!(setup.rig.sim.block_on(read), Ok(contents(n + 1)));
+    }
+    assert_eq!(setup.requests(), requests, "all was there");
+}
+
+#[test]
 fn nothing_is_fetched_ahead_where_only_blocks_are_wanted_or_the_cache_is_full() {
     for settle in [
         |client: &Client| client.set(|settings| settings.unit = Unit::Block),
