@@ -6,11 +6,11 @@
 
 use crate::client::Client;
 use crate::live::{LinkState, Live};
-use crate::schedule::Direction;
+use crate::schedule::{CHUNK_LEN_MAX, Direction};
 use crate::settings::Unit;
 use roam_wire::channel::Class;
 use roam_wire::message::{DATA_LEN_MAX, Reply, Request};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
@@ -120,7 +120,7 @@ impl Client {
     /// Fetches small files of a directory, those first whose names come after one of them.
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId) {
         let until = self.0.host.clock.now() + AHEAD_TIME;
-        let mut len = AHEAD_LEN_MIN;
+        let (mut len, mut asked) = (AHEAD_LEN_MIN, HashSet::new());
         let unit = self.0.settings.lock().unit;
         if unit == Unit::Block {
             return;
@@ -131,15 +131,17 @@ impl Client {
                 let Some(names) = live.replica.list(dir) else { return };
                 let files: Vec<FileId> = names.into_values().collect();
                 let at = files.iter().position(|id| *id == after).map_or(0, |at| at + 1);
-                let in_order = files[at..].iter().chain(&files[..at]).copied();
+                // What the home does not give is not asked for again.
+                let in_order = files[at..].iter().chain(&files[..at]).copied().filter(|id| !asked.contains(id));
                 live.small_files(in_order, len.min(self.0.schedule.chunk_len(Direction::Down)))
             };
             let Some(last) = files.last() else { return };
             after = *last;
+            asked.extend(files.iter().copied());
             if self.fetch_together(&files).await.is_err() {
                 return;
             }
-            len *= 2;
+            len = (len * 2).min(CHUNK_LEN_MAX);
         }
     }
 

@@ -2,9 +2,11 @@
 
 mod rig;
 
+use host::sim::SimDisk;
 use rig::session::{How, Op, find, perform, read_all};
 use rig::{Network, Rig};
 use roam::{Client, Unit};
+use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::FsError;
@@ -106,6 +108,27 @@ fn whoever_goes_on_in_the_directory_beside_waits_for_nothing_but_its_list() {
         assert_eq!(setup.rig.sim.block_on(read), Ok(contents(n + 1)));
     }
     assert_eq!(setup.requests(), requests, "all was there");
+}
+
+#[test]
+fn regression_what_the_home_does_not_give_is_not_asked_for_again_and_again() {
+    let setup = Setup::new();
+    for n in 100..FILE_COUNT {
+        let closed = Op::SetMode(path(n), 0o600);
+        setup.rig.sim.block_on(perform(&setup.rig.fs, &closed)).expect("chmod");
+    }
+    let network = setup.rig.network(2, DELAY);
+    setup.rig.enroll(&network, User { uid: 1000, gid: 1000, groups: Vec::new() });
+    let (machine, disk) = (setup.rig.sim.machine("laptop 2"), SimDisk::new(&setup.rig.sim, 1 << 30));
+    let client = setup.rig.client(&machine, &disk, &network);
+    for n in [90, 91, 92] {
+        let read = async { read_all(&client, find(&client, &path(n)).await?).await };
+        assert_eq!(setup.rig.sim.block_on(read), Ok(contents(n)));
+    }
+    let before = network.requests.load(Relaxed);
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    let asked = network.requests.load(Relaxed) - before;
+    assert!(asked < 30, "{asked} requests");
 }
 
 #[test]
