@@ -6,20 +6,24 @@
 //! A directory that somebody else has made at the same place is the one that the client made, and so is a symlink with
 //! the same target: the client's id means that from now on, in whatever it names it. What it did to the attributes of
 //! its own before it knew is not done to that.
+//!
+//! `make`: making files, and what is there already; `finish`: what a crash has left.
+
+mod finish;
+mod make;
 
 use crate::Inner;
 use crate::exported::{Exported, cred};
 use crate::state::{APPLYING_COUNT_MAX, Intent, Key, Record};
-use crate::volume::{DEPTH_MAX, Print, Volume};
-use bytes::Bytes;
+use crate::volume::DEPTH_MAX;
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
-use roam_wire::operation::{Attributes, Made, Operation, Place};
+use roam_wire::operation::{Attributes, Operation, Place};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind, Time};
-use vfs::fs::{Cred, Entry, NAME_LEN_MAX, NewNode, RenameFlags, SetAttr, SetTime, XattrMode};
+use vfs::fs::{Cred, Entry, NAME_LEN_MAX, RenameFlags, SetAttr, SetTime, XattrMode};
 
 /// A client of a volume.
 #[derive(Clone)]
@@ -391,137 +395,6 @@ impl Doing<'_> {
         Ok(())
     }
 
-    async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
-        self.volume.check_name(at)?;
-        self.volume.check_id(&self.whose.key, file)?;
-        self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
-        if let Some((real, kind)) = self.volume.with(|volume| {
-            let real = volume.alias(file)?;
-            Some((real, volume.file(real)?.print.kind))
-        })? {
-            // It was there already when it was made.
-            return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
-        }
-        if self.volume.with(|volume| volume.file(file).is_some())? {
-            // It was made before a crash, and may be elsewhere by now.
-            return Ok(());
-        }
-        let dir = self.enter(at.0).await?;
-        let fs = &self.volume.fs;
-        if let Some((entry, identity)) = self.found(dir, at).await? {
-            return self.meet(at, file, made, (&entry, &identity)).await;
-        }
-        let name = &at.1[..];
-        let entry = match made.kind {
-            Kind::Directory => fs.mkdir(&self.cred, dir, name, made.mode, 0).await,
-            Kind::Symlink => fs.symlink(&self.cred, dir, name, &made.target).await,
-            kind => {
-                let node = NewNode { kind, mode: made.mode, umask: 0, rdev: made.rdev };
-                fs.mknod(&self.cred, dir, name, node).await
-            }
-        };
-        let entry = match entry {
-            // Somebody was there in this moment.
-            Err(FsError::Exists) => {
-                return match self.found(dir, at).await? {
-                    Some((entry, identity)) => self.meet(at, file, made, (&entry, &identity)).await,
-                    None => conflict(Conflict::Taken),
-                };
-            }
-            entry => entry?,
-        };
-        let entry = self.volume.dress(&self.cred, &entry, made).await?;
-        let identity = fs.identity(entry.attr.id).await?;
-        if made.kind == Kind::Directory {
-            self.volume.watch(entry.attr.id).await;
-        }
-        self.bind(at, file, &entry, &identity).await
-    }
-
-    async fn found(&self, dir: FileId, at: &Place) -> Result<Option<(Entry, Bytes)>, FsError> {
-        match self.volume.fs.identified(dir, &at.1).await {
-            Ok(found) => Ok(Some(found)),
-            Err(FsError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// There is something where a file was made.
-    async fn meet(&self, at: &Place, file: FileId, made: &Made, (entry, identity): (&Entry, &[u8])) -> Done {
-        // Perhaps it was this client that made it, and the home has forgotten.
-        let known = self.volume.with(|volume| volume.known(identity))?;
-        if known == Some(file) {
-            return Ok(());
-        }
-        let is_alike = entry.attr.kind == made.kind
-            && match made.kind {
-                Kind::Directory => true,
-                Kind::Symlink => self.volume.fs.readlink(entry.attr.id).await? == made.target,
-                Kind::File => entry.attr.size == 0,
-                _ => entry.attr.rdev == made.rdev,
-            };
-        let is_same = is_alike
-            && entry.attr.mode == made.mode
-            && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid };
-        match made.kind {
-            Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
-            _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
-            Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
-            Kind::File if self.may_merge && self.is_there(file, entry).await? => {
-                match self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS) {
-                    Some(real) => Err(Stop::Became(real)),
-                    None => conflict(Conflict::Taken),
-                }
-            }
-            _ => conflict(Conflict::Taken),
-        }
-    }
-
-    /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but
-    /// give it attributes.
-    async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
-        let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
-        let later = self.later.iter().filter(|sent| sent.operation.files().contains(&file) && !is_set(&sent.operation));
-        let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later.collect::<Vec<_>>()[..] else {
-            return Ok(false);
-        };
-        let (fs, source) = (&self.volume.fs, entry.attr.id);
-        if entry.attr.kind != Kind::File || fs.access(&self.cred, source, vfs::perm::READ).await.is_err() {
-            return Ok(false);
-        }
-        let same =
-            Doing { sent, later: &[], cred: self.cred.clone(), ..*self }.is_stored(source, entry, change).await?;
-        let now = fs.getattr(source).await?;
-        Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
-    }
-
-    /// What is there is what was made, which is durable before anything else is done to it.
-    async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
-        if !self.may_merge || !self.volume.with(Volume::has_room_for_aliases)? {
-            return conflict(Conflict::Taken);
-        }
-        let Some(real) = self.volume.saw(entry, identity, Some(at), crate::volume::OTHERS) else {
-            return conflict(Conflict::Taken);
-        };
-        if entry.attr.kind == Kind::Directory {
-            self.volume.watch(entry.attr.id).await;
-        }
-        let volume = self.volume.name.clone();
-        // Whoever has made it need not have made it durable.
-        let became = Record::Became { volume: volume.clone(), alias: file, real };
-        self.home.live.lock().record_done(&volume, became);
-        self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
-        Err(Stop::Became(real))
-    }
-
-    /// What was made is this file.
-    async fn bind(&self, at: &Place, file: FileId, entry: &Entry, identity: &[u8]) -> Done {
-        let author = self.whose.author;
-        self.volume.learn(author, |volume| Some(volume.made(file, identity, Print::of(&entry.attr), Some(at), author)));
-        self.volume.means(file, entry.attr.id);
-        Ok(())
-    }
-
     async fn link(&self, file: FileId, at: &Place) -> Done {
         let dir = self.enter(at.0).await?;
         self.check_reach_file(file).await?;
@@ -745,117 +618,6 @@ impl Exported {
             }
             _ => Ok(false),
         }
-    }
-
-    /// Gives something that was just made its owner, rights and times.
-    async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
-        let id = entry.attr.id;
-        if cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
-            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
-            self.fs.setattr(cred, id, None, owner).await?;
-            if made.kind != Kind::Symlink {
-                // Giving it away took its set-id bits.
-                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
-                self.fs.setattr(cred, id, None, mode).await?;
-            }
-        }
-        let when = Some(SetTime::At(made.when));
-        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
-        self.fs.setattr(cred, id, None, times).await
-    }
-
-    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the doing of whoever asked, before anybody
-    /// sees it. They are asked for again, and done if they were not.
-    pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
-        let pending: Vec<_> = {
-            let live = self.live.lock();
-            let clients = live.state.clients.iter();
-            let grants =
-                clients.filter_map(|(key, client)| Some((*key, client.number, client.grants.get(&self.name)?)));
-            let whose = |key, author, user, incarnation| Whose { key, author, user, incarnation };
-            grants
-                .map(|(key, author, grant)| {
-                    (whose(key, author, grant.user.clone(), grant.incarnation), grant.applying.clone())
-                })
-                .collect()
-        };
-        for (whose, operations) in pending {
-            let author = whose.author;
-            for (_, mut operation) in operations {
-                let is_alias = self.with(|volume| {
-                    let is_alias = volume.alias(operation.file()).is_some();
-                    operation.rename_files(|file| volume.real(file));
-                    is_alias
-                })?;
-                if is_alias
-                    && matches!(operation, Operation::Make { .. } | Operation::Set { .. } | Operation::SetXattr { .. })
-                {
-                    // It was there already: nothing was done.
-                    continue;
-                }
-                let finished = match &operation {
-                    Operation::Make { at, file, made } => self.finish_make(&whose, at, *file, made).await,
-                    operation => self.finish_changes(author, operation).await,
-                };
-                // What cannot be, or was not allowed, was not done.
-                if let Err(error @ (FsError::Io | FsError::TimedOut)) = finished {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn finish_make(
-        &self,
-        Whose { key, author, user, .. }: &Whose,
-        at: &Place,
-        file: FileId,
-        made: &Made,
-    ) -> Result<(), FsError> {
-        let (author, cred) = (*author, &cred(user));
-        // It was announced, and would perhaps have been refused.
-        self.check_name(at).and(self.check_id(key, file))?;
-        self.check_reach(cred, at.0).await?;
-        let (entry, identity) = self.fs.identified(self.source(at.0).await?, &at.1).await?;
-        let id = entry.attr.id;
-        let new = self.with(|volume| volume.known(&identity).is_none() && volume.file(file).is_none())?;
-        let alike = entry.attr.kind == made.kind
-            && match made.kind {
-                Kind::Directory => true,
-                Kind::File => entry.attr.size == 0,
-                Kind::Symlink => self.fs.readlink(id).await? == made.target,
-                _ => entry.attr.rdev == made.rdev,
-            };
-        let is_theirs = cred.uid == 0 || cred.uid == entry.attr.uid;
-        if !new || !alike || !is_theirs {
-            return Ok(());
-        }
-        let entry = if entry.attr.mtime == made.when { entry } else { self.dress(cred, &entry, made).await? };
-        self.learn(author, |volume| Some(volume.made(file, &identity, Print::of(&entry.attr), Some(at), author)));
-        self.means(file, id);
-        if made.kind == Kind::Directory && !self.fs.list(id).await?.is_empty() {
-            // Others have been there already.
-            self.learn(crate::volume::OTHERS, |volume| volume.touched(file, crate::volume::OTHERS));
-        }
-        Ok(())
-    }
-
-    /// Of other files, whatever has changed but their contents.
-    async fn finish_changes(&self, author: u32, operation: &Operation) -> Result<(), FsError> {
-        let source = self.source(operation.file()).await?;
-        let entry = self.fs.getattr(source).await?;
-        let known = self.with(|volume| volume.file(operation.file()).cloned())?.ok_or(FsError::Stale)?;
-        let set = match operation {
-            Operation::Set { attributes, .. } => attributes.mtime,
-            _ => None,
-        };
-        let attr = &entry.attr;
-        let same_bytes = attr.size == known.print.size && (attr.mtime == known.print.mtime || Some(attr.mtime) == set);
-        if same_bytes {
-            self.saw(&entry, &known.identity, None, author);
-        }
-        Ok(())
     }
 
     /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.

@@ -135,10 +135,13 @@ impl Client {
                 Kind::File => {
                     walk.bytes += size;
                     progress(walk);
-                    let next = std::iter::once(id).chain(waiting.iter().rev().map(|(id, _)| *id)).take(BATCH_COUNT);
-                    let chunk = self.0.schedule.chunk_len(Direction::Down);
-                    let small = self.0.live.lock().small_files(next, chunk);
-                    if small.first() == Some(&id) && small.len() > 1 {
+                    let small = {
+                        let live = self.0.live.lock();
+                        let next = std::iter::once(id).chain(waiting.iter().rev().map(|(id, _)| *id)).take(BATCH_COUNT);
+                        let chunk = self.0.schedule.chunk_len(Direction::Down);
+                        if live.is_small_and_missing(id) { live.small_files(next, chunk) } else { Vec::new() }
+                    };
+                    if small.len() > 1 {
                         // What it does not bring is asked for alone.
                         let _ = self.fetch_together(&small).await;
                     }

@@ -8,14 +8,21 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
+//! `node`: one file; `answers`: what the home answers to operations.
+//!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
 //! before the home has answered; what an id means instead has no other meaning itself.
+
+mod answers;
+mod node;
+
+pub use node::Node;
 
 use crate::conflict::{Deed, Trouble};
 use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
-use roam_wire::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
+use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
@@ -23,106 +30,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
-use vfs::perm::{self, Subject, XattrEffect};
+use vfs::perm::{self, XattrEffect};
 
 /// Version of what is kept.
 const VERSION: u16 = 1;
 
 /// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
 const NUMBER_MAX: u64 = 1 << 62;
-
-/// A file, as far as it is known.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Node {
-    /// What users see. The version numbers are those of the home's last answer.
-    pub facts: Facts,
-    /// What users see takes into account what others have changed up to this version: what is done here is based on that. While something that was
-    /// done here waits, answers raise the version, but not this.
-    pub seen: u64,
-    /// Others have changed it since.
-    pub is_stale: bool,
-    /// What is in a directory at home; `None`: not known, or not a directory.
-    pub names: Option<BTreeMap<Vec<u8>, FileId>>,
-    /// Of which contents these names are; `None`: others have changed them since.
-    pub names_of: Option<u64>,
-    /// Operations up to this one may have been done when the home told these names, or not. Not lasting: after a crash, all that may have been.
-    pub(crate) listed_at: u64,
-    /// What it is in; of a file with several names, one of them.
-    pub parent: FileId,
-    /// Number of the file of the cache that has its bytes; 0: none.
-    pub data: u64,
-    /// Bytes that are cached.
-    pub have: Ranges,
-    /// Of them, those that are durable.
-    pub kept: Ranges,
-    /// Its bytes may have been changed since they were last logged.
-    pub is_dirty: bool,
-    /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
-    pub base: u64,
-}
-
-impl Node {
-    fn new(facts: Facts) -> Node {
-        let (have, kept) = (Ranges::default(), Ranges::default());
-        let parent = facts.id;
-        Node {
-            seen: facts.version,
-            facts,
-            is_stale: false,
-            names: None,
-            names_of: None,
-            listed_at: 0,
-            parent,
-            data: 0,
-            have,
-            kept,
-            is_dirty: false,
-            base: 0,
-        }
-    }
-
-    /// Users see what the home says from now on.
-    fn show(&mut self, facts: Facts) {
-        (self.seen, self.facts) = (facts.version, facts);
-    }
-
-    /// What the home says is of later than what users see, and they do not see it: something that was done here waits.
-    fn renumber(&mut self, facts: &Facts) {
-        (self.facts.version, self.facts.contents) = (facts.version, facts.contents);
-    }
-
-    /// What permission rules need to know.
-    pub fn subject(&self) -> Subject<'_> {
-        let acl = self.facts.xattrs.iter().find(|(name, _)| name == acl::XATTR_ACCESS);
-        let Facts { mode, uid, gid, kind, .. } = self.facts;
-        Subject { mode, uid, gid, kind, acl: acl.map(|(_, value)| &value[..]) }
-    }
-
-    /// An extended attribute.
-    pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
-        self.facts.xattrs.iter().find(|(known, _)| known == name).map(|(_, value)| &value[..])
-    }
-
-    fn set_xattr(&mut self, name: &[u8], value: Option<Vec<u8>>) {
-        self.facts.xattrs.retain(|(known, _)| known != name);
-        self.facts.xattrs.extend(value.map(|value| (name.to_vec(), value)));
-    }
-
-    /// True if all of a range is cached, or lies beyond the end.
-    pub fn has(&self, offset: u64, len: u64) -> bool {
-        let end = offset.saturating_add(len).min(self.facts.size);
-        offset >= end || self.have.missing(offset..end).is_empty()
-    }
-
-    /// True if all its bytes are cached.
-    pub fn is_whole(&self) -> bool {
-        self.has(0, self.facts.size)
-    }
-
-    fn modified(&mut self, when: Time) {
-        (self.facts.mtime, self.facts.ctime) = (when, when);
-    }
-}
 
 /// A node, as it is kept.
 struct Kept {
@@ -763,165 +677,6 @@ impl Replica {
         facts.mtime = attributes.mtime.unwrap_or(facts.mtime);
         facts.ctime = when;
         Some(())
-    }
-
-    /// The home has answered an operation.
-    fn answered(&mut self, applied: Applied) {
-        self.answered = self.answered.max(applied.seq);
-        let Some(operation) = self.log.remove(applied.seq) else { return };
-        let file = operation.file();
-        match applied.outcome {
-            Outcome::Done => self.reached_home(applied.seq, &operation),
-            Outcome::Became(real) if self.node(file).is_ok_and(|node| node.facts.kind == Kind::File) => {
-                self.give_way(operation, real);
-            }
-            Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
-            failed => self.fail(operation, failed),
-        }
-        for facts in applied.facts {
-            self.heard(facts);
-        }
-        if !self.is_own(file)
-            && let Some(node) = self.nodes.get_mut(&file)
-        {
-            // The home has what is here.
-            self.unused.push(std::mem::take(&mut node.base));
-        }
-        self.forget_done();
-    }
-
-    /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
-    /// nothing else before but that it was given attributes.
-    pub(crate) fn may_give_way(&self, file: FileId) -> bool {
-        let (mut stores, mut others) = (0, 0);
-        for (_, operation) in self.log.naming(file) {
-            match operation {
-                Operation::Store { .. } => stores += 1,
-                Operation::Set { .. } | Operation::SetXattr { .. } => {}
-                operation => others += usize::from(!makes(operation, file)),
-            }
-        }
-        (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty)
-    }
-
-    /// A file that was made here is there already, as another with the same contents, which takes its place.
-    fn give_way(&mut self, operation: Operation, real: FileId) {
-        let file = operation.file();
-        let Operation::Make { at, .. } = &operation else { return };
-        if !self.may_give_way(file) {
-            return self.fail(operation, Outcome::Conflict(Conflict::Taken));
-        }
-        let own: Vec<u64> = self.log.naming(file).map(|(seq, _)| seq).collect();
-        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
-        let Some(mine) = self.nodes.remove(&file) else { return };
-        self.unused.extend([mine.data, mine.base]);
-        // Until the home has said more of it, it is what is known of the other.
-        let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
-        self.nodes.entry(real).or_insert_with(|| Node { facts, is_stale: true, base: 0, ..mine });
-        self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
-        self.is_found(at, real);
-    }
-
-    /// What was made here was there already, as another file: everything means that now. Attributes that it was given
-    /// here are not that file's.
-    fn became(&mut self, seq: u64, operation: &Operation, real: FileId, known: &[Facts]) {
-        let (file, real) = (operation.file(), self.real(real));
-        let Operation::Make { at, .. } = operation else { return };
-        if real == file {
-            return self.reached_home(seq, operation);
-        }
-        let is_own = |operation: &Operation| {
-            matches!(operation, Operation::Set { .. } | Operation::SetXattr { .. }) && operation.file() == file
-        };
-        let own: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_own(o)).map(|(seq, _)| seq).collect();
-        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
-        self.log.rename_file(file, real);
-        if let Some(mine) = self.nodes.remove(&file) {
-            let facts = known.iter().find(|facts| facts.id == real);
-            let node = self.nodes.entry(real).or_insert_with(|| {
-                // It is not this client's alone, and others may have changed it since the home said anything of it.
-                let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
-                let facts = facts.cloned().unwrap_or(unknown);
-                Node { is_stale: true, ..Node::new(facts) }
-            });
-            // What was done here since counts.
-            node.facts.nlink = match mine.facts.nlink {
-                0 => 0,
-                links => node.facts.nlink.saturating_add(links.saturating_sub(2)),
-            };
-            node.parent = mine.parent;
-        }
-        self.nodes.values_mut().filter(|node| node.parent == file).for_each(|node| node.parent = real);
-        for trouble in self.troubles.values_mut() {
-            let places = trouble.place.iter_mut().chain(&mut trouble.mine).map(|(dir, _)| dir);
-            places.chain([&mut trouble.file]).filter(|id| **id == file).for_each(|id| *id = real);
-        }
-        self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
-        self.aliases.insert(file, real);
-        self.is_found(at, real);
-    }
-
-    /// Others have put a file at a place, and may have moved it since.
-    fn is_found(&mut self, at: &Place, file: FileId) {
-        if let Some(dir) = self.nodes.get_mut(&at.0)
-            && let Some(names) = dir.names.as_mut()
-            && names.insert(at.1.clone(), file) != Some(file)
-        {
-            dir.names_of = None;
-        }
-    }
-
-    /// An operation is done at home: what it did to names is below what was done here since.
-    fn reached_home(&mut self, seq: u64, operation: &Operation) {
-        let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
-            let Some(node) = self.nodes.get_mut(dir) else { return };
-            let Some(names) = node.names.as_mut() else { return };
-            let before = match file {
-                Some(file) => {
-                    names.insert(name.clone(), file);
-                    None
-                }
-                None => names.remove(name),
-            };
-            if before.is_some_and(|before| before != was) || seq <= node.listed_at {
-                // Somebody else may have put another file there since, or what was put there may have been removed: only the home knows.
-                node.names_of = None;
-            }
-        };
-        match operation {
-            Operation::Make { at, file, .. } | Operation::Link { file, at } => put(at, Some(*file), *file),
-            Operation::Remove { at, file, .. } => put(at, None, *file),
-            Operation::Rename { file, from, to, .. } => {
-                put(from, None, *file);
-                put(to, Some(*file), *file);
-            }
-            Operation::Exchange { file, from, other, to } => {
-                put(from, Some(*other), *file);
-                put(to, Some(*file), *other);
-            }
-            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => {}
-        }
-    }
-
-    /// What the home says of a file after it did something to it for this client, and nobody else has changed its bytes.
-    fn heard(&mut self, facts: Facts) {
-        let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
-        let Some(node) = self.nodes.get_mut(&facts.id) else { return };
-        if facts.version < node.facts.version {
-            // It has said something newer since, not all of which was taken in while this was not known.
-            node.is_stale = true;
-            return;
-        }
-        if node.names_of == Some(node.facts.contents) && !node.is_stale {
-            node.names_of = Some(facts.contents);
-        }
-        if own {
-            node.renumber(&facts);
-        } else {
-            // To users, it happened when it was done here.
-            let Facts { atime, mtime, ctime, crtime, .. } = node.facts;
-            node.show(Facts { atime, mtime, ctime, crtime, ..facts });
-        }
     }
 
     /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.

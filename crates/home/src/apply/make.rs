@@ -1,0 +1,163 @@
+//! Making files, and what becomes of that where there is something already.
+
+use super::{Doing, Done, Stop, conflict};
+use crate::exported::Exported;
+use crate::state::Record;
+use crate::volume::{OTHERS, Print, Volume};
+use bytes::Bytes;
+use roam_wire::message::{Conflict, Sent};
+use roam_wire::operation::{Made, Operation, Place};
+use types::{FileId, FsError, Kind};
+use vfs::fs::{Cred, Entry, NewNode, SetAttr, SetTime};
+
+impl Doing<'_> {
+    pub(super) async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
+        self.volume.check_name(at)?;
+        self.volume.check_id(&self.whose.key, file)?;
+        self.check_rights(Some(made.mode), [Some(made.uid), Some(made.gid)])?;
+        if let Some((real, kind)) = self.volume.with(|volume| {
+            let real = volume.alias(file)?;
+            Some((real, volume.file(real)?.print.kind))
+        })? {
+            // It was there already when it was made.
+            return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
+        }
+        if self.volume.with(|volume| volume.file(file).is_some())? {
+            // It was made before a crash, and may be elsewhere by now.
+            return Ok(());
+        }
+        let dir = self.enter(at.0).await?;
+        let fs = &self.volume.fs;
+        if let Some((entry, identity)) = self.found(dir, at).await? {
+            return self.meet(at, file, made, (&entry, &identity)).await;
+        }
+        let name = &at.1[..];
+        let entry = match made.kind {
+            Kind::Directory => fs.mkdir(&self.cred, dir, name, made.mode, 0).await,
+            Kind::Symlink => fs.symlink(&self.cred, dir, name, &made.target).await,
+            kind => {
+                let node = NewNode { kind, mode: made.mode, umask: 0, rdev: made.rdev };
+                fs.mknod(&self.cred, dir, name, node).await
+            }
+        };
+        let entry = match entry {
+            // Somebody was there in this moment.
+            Err(FsError::Exists) => {
+                return match self.found(dir, at).await? {
+                    Some((entry, identity)) => self.meet(at, file, made, (&entry, &identity)).await,
+                    None => conflict(Conflict::Taken),
+                };
+            }
+            entry => entry?,
+        };
+        let entry = self.volume.dress(&self.cred, &entry, made).await?;
+        let identity = fs.identity(entry.attr.id).await?;
+        if made.kind == Kind::Directory {
+            self.volume.watch(entry.attr.id).await;
+        }
+        self.bind(at, file, &entry, &identity).await
+    }
+
+    async fn found(&self, dir: FileId, at: &Place) -> Result<Option<(Entry, Bytes)>, FsError> {
+        match self.volume.fs.identified(dir, &at.1).await {
+            Ok(found) => Ok(Some(found)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// There is something where a file was made.
+    async fn meet(&self, at: &Place, file: FileId, made: &Made, (entry, identity): (&Entry, &[u8])) -> Done {
+        // Perhaps it was this client that made it, and the home has forgotten.
+        let known = self.volume.with(|volume| volume.known(identity))?;
+        if known == Some(file) {
+            return Ok(());
+        }
+        let is_alike = entry.attr.kind == made.kind
+            && match made.kind {
+                Kind::Directory => true,
+                Kind::Symlink => self.volume.fs.readlink(entry.attr.id).await? == made.target,
+                Kind::File => entry.attr.size == 0,
+                _ => entry.attr.rdev == made.rdev,
+            };
+        let is_same = is_alike
+            && entry.attr.mode == made.mode
+            && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid };
+        match made.kind {
+            Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
+            _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
+            Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
+            Kind::File if self.may_merge && self.is_there(file, entry).await? => {
+                match self.volume.saw(entry, identity, Some(at), OTHERS) {
+                    Some(real) => Err(Stop::Became(real)),
+                    None => conflict(Conflict::Taken),
+                }
+            }
+            _ => conflict(Conflict::Taken),
+        }
+    }
+
+    /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but
+    /// give it attributes.
+    async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
+        let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
+        let later = self.later.iter().filter(|sent| sent.operation.files().contains(&file) && !is_set(&sent.operation));
+        let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later.collect::<Vec<_>>()[..] else {
+            return Ok(false);
+        };
+        let (fs, source) = (&self.volume.fs, entry.attr.id);
+        if entry.attr.kind != Kind::File || fs.access(&self.cred, source, vfs::perm::READ).await.is_err() {
+            return Ok(false);
+        }
+        let same =
+            Doing { sent, later: &[], cred: self.cred.clone(), ..*self }.is_stored(source, entry, change).await?;
+        let now = fs.getattr(source).await?;
+        Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
+    }
+
+    /// What is there is what was made, which is durable before anything else is done to it.
+    async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
+        if !self.may_merge || !self.volume.with(Volume::has_room_for_aliases)? {
+            return conflict(Conflict::Taken);
+        }
+        let Some(real) = self.volume.saw(entry, identity, Some(at), OTHERS) else {
+            return conflict(Conflict::Taken);
+        };
+        if entry.attr.kind == Kind::Directory {
+            self.volume.watch(entry.attr.id).await;
+        }
+        let volume = self.volume.name.clone();
+        // Whoever has made it need not have made it durable.
+        let became = Record::Became { volume: volume.clone(), alias: file, real };
+        self.home.live.lock().record_done(&volume, became);
+        self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
+        Err(Stop::Became(real))
+    }
+
+    /// What was made is this file.
+    async fn bind(&self, at: &Place, file: FileId, entry: &Entry, identity: &[u8]) -> Done {
+        let author = self.whose.author;
+        self.volume.learn(author, |volume| Some(volume.made(file, identity, Print::of(&entry.attr), Some(at), author)));
+        self.volume.means(file, entry.attr.id);
+        Ok(())
+    }
+}
+
+impl Exported {
+    /// Gives something that was just made its owner, rights and times.
+    pub(super) async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
+        let id = entry.attr.id;
+        if cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
+            let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
+            self.fs.setattr(cred, id, None, owner).await?;
+            if made.kind != Kind::Symlink {
+                // Giving it away took its set-id bits.
+                let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
+                self.fs.setattr(cred, id, None, mode).await?;
+            }
+        }
+        let when = Some(SetTime::At(made.when));
+        let times = SetAttr { atime: when, mtime: when, ..SetAttr::default() };
+        self.fs.setattr(cred, id, None, times).await
+    }
+}

@@ -1,0 +1,169 @@
+//! What the home answers to operations: they leave the log, and what they did to names goes below what was done here since.
+//!
+//! What was made here may turn out to be there already: then everything means that, or, if it contains the same, what was made here gives way to it.
+
+use super::{Node, Replica, makes};
+use roam_wire::message::{Applied, Conflict, Facts, Outcome};
+use roam_wire::operation::{Operation, Place};
+use types::{FileId, Kind};
+
+impl Replica {
+    /// The home has answered an operation.
+    pub(super) fn answered(&mut self, applied: Applied) {
+        self.answered = self.answered.max(applied.seq);
+        let Some(operation) = self.log.remove(applied.seq) else { return };
+        let file = operation.file();
+        match applied.outcome {
+            Outcome::Done => self.reached_home(applied.seq, &operation),
+            Outcome::Became(real) if self.node(file).is_ok_and(|node| node.facts.kind == Kind::File) => {
+                self.give_way(operation, real);
+            }
+            Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
+            failed => self.fail(operation, failed),
+        }
+        for facts in applied.facts {
+            self.heard(facts);
+        }
+        if !self.is_own(file)
+            && let Some(node) = self.nodes.get_mut(&file)
+        {
+            // The home has what is here.
+            self.unused.push(std::mem::take(&mut node.base));
+        }
+        self.forget_done();
+    }
+
+    /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
+    /// nothing else before but that it was given attributes.
+    pub(crate) fn may_give_way(&self, file: FileId) -> bool {
+        let (mut stores, mut others) = (0, 0);
+        for (_, operation) in self.log.naming(file) {
+            match operation {
+                Operation::Store { .. } => stores += 1,
+                Operation::Set { .. } | Operation::SetXattr { .. } => {}
+                operation => others += usize::from(!makes(operation, file)),
+            }
+        }
+        (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty)
+    }
+
+    /// A file that was made here is there already, as another with the same contents, which takes its place.
+    fn give_way(&mut self, operation: Operation, real: FileId) {
+        let file = operation.file();
+        let Operation::Make { at, .. } = &operation else { return };
+        if !self.may_give_way(file) {
+            return self.fail(operation, Outcome::Conflict(Conflict::Taken));
+        }
+        let own: Vec<u64> = self.log.naming(file).map(|(seq, _)| seq).collect();
+        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
+        let Some(mine) = self.nodes.remove(&file) else { return };
+        self.unused.extend([mine.data, mine.base]);
+        // Until the home has said more of it, it is what is known of the other.
+        let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
+        self.nodes.entry(real).or_insert_with(|| Node { facts, is_stale: true, base: 0, ..mine });
+        self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
+        self.is_found(at, real);
+    }
+
+    /// What was made here was there already, as another file: everything means that now. Attributes that it was given
+    /// here are not that file's.
+    fn became(&mut self, seq: u64, operation: &Operation, real: FileId, known: &[Facts]) {
+        let (file, real) = (operation.file(), self.real(real));
+        let Operation::Make { at, .. } = operation else { return };
+        if real == file {
+            return self.reached_home(seq, operation);
+        }
+        let is_own = |operation: &Operation| {
+            matches!(operation, Operation::Set { .. } | Operation::SetXattr { .. }) && operation.file() == file
+        };
+        let own: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_own(o)).map(|(seq, _)| seq).collect();
+        own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
+        self.log.rename_file(file, real);
+        if let Some(mine) = self.nodes.remove(&file) {
+            let facts = known.iter().find(|facts| facts.id == real);
+            let node = self.nodes.entry(real).or_insert_with(|| {
+                // It is not this client's alone, and others may have changed it since the home said anything of it.
+                let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
+                let facts = facts.cloned().unwrap_or(unknown);
+                Node { is_stale: true, ..Node::new(facts) }
+            });
+            // What was done here since counts.
+            node.facts.nlink = match mine.facts.nlink {
+                0 => 0,
+                links => node.facts.nlink.saturating_add(links.saturating_sub(2)),
+            };
+            node.parent = mine.parent;
+        }
+        self.nodes.values_mut().filter(|node| node.parent == file).for_each(|node| node.parent = real);
+        for trouble in self.troubles.values_mut() {
+            let places = trouble.place.iter_mut().chain(&mut trouble.mine).map(|(dir, _)| dir);
+            places.chain([&mut trouble.file]).filter(|id| **id == file).for_each(|id| *id = real);
+        }
+        self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
+        self.aliases.insert(file, real);
+        self.is_found(at, real);
+    }
+
+    /// Others have put a file at a place, and may have moved it since.
+    fn is_found(&mut self, at: &Place, file: FileId) {
+        if let Some(dir) = self.nodes.get_mut(&at.0)
+            && let Some(names) = dir.names.as_mut()
+            && names.insert(at.1.clone(), file) != Some(file)
+        {
+            dir.names_of = None;
+        }
+    }
+
+    /// An operation is done at home: what it did to names is below what was done here since.
+    fn reached_home(&mut self, seq: u64, operation: &Operation) {
+        let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
+            let Some(node) = self.nodes.get_mut(dir) else { return };
+            let Some(names) = node.names.as_mut() else { return };
+            let before = match file {
+                Some(file) => {
+                    names.insert(name.clone(), file);
+                    None
+                }
+                None => names.remove(name),
+            };
+            if before.is_some_and(|before| before != was) || seq <= node.listed_at {
+                // Somebody else may have put another file there since, or what was put there may have been removed: only the home knows.
+                node.names_of = None;
+            }
+        };
+        match operation {
+            Operation::Make { at, file, .. } | Operation::Link { file, at } => put(at, Some(*file), *file),
+            Operation::Remove { at, file, .. } => put(at, None, *file),
+            Operation::Rename { file, from, to, .. } => {
+                put(from, None, *file);
+                put(to, Some(*file), *file);
+            }
+            Operation::Exchange { file, from, other, to } => {
+                put(from, Some(*other), *file);
+                put(to, Some(*file), *other);
+            }
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => {}
+        }
+    }
+
+    /// What the home says of a file after it did something to it for this client, and nobody else has changed its bytes.
+    fn heard(&mut self, facts: Facts) {
+        let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
+        let Some(node) = self.nodes.get_mut(&facts.id) else { return };
+        if facts.version < node.facts.version {
+            // It has said something newer since, not all of which was taken in while this was not known.
+            node.is_stale = true;
+            return;
+        }
+        if node.names_of == Some(node.facts.contents) && !node.is_stale {
+            node.names_of = Some(facts.contents);
+        }
+        if own {
+            node.renumber(&facts);
+        } else {
+            // To users, it happened when it was done here.
+            let Facts { atime, mtime, ctime, crtime, .. } = node.facts;
+            node.show(Facts { atime, mtime, ctime, crtime, ..facts });
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! One file, as far as it is known.
+
+use roam_wire::message::Facts;
+use roam_wire::ranges::Ranges;
+use std::collections::BTreeMap;
+use types::{FileId, Time};
+use vfs::acl;
+use vfs::perm::Subject;
+
+/// A file, as far as it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// What users see. The version numbers are those of the home's last answer.
+    pub facts: Facts,
+    /// What users see takes into account what others have changed up to this version: what is done here is based on that. While something that was
+    /// done here waits, answers raise the version, but not this.
+    pub seen: u64,
+    /// Others have changed it since.
+    pub is_stale: bool,
+    /// What is in a directory at home; `None`: not known, or not a directory.
+    pub names: Option<BTreeMap<Vec<u8>, FileId>>,
+    /// Of which contents these names are; `None`: others have changed them since.
+    pub names_of: Option<u64>,
+    /// Operations up to this one may have been done when the home told these names, or not. Not lasting: after a crash, all that may have been.
+    pub(crate) listed_at: u64,
+    /// What it is in; of a file with several names, one of them.
+    pub parent: FileId,
+    /// Number of the file of the cache that has its bytes; 0: none.
+    pub data: u64,
+    /// Bytes that are cached.
+    pub have: Ranges,
+    /// Of them, those that are durable.
+    pub kept: Ranges,
+    /// Its bytes may have been changed since they were last logged.
+    pub is_dirty: bool,
+    /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
+    pub base: u64,
+}
+
+impl Node {
+    pub(super) fn new(facts: Facts) -> Node {
+        let (have, kept) = (Ranges::default(), Ranges::default());
+        let parent = facts.id;
+        Node {
+            seen: facts.version,
+            facts,
+            is_stale: false,
+            names: None,
+            names_of: None,
+            listed_at: 0,
+            parent,
+            data: 0,
+            have,
+            kept,
+            is_dirty: false,
+            base: 0,
+        }
+    }
+
+    /// Users see what the home says from now on.
+    pub(super) fn show(&mut self, facts: Facts) {
+        (self.seen, self.facts) = (facts.version, facts);
+    }
+
+    /// What the home says is of later than what users see, and they do not see it: something that was done here waits.
+    pub(super) fn renumber(&mut self, facts: &Facts) {
+        (self.facts.version, self.facts.contents) = (facts.version, facts.contents);
+    }
+
+    /// What permission rules need to know.
+    pub fn subject(&self) -> Subject<'_> {
+        let acl = self.facts.xattrs.iter().find(|(name, _)| name == acl::XATTR_ACCESS);
+        let Facts { mode, uid, gid, kind, .. } = self.facts;
+        Subject { mode, uid, gid, kind, acl: acl.map(|(_, value)| &value[..]) }
+    }
+
+    /// An extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.facts.xattrs.iter().find(|(known, _)| known == name).map(|(_, value)| &value[..])
+    }
+
+    pub(super) fn set_xattr(&mut self, name: &[u8], value: Option<Vec<u8>>) {
+        self.facts.xattrs.retain(|(known, _)| known != name);
+        self.facts.xattrs.extend(value.map(|value| (name.to_vec(), value)));
+    }
+
+    /// True if all of a range is cached, or lies beyond the end.
+    pub fn has(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.facts.size);
+        offset >= end || self.have.missing(offset..end).is_empty()
+    }
+
+    /// True if all its bytes are cached.
+    pub fn is_whole(&self) -> bool {
+        self.has(0, self.facts.size)
+    }
+
+    pub(super) fn modified(&mut self, when: Time) {
+        (self.facts.mtime, self.facts.ctime) = (when, when);
+    }
+}
