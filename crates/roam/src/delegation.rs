@@ -325,8 +325,7 @@ impl Client {
         let least = self.0.schedule.chunk_len(Direction::Up).max(INLINE_LEN_MAX as u64);
         let (seq, change, before) = {
             let live = self.0.live.lock();
-            let about = live.replica.log().iter().filter(|(_, operation)| operation.files().contains(&file));
-            let mut about: Vec<_> = about.collect();
+            let mut about: Vec<_> = live.replica.log().naming(live.replica.real(file)).collect();
             match about.pop() {
                 Some((seq, Operation::Store { change, .. })) if recall.keep && change.ranges.len() > least => {
                     (seq, change.clone(), about.last().map(|(seq, _)| *seq))
@@ -370,8 +369,7 @@ impl Client {
         }
         let last = {
             let live = self.0.live.lock();
-            let about = live.replica.log().iter().filter(|(_, operation)| operation.files().contains(&file));
-            about.map(|(seq, _)| seq).last()
+            live.replica.log().naming(live.replica.real(file)).map(|(seq, _)| seq).last()
         };
         match last {
             Some(seq) => self.send_through(seq).await,

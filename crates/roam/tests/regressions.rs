@@ -2,10 +2,11 @@
 
 mod rig;
 
-use host::sim::{Machine, SimDisk};
+use host::sim::SimDisk;
+use rig::Rig;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
-use rig::{Network, Rig};
-use roam::{Client, LinkState, Validation};
+use rig::setup::Setup;
+use roam::{LinkState, Validation};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
@@ -19,31 +20,7 @@ const SLOW: Duration = Duration::from_millis(20);
 /// A loss of power may go either way.
 const SEED_COUNT: u64 = 20;
 
-/// A client of a home, and all that it runs on.
-struct Setup {
-    rig: Rig,
-    client: Client,
-    network: Network,
-    disk: SimDisk,
-    machine: Machine,
-}
-
 impl Setup {
-    fn new(seed: u64) -> Setup {
-        let rig = Rig::new(seed);
-        Setup::of(rig, 0)
-    }
-
-    /// A client of a user, in a home in any state.
-    fn of(rig: Rig, uid: u32) -> Setup {
-        let (client, network, disk, machine) = rig.client_of(uid, 1, DELAY);
-        Setup { rig, client, network, disk, machine }
-    }
-
-    fn done(&self, op: Op) {
-        self.rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-    }
-
     fn write(&self, path: &str, how: How, text: &str) {
         self.done(Op::Write(path.into(), how, text.into()));
     }
@@ -51,29 +28,6 @@ impl Setup {
     fn read(&self, path: &str) -> String {
         let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, path).await?).await });
         String::from_utf8_lossy(&read.expect(path)).into_owned()
-    }
-
-    fn at_home(&self, path: &str) -> Result<String, FsError> {
-        let fs = &self.rig.fs;
-        let read = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
-        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn online(&self, online: bool) {
-        self.network.up.store(online, Relaxed);
-        self.rig.sim.run_for(Duration::from_secs(60));
-    }
-
-    fn restart(self, power: bool) -> Setup {
-        let Setup { rig, client, network, disk, machine } = self;
-        machine.crash();
-        drop(client);
-        if power {
-            disk.power_loss();
-        }
-        let machine = rig.sim.machine("laptop 1");
-        let client = rig.client(&machine, &disk, &network);
-        Setup { rig, client, network, disk, machine }
     }
 }
 

@@ -7,6 +7,7 @@ use home::invitation::{self, Invitation};
 use host::Disk;
 use host::sim::{Machine, SimDisk};
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use rig::setup::Setup;
 use rig::{Network, Rig, VOLUME};
 use roam::replica::{Membership, Record, Replica};
 use roam::{Client, Consistency, LinkState, Settings};
@@ -26,26 +27,7 @@ const DELAY: Duration = Duration::from_millis(50);
 /// A crash may go either way.
 const SEED_COUNT: u64 = 10;
 
-/// A client of a home, and all that it runs on.
-struct Setup {
-    rig: Rig,
-    client: Client,
-    network: Network,
-    disk: SimDisk,
-    machine: Machine,
-}
-
 impl Setup {
-    fn new(seed: u64) -> Setup {
-        let rig = Rig::new(seed);
-        let (client, network, disk, machine) = rig.new_client(1, DELAY);
-        Setup { rig, client, network, disk, machine }
-    }
-
-    fn done(&self, op: Op) {
-        self.rig.sim.block_on(perform(&self.client, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-    }
-
     fn write(&self, path: &str, text: &str) {
         self.done(Op::Write(path.into(), How::Replace, text.into()));
     }
@@ -60,31 +42,8 @@ impl Setup {
         self.rig.sim.block_on(perform(&tree, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
     }
 
-    fn at_home(&self, path: &str) -> Result<String, FsError> {
-        let fs = &self.rig.fs;
-        let read = self.rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
-        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
     fn wait(&self) {
         self.rig.sim.run_for(Duration::from_secs(60));
-    }
-
-    fn online(&self, online: bool) {
-        self.network.up.store(online, Relaxed);
-        self.wait();
-    }
-
-    fn restart(self, power: bool) -> Setup {
-        let Setup { rig, client, network, disk, machine } = self;
-        machine.crash();
-        drop(client);
-        if power {
-            disk.power_loss();
-        }
-        let machine = rig.sim.machine("laptop 1");
-        let client = rig.client(&machine, &disk, &network);
-        Setup { rig, client, network, disk, machine }
     }
 
     fn troubles(&self) -> Vec<String> {

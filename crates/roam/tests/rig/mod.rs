@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod session;
+pub mod setup;
 pub mod tree;
 
 use bytes::Bytes;
