@@ -59,7 +59,7 @@ impl Exported {
     ) -> Result<(), FsError> {
         let Behind { seq, base, change } = behind;
         let file = self.claims.recalled(whose.author, recall).ok_or(FsError::InvalidArgument)?;
-        let _one_at_a_time = self.applying.lock().await;
+        let one_at_a_time = self.applying.lock().await;
         if !change.fits(vfs::fs::FILE_SIZE_MAX) || self.has_ended(whose, seq)? {
             return Err(FsError::InvalidArgument);
         }
@@ -67,7 +67,7 @@ impl Exported {
         let place = self.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
         self.check_reach(&user, place.ok_or(FsError::Stale)?.0).await?;
         // Whoever looks sees the file and what is promised of it together.
-        let _scene = self.scene.write().await;
+        let scene = self.scene.write().await;
         let (source, entry) = self.glance(file, OTHERS).await?;
         if entry.attr.kind != Kind::File {
             return Err(FsError::InvalidArgument);
@@ -91,7 +91,8 @@ impl Exported {
             let looking = look_after(Arc::downgrade(self), promise, home.host.clock.clone());
             home.host.tasks.spawn(Box::pin(looking));
         }
-        home.log.settled().await.map_err(|_| FsError::Io)?;
+        // Whoever is answered, or told, waits until it is durable; nobody else has to.
+        drop((scene, one_at_a_time));
         self.tell().await;
         Ok(())
     }
