@@ -16,14 +16,14 @@ const LEN_MAX: u64 = 1 << 16;
 /// To whom a home will give what.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invitation {
-    /// The volume's name.
-    pub volume: String,
+    /// The names of the volumes.
+    pub volumes: Vec<String>,
     /// As whom the home does what this client asks.
     pub user: User,
     /// Not after.
     pub until: Time,
 }
-wire_struct!(Invitation { volume, user, until });
+wire_struct!(Invitation { volumes, user, until });
 
 fn name(secret: &[u8; 16]) -> String {
     secret.iter().fold("invitation-".to_string(), |name, byte| name + &format!("{byte:02x}"))
@@ -67,8 +67,8 @@ impl Inner {
         self.disk.remove(&name(secret)).await.ok()?;
         // Before anybody is let in: after a loss of power, it would let in another.
         self.disk.sync_names().await.ok()?;
-        let Invitation { volume, user, .. } = invitation;
-        self.live.lock().record(Record::Enrolled { key, volume, user });
+        let Invitation { volumes: to, user, .. } = invitation;
+        self.live.lock().record(Record::Enrolled { key, volumes: to, user });
         self.log.settled().await.ok()?;
         volumes(&self.live.lock())
     }

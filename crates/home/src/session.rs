@@ -7,13 +7,14 @@ use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
 use crate::volume::{INDEX_END, OTHERS, Volume};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, Push, Session};
+use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Hold, Kept, Watch};
 use roam_wire::journal::{Since, Stamp};
+use roam_wire::line;
 use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack};
 use roam_wire::operation::Operation;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::OpenFlags;
@@ -33,10 +34,27 @@ fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
     }
 }
 
-/// One connection of a client.
-pub(crate) struct Connection(Arc<Client>);
+/// One connection of a client, who may use several volumes on it, each on a line of its own.
+pub(crate) struct Connection {
+    home: Arc<Inner>,
+    peer: PeerKey,
+    push: Arc<dyn Push>,
+    lines: Mutex<BTreeMap<u8, Arc<Client>>>,
+}
 
-/// Who is connected.
+/// Pushes what belongs to a line.
+struct LinePush {
+    line: u8,
+    push: Arc<dyn Push>,
+}
+
+impl Push for LinePush {
+    fn push(&self, message: Bytes) -> Result<(), Lost> {
+        self.push.push(line::put_on(self.line, message))
+    }
+}
+
+/// Who is connected, on one line.
 struct Client {
     home: Arc<Inner>,
     key: [u8; 32],
@@ -70,13 +88,22 @@ type Answered = Result<Reply, Stop>;
 
 impl Connection {
     pub(crate) fn new(home: Arc<Inner>, peer: PeerKey, push: Arc<dyn Push>) -> Connection {
-        Connection(Arc::new(Client { home, key: peer.0, push, to: Mutex::new(None) }))
+        Connection { home, peer, push, lines: Mutex::default() }
+    }
+
+    fn on(&self, line: u8) -> Arc<Client> {
+        let begin = || {
+            let push = Arc::new(LinePush { line, push: self.push.clone() });
+            Arc::new(Client { home: self.home.clone(), key: self.peer.0, push, to: Mutex::new(None) })
+        };
+        self.lines.lock().entry(line).or_insert_with(begin).clone()
     }
 }
 
 impl Session for Connection {
     fn answer(&self, request: Bytes) -> BoxFuture<Option<Bytes>> {
-        let me = self.0.clone();
+        let (line, request) = line::take_off(request);
+        let me = self.on(line);
         Box::pin(async move {
             let request = unpack::<Request>(&request).ok()?;
             let reply = match me.answer(request).await {
@@ -89,7 +116,8 @@ impl Session for Connection {
     }
 
     fn ended(&self) {
-        self.0.detach();
+        let lines = std::mem::take(&mut *self.lines.lock());
+        lines.values().for_each(|client| client.detach());
     }
 }
 

@@ -99,7 +99,7 @@ pub enum Record {
         /// Who.
         key: Key,
         /// To what.
-        volume: String,
+        volumes: Vec<String>,
         /// As whom.
         user: User,
     },
@@ -207,7 +207,7 @@ pub enum Record {
 }
 wire_enum!(Record {
     1 => Volume { name, epoch },
-    2 => Enrolled { key, volume, user },
+    2 => Enrolled { key, volumes, user },
     3 => Began { key, volume, incarnation },
     4 => Learned { volume, learned },
     5 => Reserved { key, volume, next },
@@ -251,13 +251,13 @@ impl State {
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Volume { name, epoch } => {
-                // A client attaches to one volume at a time, and its root is what a kernel calls 1.
+                // A client knows of nothing outside a volume, whose root is what a kernel calls 1.
                 self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
-            Record::Enrolled { key, volume, user } => {
+            Record::Enrolled { key, volumes, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
-                client.grants.entry(volume).or_insert_with(|| Grant {
+                let grant = Grant {
                     user,
                     incarnation: 0,
                     heard: 0,
@@ -267,7 +267,10 @@ impl State {
                     applying: Vec::new(),
                     has_delegations: false,
                     promised: BTreeMap::new(),
-                });
+                };
+                for volume in volumes {
+                    client.grants.entry(volume).or_insert_with(|| grant.clone());
+                }
             }
             Record::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;

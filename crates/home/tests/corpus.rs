@@ -48,7 +48,7 @@ fn records() -> Vec<Record> {
     let outcome = Outcome::Conflict(Conflict::Changed);
     vec![
         Record::Volume { name: name(), epoch: 77 },
-        Record::Enrolled { key: KEY, volume: name(), user: user() },
+        Record::Enrolled { key: KEY, volumes: vec![name(), "photos".into()], user: user() },
         Record::Began { key: KEY, volume: name(), incarnation: 9 },
         learned(root),
         learned(seen),
@@ -77,7 +77,7 @@ fn the_corpus_has_what_this_program_writes() {
     };
     let mut state = State::default();
     records().into_iter().for_each(|record| state.apply(record).expect("sense"));
-    let invitation = Invitation { volume: "work".into(), user: user(), until: TIME };
+    let invitation = Invitation { volumes: vec!["work".into(), "photos".into()], user: user(), until: TIME };
     let record = |at: usize| [vec![1], records()[at].to_bytes()].concat();
     let state = [vec![0], state.to_bytes()].concat();
     replay::compare(

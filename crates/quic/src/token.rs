@@ -7,7 +7,7 @@
 //! | 4 | length of all that follows |
 //! | 32 | key of the home |
 //! | 16 | secret |
-//! | 4 + n | volume: length, UTF-8 |
+//! | 4 + n | volumes: length, their names in UTF-8 with `/` between them |
 //! | 4 | how many addresses |
 //! | 4 + n each | address: length, UTF-8 |
 //! | 4 | CRC-32C of all before |
@@ -21,6 +21,8 @@ use types::codec::{DecodeError, Put, Reader};
 const NAME: &str = "starling";
 const VERSION: &str = "1";
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+/// Between names of volumes.
+const SEPARATOR: &str = "/";
 const CHECKSUM_LEN: usize = 4;
 
 /// An invitation to a home. Whoever has it is let in.
@@ -30,8 +32,8 @@ pub struct Token {
     pub addresses: Vec<String>,
     /// What it is known by.
     pub home: PeerKey,
-    /// What of it this is for.
-    pub volume: String,
+    /// What of it this is for: one or more, whose names are not empty and have no `/`.
+    pub volumes: Vec<String>,
     /// What lets its holder in.
     pub secret: [u8; 16],
 }
@@ -57,7 +59,7 @@ impl fmt::Debug for Token {
     /// All but the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Token");
-        shown.field("addresses", &self.addresses).field("home", &self.home).field("volume", &self.volume);
+        shown.field("addresses", &self.addresses).field("home", &self.home).field("volumes", &self.volumes);
         shown.finish_non_exhaustive()
     }
 }
@@ -67,7 +69,7 @@ impl fmt::Display for Token {
         let mut fields = Vec::new();
         fields.extend_from_slice(&self.home.0);
         fields.extend_from_slice(&self.secret);
-        fields.put_blob(self.volume.as_bytes());
+        fields.put_blob(self.volumes.join(SEPARATOR).as_bytes());
         fields.put_u32(self.addresses.len() as u32);
         for address in &self.addresses {
             fields.put_blob(address.as_bytes());
@@ -119,11 +121,14 @@ fn decode(reader: &mut Reader<'_>) -> Result<Token, DecodeError> {
     let (mut home, mut secret) = ([0; 32], [0; 16]);
     home.copy_from_slice(reader.take(32, "home")?);
     secret.copy_from_slice(reader.take(16, "secret")?);
-    let volume = string(reader, "volume")?;
+    let volumes: Vec<String> = string(reader, "volumes")?.split(SEPARATOR).map(str::to_string).collect();
+    if volumes.iter().any(String::is_empty) {
+        return Err(DecodeError::Invalid("volumes"));
+    }
     let count = reader.count(4, "addresses")?;
     let addresses = (0..count).map(|_| string(reader, "address")).collect::<Result<_, _>>()?;
     match reader.remaining() {
-        CHECKSUM_LEN => Ok(Token { addresses, home: PeerKey(home), volume, secret }),
+        CHECKSUM_LEN => Ok(Token { addresses, home: PeerKey(home), volumes, secret }),
         _ => Err(DecodeError::Invalid("length")),
     }
 }
@@ -163,15 +168,16 @@ mod tests {
         Token {
             addresses: vec!["home.example:4870".into(), "[2001:db8::1]:4870".into()],
             home: PeerKey(std::array::from_fn(|i| i as u8)),
-            volume: "photos".into(),
+            volumes: vec!["photos".into()],
             secret: [0xa5; 16],
         }
     }
 
     fn any_token() -> impl Strategy<Value = Token> {
         let text = || prop::collection::vec(any::<char>(), 0..20).prop_map(String::from_iter);
-        (prop::collection::vec(text(), 0..4), any::<[u8; 32]>(), text(), any::<[u8; 16]>())
-            .prop_map(|(addresses, home, volume, secret)| Token { addresses, home: PeerKey(home), volume, secret })
+        let volumes = prop::collection::vec("[^/]{1,20}", 1..4);
+        (prop::collection::vec(text(), 0..4), any::<[u8; 32]>(), volumes, any::<[u8; 16]>())
+            .prop_map(|(addresses, home, volumes, secret)| Token { addresses, home: PeerKey(home), volumes, secret })
     }
 
     #[test]

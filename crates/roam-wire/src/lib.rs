@@ -1,6 +1,6 @@
 //! What clients that roam and their homes say to each other, and how it gets across.
 //!
-//! - [`channel`]: connections, as traits.
+//! - [`channel`]: connections, as traits; [`line`]: several volumes on one of them.
 //! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
 //! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes.
 //! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without asking.
@@ -9,6 +9,7 @@ pub mod channel;
 pub mod codec;
 pub mod delegation;
 pub mod journal;
+pub mod line;
 pub mod message;
 pub mod operation;
 pub mod ranges;

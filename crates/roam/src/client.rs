@@ -4,11 +4,11 @@ use crate::live::{Forget, LinkState, Live, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Schedule;
 use crate::settings::Settings;
+use crate::trunk::Line;
 use bytes::Bytes;
 use host::{Disk, File, Host};
 use parking_lot::Mutex;
 use record_log::{AppendError, OpenError, RecordLog};
-use roam_wire::channel::Dialer;
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) log: RecordLog,
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) locks: Locks,
-    pub(crate) dialer: Arc<dyn Dialer>,
+    pub(crate) line: Line,
     pub(crate) settings: Mutex<Settings>,
     pub(crate) schedule: Arc<Schedule>,
     /// What was said of whether what is cached may be believed: questions, and what the home said unasked.
@@ -97,12 +97,7 @@ pub(crate) fn outgoing_name(seq: u64) -> String {
 
 impl Client {
     /// Opens a cache and begins to look for the home.
-    pub async fn open(
-        host: &Host,
-        disk: Arc<dyn Disk>,
-        dialer: Arc<dyn Dialer>,
-        settings: Settings,
-    ) -> Result<Client, CacheError> {
+    pub async fn open(host: &Host, disk: Arc<dyn Disk>, line: Line, settings: Settings) -> Result<Client, CacheError> {
         let found = record_log::open(&*disk, "cache", OWNER).await?;
         let mut replica = match &found.snapshot {
             Some(bytes) => Replica::from_bytes(bytes)?,
@@ -126,9 +121,9 @@ impl Client {
             log,
             live,
             locks: Locks::default(),
-            dialer,
+            schedule: line.trunk().schedule.clone(),
+            line,
             settings: Mutex::new(settings),
-            schedule: Schedule::new(host),
             consistency_calls: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),

@@ -4,8 +4,9 @@ use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live};
 use crate::replica::{Membership, Record};
 use crate::settings::{Consistency, Validation};
+use crate::trunk::DIAL_TIME_MAX;
 use host::{Either, first, timeout};
-use roam_wire::channel::{Channel, Class};
+use roam_wire::channel::{Channel, Class, Dialer};
 use roam_wire::delegation::Watch;
 use roam_wire::journal::Since;
 use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
@@ -14,8 +15,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// Longest wait for a connection.
-const DIAL_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed attempt; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Longest such pause.
@@ -315,7 +314,7 @@ async fn keep_connected(inner: Weak<Inner>) {
                 }
                 (Some(channel), !anew)
             }
-            None => match timeout(&*clock, DIAL_TIME_MAX, client.0.dialer.dial()).await {
+            None => match timeout(&*clock, DIAL_TIME_MAX, client.0.line.dial()).await {
                 Ok(Ok(channel)) => (Some(channel), false),
                 Ok(Err(error)) => {
                     tracing::info!(%error, "the home");

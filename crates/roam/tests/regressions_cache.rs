@@ -10,7 +10,7 @@ use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
 use rig::{Network, Rig, VOLUME};
 use roam::replica::{Membership, Record, Replica};
-use roam::{Client, Consistency, LinkState, Settings};
+use roam::{Client, Consistency, Line, LinkState, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::Watch;
@@ -312,7 +312,10 @@ fn client_of(lie: fn(&Request, Reply) -> Reply) -> (Rig, Client, Network, Machin
     let (machine, disk) = (rig.sim.machine("laptop 1"), SimDisk::new(&rig.sim, 1 << 30));
     let (liar, disk): (_, Arc<dyn Disk>) = (Liar { network: network.clone(), lie }, disk.mount(&machine));
     let host = machine.host();
-    let client = rig.sim.block_on(Client::open(&host, disk, Arc::new(liar), Settings::new(VOLUME))).expect("open");
+    let client = rig
+        .sim
+        .block_on(Client::open(&host, disk, Line::alone(&host, Arc::new(liar)), Settings::new(VOLUME)))
+        .expect("open");
     rig.sim.run_for(Duration::from_secs(1));
     (rig, client, network, machine)
 }
@@ -516,7 +519,7 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
         let disk = rig.disk.mount(&home);
         let user = User { uid: 0, gid: 0, groups: Vec::new() };
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volume: VOLUME.into(), user, until };
+        let invitation = Invitation { volumes: vec![VOLUME.into()], user, until };
         rig.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invited");
         let clock = home.host().clock;
         let ask = |key, request: Request| {

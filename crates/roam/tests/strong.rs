@@ -11,7 +11,7 @@ use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
-use roam::{Client, Consistency, Settings};
+use roam::{Client, Consistency, Line, Settings};
 use roam_wire::message::User;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -283,7 +283,8 @@ impl Storm {
         let consistency = if number == OTHERWISE { Consistency::Callbacks } else { Consistency::Strong };
         let settings = Settings { consistency, ..Settings::new(VOLUME) };
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
-        let client = self.rig.sim.block_on(Client::open(&host, disk, dialer, settings)).expect("cache");
+        let client =
+            self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)).expect("cache");
         laptop.ended.store(false, Relaxed);
         let (history, stop, random, verbose) =
             (self.history.clone(), self.stop.clone(), SplitMix64::new(seed), self.verbose);

@@ -198,7 +198,9 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let owner = unsafe { (libc::getuid(), libc::getgid()) };
     let mut settings = Settings { owner: Some(owner), ..Settings::new(about.volume.clone()) };
     asked.behaviour.apply(&mut settings);
-    let client = Client::open(&host, disk, dialer, settings).await.map_err(|e| usage(e.to_string()))?;
+    let client = Client::open(&host, disk, roam::Line::alone(&host, dialer), settings)
+        .await
+        .map_err(|e| usage(e.to_string()))?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     let stop = async { host::first(interrupt.recv(), terminate.recv()).await };

@@ -1,6 +1,6 @@
 //! The one interface: every layer of Starling is a [`FileSystem`] or a wrapper of one, so layers stack (design, section 1).
 //!
-//! - [`fs`]: the trait and its argument types.
+//! - [`fs`]: the trait and its argument types; [`joined`]: several of them as one.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]: POSIX ACLs; [`atime`]:
 //!   when reads update access times; [`locks`]: advisory locks.
 //! - [`mem`]: [`MemFs`], the model and test oracle: written for clarity, not speed.
@@ -10,6 +10,7 @@
 pub mod acl;
 pub mod atime;
 pub mod fs;
+pub mod joined;
 pub mod locks;
 pub mod mem;
 pub mod perm;

@@ -91,7 +91,7 @@ impl World {
 
     pub fn enroll(&self, key: u8, uid: u32) {
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volume: VOLUME.into(), user: user(uid), until };
+        let invitation = Invitation { volumes: vec![VOLUME.into()], user: user(uid), until };
         let disk = self.disk.mount(&self.machine);
         self.sim.block_on(invitation::write(&*disk, &[key; 16], &invitation)).expect("invitation");
         let enrolled = self.connect(key).ask(Request::Enroll { secret: [key; 16] });

@@ -12,10 +12,10 @@ use home::invitation::{self, Invitation};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Clock, Disk, first};
 use parking_lot::Mutex;
-use roam::{Client, Settings};
+use roam::{Client, Line, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
 use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -44,6 +44,8 @@ pub fn seeds(from: u64, count: u64) -> Range<u64> {
 pub struct Rig {
     pub sim: Sim,
     pub fs: MemFs,
+    /// Of other volumes, by their names.
+    pub others: BTreeMap<String, MemFs>,
     /// What there is of the files after a loss of power.
     pub durable: Arc<Mutex<MemFs>>,
     pub disk: SimDisk,
@@ -58,6 +60,8 @@ pub struct Running {
     pub home: Home,
     pub machine: Machine,
     pub tree: Tree,
+    /// Those of other volumes, by their names.
+    pub others: BTreeMap<String, Tree>,
 }
 
 /// A network between one client and the home.
@@ -76,6 +80,7 @@ pub struct Network {
     /// So do answers.
     pub answer_lag_ms: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
+    pub dialed: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
     /// What the home asked for of stores that are behind.
     pub wanted: Arc<AtomicU64>,
@@ -125,6 +130,7 @@ impl Dialer for Network {
             match home.filter(|home| home.machine.is_up() && me.up.load(Relaxed)) {
                 None => Err(DialError::Unreachable("nobody there".into())),
                 Some(Running { home, machine, .. }) => {
+                    me.dialed.fetch_add(1, Relaxed);
                     let pushes = Arc::new(Pushes::default());
                     let session = home.connected(me.key, pushes.clone());
                     Ok(Arc::new(Connection { network: me, machine, session, pushes }) as Arc<dyn Channel>)
@@ -213,9 +219,29 @@ impl Rig {
         let fs = MemFs::new(Arc::new(move || clock.wall()));
         let disk = SimDisk::new(&sim, 1 << 30);
         let durable = Arc::new(Mutex::new(fs.snapshot()));
-        let rig = Rig { sim, fs, durable, disk, home: Arc::default(), paced };
+        let rig = Rig { sim, fs, others: BTreeMap::new(), durable, disk, home: Arc::default(), paced };
         rig.start_home();
         rig
+    }
+
+    /// The home serves more volumes from now on.
+    pub fn serve_more(&mut self, names: &[&str]) {
+        self.crash_home();
+        let clock = self.clock();
+        let empty = || {
+            let clock = clock.clone();
+            MemFs::new(Arc::new(move || clock.wall()))
+        };
+        self.others.extend(names.iter().map(|name| (name.to_string(), empty())));
+        self.start_home();
+    }
+
+    /// What the home serves, in order.
+    fn volumes(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.others.keys().cloned().collect();
+        all.push(VOLUME.into());
+        all.sort();
+        all
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -230,8 +256,12 @@ impl Rig {
         let pace = self.paced.then(|| (host.clock.clone(), host.random.next_u64()));
         let tree = Tree::new(self.fs.clone(), self.durable.clone(), pace);
         let fs: Arc<dyn Export> = Arc::new(tree.clone());
-        let home = self.sim.block_on(Home::open(&host, disk, vec![(VOLUME.into(), fs)])).expect("home");
-        *self.home.lock() = Some(Running { home, machine, tree });
+        let mut exports = vec![(VOLUME.to_string(), fs)];
+        let other = |fs: &MemFs| Tree::new(fs.clone(), Arc::new(Mutex::new(fs.snapshot())), None);
+        let others: BTreeMap<_, _> = self.others.iter().map(|(name, fs)| (name.clone(), other(fs))).collect();
+        exports.extend(others.iter().map(|(name, tree)| (name.clone(), Arc::new(tree.clone()) as Arc<dyn Export>)));
+        let home = self.sim.block_on(Home::open(&host, disk, exports)).expect("home");
+        *self.home.lock() = Some(Running { home, machine, tree, others });
     }
 
     /// The home's process ends at once.
@@ -269,6 +299,7 @@ impl Rig {
             lag_ms: Arc::default(),
             answer_lag_ms: Arc::default(),
             requests: Arc::default(),
+            dialed: Arc::default(),
             bytes: Arc::default(),
             wanted: Arc::default(),
         }
@@ -278,20 +309,25 @@ impl Rig {
     pub fn enroll(&self, network: &Network, user: User) {
         let disk = self.disk.mount(&self.sim.machine("home"));
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volume: VOLUME.into(), user, until };
+        let invitation = Invitation { volumes: self.volumes(), user, until };
         self.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invitation");
         let enrolled = self.sim.block_on(async {
             let channel = network.dial().await.expect("dial");
             channel.ask(Class::Interactive, pack(&Request::Enroll { secret: SECRET })).await.expect("asked")
         });
-        assert_eq!(unpack(&enrolled), Ok(Reply::Enrolled { volumes: vec![VOLUME.into()] }));
+        assert_eq!(unpack(&enrolled), Ok(Reply::Enrolled { volumes: self.volumes() }));
     }
 
     /// A client with a cache on a disk.
     pub fn client(&self, machine: &Machine, disk: &SimDisk, network: &Network) -> Client {
-        let settings = Settings::new(VOLUME);
+        let line = Line::alone(&machine.host(), Arc::new(network.clone()));
+        self.client_on(line, VOLUME, machine, disk)
+    }
+
+    /// A client of a volume, on a line.
+    pub fn client_on(&self, line: Line, volume: &str, machine: &Machine, disk: &SimDisk) -> Client {
         let (host, disk): (_, Arc<dyn Disk>) = (machine.host(), disk.mount(machine));
-        let client = self.sim.block_on(Client::open(&host, disk, Arc::new(network.clone()), settings)).expect("open");
+        let client = self.sim.block_on(Client::open(&host, disk, line, Settings::new(volume))).expect("open");
         self.sim.run_for(Duration::from_secs(1));
         client
     }

@@ -9,7 +9,7 @@ use crate::worker::{Ledger, Mind, Sort, Worker, say};
 use host::SplitMix64;
 use host::sim::{Machine, SimDisk};
 use parking_lot::Mutex;
-use roam::{Client, Settings};
+use roam::{Client, Line, Settings};
 use roam_wire::message::User;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -128,7 +128,7 @@ impl Storm {
         let machine = self.rig.sim.machine(&format!("laptop {number}"));
         let settings = Settings::new(VOLUME);
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
-        let client = match self.rig.sim.block_on(Client::open(&host, disk, dialer, settings)) {
+        let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,
             Err(error) => return self.ledger.lock().failures.push(format!("opening a cache: {error}")),
         };

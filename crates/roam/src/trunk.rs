@@ -1,0 +1,242 @@
+//! A trunk: the connection that several volumes' clients share, and what else of the link they share. Each has a line of it, which looks like a connection of its
+//! own: when one of them gives up its line, the others do not notice, and the connection ends with the last.
+
+use crate::schedule::Schedule;
+use bytes::Bytes;
+use host::{Either, Host, first};
+use parking_lot::Mutex;
+use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
+use roam_wire::line::{LINE_COUNT_MAX, put_on, take_off};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use types::BoxFuture;
+
+/// Longest wait for a connection.
+pub(crate) const DIAL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Messages that wait for a line's client. One that has taken none of so many has to attach again.
+const QUEUE_LEN_MAX: usize = 4096;
+
+/// See the module's header.
+pub struct Trunk {
+    host: Host,
+    dialer: Arc<dyn Dialer>,
+    pub(crate) schedule: Arc<Schedule>,
+    dialing: tokio::sync::Mutex<Dialing>,
+}
+
+/// The newest connection, and one that is being made since when. Whoever waits for it makes it; when that one has given up, the next goes on.
+#[derive(Default)]
+struct Dialing {
+    current: Weak<Shared>,
+    under_way: Option<(Duration, Attempt)>,
+}
+
+type Attempt = BoxFuture<Result<Arc<dyn Channel>, DialError>>;
+
+/// One client's part of a trunk.
+#[derive(Clone)]
+pub struct Line {
+    trunk: Arc<Trunk>,
+    number: u8,
+}
+
+impl Trunk {
+    /// To the home that a dialer leads to.
+    pub fn new(host: &Host, dialer: Arc<dyn Dialer>) -> Arc<Trunk> {
+        let schedule = Schedule::new(host);
+        Arc::new(Trunk { host: host.clone(), dialer, schedule, dialing: Default::default() })
+    }
+
+    /// A line, for one client. `None` if there are not so many.
+    pub fn line(self: &Arc<Self>, number: u8) -> Option<Line> {
+        (number < LINE_COUNT_MAX).then(|| Line { trunk: self.clone(), number })
+    }
+
+    async fn dial(&self, line: u8) -> Result<Arc<dyn Channel>, DialError> {
+        let mut dialing = self.dialing.lock().await;
+        if let Some(channel) = dialing.current.upgrade().and_then(|shared| shared.join(line)) {
+            return Ok(channel);
+        }
+        let now = self.host.clock.now();
+        let recent = |(since, _): &(Duration, Attempt)| now.saturating_sub(*since) < DIAL_TIME_MAX;
+        let under_way = dialing.under_way.take().filter(recent).unwrap_or_else(|| (now, self.dialer.dial()));
+        let made = (&mut dialing.under_way.insert(under_way).1).await;
+        dialing.under_way = None;
+        let shared = Arc::new(Shared { channel: made?, listening: Default::default(), lines: Mutex::default() });
+        dialing.current = Arc::downgrade(&shared);
+        shared.join(line).ok_or_else(|| DialError::Unreachable("it ended at once".into()))
+    }
+}
+
+impl Line {
+    /// The only one of a trunk.
+    pub fn alone(host: &Host, dialer: Arc<dyn Dialer>) -> Line {
+        Line { trunk: Trunk::new(host, dialer), number: 0 }
+    }
+
+    /// The trunk that it is of.
+    pub fn trunk(&self) -> &Arc<Trunk> {
+        &self.trunk
+    }
+}
+
+impl Dialer for Line {
+    fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
+        let Line { trunk, number } = self.clone();
+        Box::pin(async move { trunk.dial(number).await })
+    }
+}
+
+/// One connection.
+struct Shared {
+    channel: Arc<dyn Channel>,
+    /// Whoever listens hears for all.
+    listening: tokio::sync::Mutex<()>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    by_number: BTreeMap<u8, Heard>,
+    /// How often the connection's address was changed.
+    rebound: u64,
+}
+
+/// What was heard on a line.
+struct Heard {
+    queue: VecDeque<Bytes>,
+    come: Arc<Notify>,
+    ended: watch::Sender<bool>,
+    /// Changes of address that this line knows of.
+    rebound: u64,
+}
+
+impl Heard {
+    fn is_open(&self) -> bool {
+        !*self.ended.borrow()
+    }
+
+    fn end(&self) {
+        self.ended.send_replace(true);
+    }
+}
+
+impl Shared {
+    /// A channel on a line. `None` if that was given up before on this connection, or the connection has ended.
+    fn join(self: &Arc<Self>, number: u8) -> Option<Arc<dyn Channel>> {
+        let mut lines = self.lines.lock();
+        let has_ended = !lines.by_number.is_empty() && !lines.by_number.values().any(Heard::is_open);
+        if has_ended || lines.by_number.contains_key(&number) {
+            return None;
+        }
+        let (come, (ended, end)) = (Arc::new(Notify::new()), watch::channel(false));
+        let heard = Heard { queue: VecDeque::new(), come: come.clone(), ended, rebound: lines.rebound };
+        lines.by_number.insert(number, heard);
+        Some(Arc::new(OnLine { shared: self.clone(), number, come, end }))
+    }
+
+    fn end(&self, number: u8) {
+        let mut lines = self.lines.lock();
+        if let Some(heard) = lines.by_number.get_mut(&number) {
+            heard.queue.clear();
+            heard.end();
+        }
+        if !lines.by_number.values().any(Heard::is_open) {
+            self.channel.close();
+        }
+    }
+
+    /// Hears one message, and leaves it to whoever it is for.
+    async fn listen(&self) {
+        let _only_one = self.listening.lock().await;
+        let heard = self.channel.pushed().await;
+        let mut lines = self.lines.lock();
+        let Ok(message) = heard else {
+            return lines.by_number.values().for_each(Heard::end);
+        };
+        let (number, message) = take_off(message);
+        if let Some(heard) = lines.by_number.get_mut(&number).filter(|heard| heard.is_open()) {
+            heard.queue.push_back(message);
+            heard.come.notify_one();
+            if heard.queue.len() > QUEUE_LEN_MAX {
+                drop(lines);
+                self.end(number);
+            }
+        }
+    }
+}
+
+/// A line of a connection.
+struct OnLine {
+    shared: Arc<Shared>,
+    number: u8,
+    come: Arc<Notify>,
+    end: watch::Receiver<bool>,
+}
+
+impl Drop for OnLine {
+    fn drop(&mut self) {
+        self.shared.end(self.number);
+    }
+}
+
+async fn ended(mut end: watch::Receiver<bool>) {
+    // One who is gone has ended it, too.
+    let _ = end.wait_for(|ended| *ended).await;
+}
+
+impl Channel for OnLine {
+    fn ask(&self, class: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
+        let end = self.end.clone();
+        if *end.borrow() {
+            return Box::pin(std::future::ready(Err(Lost)));
+        }
+        let answer = self.shared.channel.ask(class, put_on(self.number, request));
+        Box::pin(async move {
+            match first(answer, ended(end)).await {
+                Either::Left(answer) => answer,
+                Either::Right(()) => Err(Lost),
+            }
+        })
+    }
+
+    fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
+        let (shared, number, come, end) = (self.shared.clone(), self.number, self.come.clone(), self.end.clone());
+        Box::pin(async move {
+            loop {
+                let next = shared.lines.lock().by_number.get_mut(&number).and_then(|heard| heard.queue.pop_front());
+                if let Some(message) = next {
+                    return Ok(message);
+                }
+                if *end.borrow() {
+                    return Err(Lost);
+                }
+                first(shared.listen(), first(come.notified(), ended(end.clone()))).await;
+            }
+        })
+    }
+
+    /// Once for all who ask for it at the same time.
+    fn rebind(&self) {
+        let mut lines = self.shared.lines.lock();
+        let rebound = lines.rebound;
+        let Some(heard) = lines.by_number.get_mut(&self.number) else { return };
+        if heard.rebound == rebound {
+            heard.rebound += 1;
+            lines.rebound += 1;
+            self.shared.channel.rebind();
+        } else {
+            heard.rebound = rebound;
+        }
+    }
+
+    fn path(&self) -> Path {
+        self.shared.channel.path()
+    }
+
+    fn close(&self) {
+        self.shared.end(self.number);
+    }
+}

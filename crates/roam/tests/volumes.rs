@@ -1,0 +1,224 @@
+//! Several volumes of one home, whose clients share a connection.
+
+mod rig;
+
+use host::SplitMix64;
+use host::sim::{Machine, SimDisk};
+use rig::session::{How, Op, find, perform, read_all};
+use rig::tree::Tree;
+use rig::{Network, Rig, VOLUME};
+use roam::{Client, Consistency, LinkState, Trunk};
+use roam_wire::message::User;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+use vfs::FileSystem;
+use vfs::mem::MemFs;
+
+const DELAY: Duration = Duration::from_millis(50);
+const MORE: [&str; 2] = ["music", "photos"];
+const ROOT: User = User { uid: 0, gid: 0, groups: Vec::new() };
+
+/// A machine that uses three volumes of a home.
+struct Laptop {
+    network: Network,
+    machine: Machine,
+    trunk: Arc<Trunk>,
+    disks: BTreeMap<&'static str, SimDisk>,
+    clients: BTreeMap<&'static str, Client>,
+}
+
+fn volumes() -> impl Iterator<Item = &'static str> {
+    MORE.into_iter().chain([VOLUME])
+}
+
+impl Laptop {
+    fn new(rig: &Rig, key: u8) -> Laptop {
+        let network = rig.network(key, DELAY);
+        rig.enroll(&network, ROOT);
+        let machine = rig.sim.machine(&format!("laptop {key}"));
+        let disks = volumes().map(|volume| (volume, SimDisk::new(&rig.sim, 1 << 30))).collect();
+        let trunk = Trunk::new(&machine.host(), Arc::new(network.clone()));
+        let mut laptop = Laptop { network, machine, trunk, disks, clients: BTreeMap::new() };
+        laptop.open(rig);
+        laptop
+    }
+
+    fn open(&mut self, rig: &Rig) {
+        for (number, volume) in (0..).zip(volumes()) {
+            let line = self.trunk.line(number).expect("a line");
+            let client = rig.client_on(line, volume, &self.machine, &self.disks[volume]);
+            self.clients.insert(volume, client);
+        }
+    }
+
+    fn restart(&mut self, rig: &Rig, name: &str) {
+        self.machine.crash();
+        self.clients.clear();
+        self.machine = rig.sim.machine(name);
+        self.trunk = Trunk::new(&self.machine.host(), Arc::new(self.network.clone()));
+        self.open(rig);
+    }
+
+    fn states(&self) -> Vec<LinkState> {
+        self.clients.values().map(|client| client.look(|_, state| state)).collect()
+    }
+}
+
+fn rig(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed);
+    rig.serve_more(&MORE);
+    rig
+}
+
+fn source<'a>(rig: &'a Rig, volume: &str) -> &'a MemFs {
+    rig.others.get(volume).unwrap_or(&rig.fs)
+}
+
+/// The same, as others who use it.
+fn others(rig: &Rig, volume: &str) -> Tree {
+    let running = rig.home.lock().clone().expect("home");
+    running.others.get(volume).unwrap_or(&running.tree).clone()
+}
+
+fn write(rig: &Rig, fs: &dyn FileSystem, path: &str, text: &str) {
+    let op = Op::Write(path.into(), How::Replace, text.into());
+    rig.sim.block_on(perform(fs, &op)).unwrap_or_else(|error| panic!("{path}: {error}"));
+}
+
+fn read(rig: &Rig, fs: &dyn FileSystem, path: &str) -> Result<String, FsError> {
+    let read = rig.sim.block_on(async { read_all(fs, find(fs, path).await?).await });
+    read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[test]
+fn all_volumes_share_one_connection_and_each_has_its_own_files() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    let dialed = laptop.network.dialed.load(Relaxed);
+    // One of them to accept the invitation.
+    assert_eq!(dialed, 2);
+    for (volume, client) in &laptop.clients {
+        write(&rig, client, "/here", volume);
+        write(&rig, &others(&rig, volume), "/there", volume);
+    }
+    rig.sim.run_for(Duration::from_secs(5));
+    for (volume, client) in &laptop.clients {
+        assert_eq!(read(&rig, source(&rig, volume), "/here").as_deref(), Ok(*volume));
+        assert_eq!(read(&rig, client, "/there").as_deref(), Ok(*volume));
+        // What is cached is told of when others change it.
+        write(&rig, &others(&rig, volume), "/there", "changed");
+    }
+    rig.sim.run_for(Duration::from_secs(5));
+    for client in laptop.clients.values() {
+        assert_eq!(read(&rig, client, "/there").as_deref(), Ok("changed"));
+    }
+    assert_eq!(laptop.network.dialed.load(Relaxed), dialed);
+}
+
+#[test]
+fn a_volume_that_is_refused_or_turned_off_does_not_disturb_the_others() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    let refused = laptop.trunk.line(7).expect("a line");
+    let disk = SimDisk::new(&rig.sim, 1 << 30);
+    let refused = rig.client_on(refused, "nothing", &laptop.machine, &disk);
+    let off = &laptop.clients[MORE[0]];
+    off.pin(Some(LinkState::Disconnected));
+    let file = &laptop.clients[MORE[1]];
+    write(&rig, &others(&rig, MORE[1]), "/file", "1");
+    assert_eq!(read(&rig, file, "/file").as_deref(), Ok("1"));
+    let calls = file.consistency_calls();
+    rig.sim.run_for(Duration::from_secs(300));
+    assert_eq!(refused.look(|_, state| state), LinkState::Disconnected);
+    let states = [LinkState::Disconnected, LinkState::Weak, LinkState::Weak];
+    assert_eq!(laptop.states(), states);
+    // None of the others has attached again, and what they are told they hear.
+    assert_eq!(file.consistency_calls(), calls);
+    write(&rig, &others(&rig, MORE[1]), "/file", "2");
+    rig.sim.run_for(Duration::from_secs(2));
+    assert_eq!(read(&rig, file, "/file").as_deref(), Ok("2"));
+    off.pin(None);
+    rig.sim.run_for(Duration::from_secs(30));
+    assert_eq!(laptop.states(), [LinkState::Weak; 3]);
+}
+
+#[test]
+fn after_a_gap_all_volumes_come_back_on_one_connection() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    for client in laptop.clients.values() {
+        rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
+    }
+    laptop.network.up.store(false, Relaxed);
+    for (volume, client) in &laptop.clients {
+        write(&rig, client, "/made away", volume);
+    }
+    rig.crash_home();
+    rig.start_home();
+    rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(laptop.states(), [LinkState::Disconnected; 3]);
+    let dialed = laptop.network.dialed.load(Relaxed);
+    laptop.network.up.store(true, Relaxed);
+    rig.sim.run_for(Duration::from_secs(30));
+    assert_eq!(laptop.states(), [LinkState::Weak; 3]);
+    assert_eq!(laptop.network.dialed.load(Relaxed), dialed + 1);
+    for volume in volumes() {
+        assert_eq!(read(&rig, source(&rig, volume), "/made away").as_deref(), Ok(volume));
+    }
+}
+
+/// Links that come and go, crashes of both sides, lost requests and answers, and changes of consistency: in the end all is home, in its volume.
+#[test]
+fn model_volumes_on_a_bad_link_converge() {
+    for seed in rig::seeds(0, 20) {
+        let rig = rig(seed);
+        let random = SplitMix64::new(seed);
+        let mut laptop = Laptop::new(&rig, 1);
+        let mut expected = BTreeMap::new();
+        for step in 0..60 {
+            let volume = volumes().nth(random.below(3) as usize).expect("a volume");
+            let client = laptop.clients[volume].clone();
+            match random.below(12) {
+                0 => laptop.network.up.store(false, Relaxed),
+                1 | 2 => laptop.network.up.store(true, Relaxed),
+                3 => laptop.network.lose_requests.store(random.below(2) == 0, Relaxed),
+                4 => laptop.network.lose_answers.store(random.below(2) == 0, Relaxed),
+                5 => {
+                    rig.sync();
+                    rig.crash_home();
+                    rig.start_home();
+                }
+                6 => laptop.restart(&rig, &format!("laptop at {step}")),
+                7 => client.pin([None, Some(LinkState::Disconnected)][random.below(2) as usize]),
+                8 => client.set(|settings| {
+                    settings.consistency = [Consistency::Callbacks, Consistency::Strong][random.below(2) as usize];
+                }),
+                _ => {
+                    let (path, text) = (format!("/{}", random.below(4)), format!("{volume} {step}"));
+                    let op = Op::Write(path.clone(), How::Replace, text.clone().into());
+                    // A file that was never seen here cannot be made while it is not known whether there is one.
+                    if rig.sim.block_on(perform(&client, &op)).is_ok() {
+                        expected.insert((volume, path), text);
+                    }
+                }
+            }
+            rig.sim.run_for(Duration::from_millis(random.below(4000)));
+        }
+        laptop.network.up.store(true, Relaxed);
+        laptop.network.lose_requests.store(false, Relaxed);
+        laptop.network.lose_answers.store(false, Relaxed);
+        laptop.clients.values().for_each(|client| client.pin(None));
+        rig.sim.run_for(Duration::from_secs(300));
+        for ((volume, path), text) in expected {
+            assert_eq!(read(&rig, source(&rig, volume), &path), Ok(text), "seed {seed}: {volume}{path}");
+        }
+        for (volume, client) in &laptop.clients {
+            assert_eq!(client.look(|replica, _| replica.log().len()), 0, "seed {seed}: {volume}");
+            assert_eq!(client.look(|replica, _| replica.troubles().count()), 0, "seed {seed}: {volume}");
+        }
+        rig.crash_home();
+    }
+}
