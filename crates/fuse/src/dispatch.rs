@@ -123,7 +123,7 @@ impl FrontEnd {
     }
 
     fn is_uncached(&self) -> bool {
-        self.options.uncached.load(Relaxed)
+        self.options.uncached.iter().any(|uncached| uncached.load(Relaxed))
     }
 
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {

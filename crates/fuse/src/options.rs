@@ -32,9 +32,9 @@ pub struct MountOptions {
     pub default_valid: Duration,
     /// How long the kernel may trust that a name does not exist.
     pub absent_valid: Duration,
-    /// While this is true, the kernel keeps nothing that it is told: every call comes to the file system, reads and writes of files that are opened then,
+    /// While any of these is true, the kernel keeps nothing that it is told: every call comes to the file system, reads and writes of files that are opened then,
     /// too. Such files cannot be mapped into memory to be shared.
-    pub uncached: Arc<AtomicBool>,
+    pub uncached: Vec<Arc<AtomicBool>>,
     /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
     /// are with the file system already.
     pub flush: bool,
@@ -59,7 +59,7 @@ impl MountOptions {
             keep_cache: true,
             default_valid: Duration::from_secs(1),
             absent_valid: Duration::from_secs(1),
-            uncached: Arc::default(),
+            uncached: Vec::new(),
             flush: false,
             control_xattr: None,
         }

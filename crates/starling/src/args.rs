@@ -251,9 +251,9 @@ pub struct Invite {
     /// The home's data folder.
     #[arg(long)]
     pub data: PathBuf,
-    /// Which volume [default: the only one].
+    /// Which volume, repeated if there are several, each of which is a directory of the mount then [default: all of the home].
     #[arg(long)]
-    pub volume: Option<String>,
+    pub volume: Vec<String>,
     /// As whom the home does what the client asks, by name or number [default: whoever runs this].
     #[arg(long)]
     pub user: Option<String>,
@@ -270,6 +270,7 @@ pub struct Invite {
 #[command(after_help = "Examples:
   starling mount starling1-... ./work           accepts an invitation and mounts
   starling mount projects ./work                mounts again, by the volume's name: needs no network
+  starling mount photos+projects ./work         the same, of several volumes
   starling mount projects ./work --background   returns when mounted; end it with `starling down ./work`
   starling mount starling1-... ./work --cache ./cache
   starling mount ./work --cache ./cache         mounts again what is cached there
@@ -277,7 +278,7 @@ pub struct Invite {
 What was done without a network goes home when there is one. The cache is kept in the user's data folder (~/.local/share/starling) unless --cache
 says otherwise; what is not home yet is only there.")]
 pub struct Mount {
-    /// An invitation or the name of a volume that was mounted before, and where to mount; with --cache the latter will do.
+    /// An invitation or the name of a volume (or of several, with + between them) that was mounted before, and where to mount; with --cache the latter will do.
     #[arg(required = true, num_args = 1..=2, value_names = ["INVITATION|VOLUME", "MOUNTPOINT"])]
     pub what: Vec<String>,
     /// Folder of the cache.

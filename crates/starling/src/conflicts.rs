@@ -1,10 +1,10 @@
 //! `starling conflicts`: settling what two have changed at the same time.
 //!
 //! Everything is done to the files of the mount, as a user would, so that it goes home like any other change. Before anything is taken away, both
-//! versions are copied to `resolved/NUMBER/` in the cache, where `undo` finds them.
+//! versions are copied to `resolved/VOLUME/NUMBER/` in the cache, where `undo` finds them.
 
 use crate::control::{Request, ask};
-use crate::hoarding::mount_of;
+use crate::hoarding::{inside, mount_of};
 use crate::private;
 use crate::roaming::age;
 use crate::usage;
@@ -33,12 +33,11 @@ struct Conflict {
 
 async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
     let (root, _) = mount_of(mount)?;
-    let all = ask(mount, Request::Conflicts, |_| {}).await?;
+    let (all, kept) = of_volume(mount, number).await?;
     let about = all["conflicts"].as_array().into_iter().flatten().find(|one| one["number"] == number).cloned();
     let about = about.ok_or_else(|| usage(format!("there is no conflict {number}: see `starling conflicts list`")))?;
     let path = |field: &str| about[field].as_str().map(|path| root.join(path));
     let base = about["base"].as_str().map(PathBuf::from);
-    let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
     let place = path("path").context("the conflict's path")?;
     let mine = match path("mine") {
         Some(mine) if seen(&mine)? => Some(mine),
@@ -47,7 +46,20 @@ async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
     // What the home refused is in the cache only.
     let mine = mine.or_else(|| about["kept"].as_str().map(PathBuf::from));
     let is_beside = about["mine"].is_string();
-    Ok(Conflict { place, mine, is_beside, base, kept: cache.join("resolved").join(number.to_string()), about })
+    Ok(Conflict { place, mine, is_beside, base, kept, about })
+}
+
+/// All conflicts of the volume that a path leads to, and where versions of this one are kept when it is resolved.
+async fn of_volume(path: &Path, number: u64) -> anyhow::Result<(Value, PathBuf)> {
+    let all = ask(path, Request::Conflicts { path: inside(path)? }, |_| {}).await?;
+    let Some(resolved) = all["resolved"].as_str() else {
+        return Err(usage(format!(
+            "several volumes are mounted at {}: give a path in the one whose conflict {number} is meant",
+            path.display()
+        )));
+    };
+    let kept = Path::new(resolved).join(number.to_string());
+    Ok((all, kept))
 }
 
 /// True if there is something, false if there is nothing. What cannot be looked at now may be there.
@@ -58,7 +70,7 @@ fn seen(path: &Path) -> anyhow::Result<bool> {
 
 /// `starling conflicts list`.
 pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let all = ask(path, Request::Conflicts, |_| {}).await?;
+    let all = ask(path, Request::Conflicts { path: inside(path)? }, |_| {}).await?;
     let all = &all["conflicts"];
     if as_json {
         println!("{}", serde_json::to_string_pretty(all)?);
@@ -144,9 +156,8 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
         let back = if is_beside { mine } else { &place };
         let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
         private::put(&kept, PLACES, &places)?;
-        // Its own name is new, too.
-        kept.parent()
-            .map_or(Ok(()), |above| private::sync(above).and_then(|()| above.parent().map_or(Ok(()), private::sync)))?;
+        // Its own name is new, too, as may be those of the folders above.
+        kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
         match merge {
             Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
             None if which == Some("mine") || (which == Some("both") && !theirs) => put(mine, &place)?,
@@ -159,7 +170,7 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     } else if merge.is_some() {
         return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
     }
-    ask(mount, Request::Settle { number }, |_| {}).await?;
+    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
     let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
     println!("{}: {how}{undo}", place.display());
     Ok(ExitCode::SUCCESS)
@@ -185,9 +196,7 @@ fn merged(program: &str, mine: &Path, base: Option<&Path>, theirs: &Path, kept: 
 
 /// `starling conflicts undo`.
 pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
-    let all = ask(mount, Request::Conflicts, |_| {}).await?;
-    let cache = PathBuf::from(all["cache"].as_str().context("the cache's folder")?);
-    let kept = cache.join("resolved").join(number.to_string());
+    let (_, kept) = of_volume(mount, number).await?;
     let places = std::fs::read(kept.join(PLACES))
         .map_err(|_| usage(format!("nothing was taken away to resolve conflict {number}")))?;
     let mut places = places.split(|byte| *byte == b'\n').map(|path| {

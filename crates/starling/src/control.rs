@@ -44,7 +44,10 @@ pub enum Request {
         repair: bool,
     },
     /// See [`crate::roaming::pending`].
-    Pending,
+    Pending {
+        /// From the mount's root: of the volume that it leads to, or of all.
+        path: String,
+    },
     /// See [`crate::roaming::connect`].
     Connect {
         /// The state; `auto` leaves it to the link.
@@ -73,11 +76,19 @@ pub enum Request {
     /// What is hoarded.
     Hoarded,
     /// Walks what is hoarded.
-    Walk,
-    /// See [`crate::roaming::conflicts`].
-    Conflicts,
+    Walk {
+        /// From the mount's root: of the volume that it leads to, or of all.
+        path: String,
+    },
+    /// See [`crate::conflicts`].
+    Conflicts {
+        /// From the mount's root: of the volume that it leads to, or of all.
+        path: String,
+    },
     /// Says that a conflict has been seen to.
     Settle {
+        /// From the mount's root, to a volume if there are several.
+        path: String,
         /// Its number.
         number: u64,
     },

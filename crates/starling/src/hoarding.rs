@@ -12,29 +12,28 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::sync::mpsc;
 
-/// What is hoarded, as JSON.
-pub fn listed(replica: &Replica) -> Value {
-    let all = replica.hoard().iter();
-    Value::Array(
-        all.map(|(path, priority)| json!({ "path": String::from_utf8_lossy(path), "priority": priority })).collect(),
-    )
+/// What is hoarded of a volume, as JSON.
+pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
+    let path = |path: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(path));
+    replica.hoard().iter().map(|(of, priority)| json!({ "path": path(of), "priority": priority })).collect()
 }
 
-/// Walks, telling how far it is.
-pub async fn serve_walk(client: Client, progress: mpsc::Sender<Value>) -> Result<Value, String> {
-    let tell = move |walk: &roam::hoard::Walk| {
-        // A full queue only means that a progress line is left out.
-        let _ = progress.try_send(json!({ "files": walk.files, "bytes": walk.bytes, "cached": walk.cached }));
-    };
-    let walk = client.walk(tell).await.map_err(|_| "the home cannot be reached: the cache is as it was")?;
-    let missing: Vec<_> = walk.missing.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
-    Ok(json!({
-        "files": walk.files,
-        "bytes": walk.bytes,
-        "cached": walk.cached,
-        "missing": missing,
-        "complete": walk.is_complete(),
-    }))
+/// Walks volumes, each known by what its paths begin with, telling how far it is.
+pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<Value>) -> Result<Value, String> {
+    let (mut files, mut bytes, mut cached, mut missing, mut complete) = (0, 0, 0, Vec::new(), true);
+    for (prefix, client) in volumes {
+        let (progress, before) = (progress.clone(), (files, bytes, cached));
+        let tell = move |walk: &roam::hoard::Walk| {
+            let (files, bytes, cached) = (before.0 + walk.files, before.1 + walk.bytes, before.2 + walk.cached);
+            // A full queue only means that a progress line is left out.
+            let _ = progress.try_send(json!({ "files": files, "bytes": bytes, "cached": cached }));
+        };
+        let walk = client.walk(tell).await.map_err(|_| "the home cannot be reached: the cache is as it was")?;
+        (files, bytes, cached) = (files + walk.files, bytes + walk.bytes, cached + walk.cached);
+        complete &= walk.is_complete();
+        missing.extend(walk.missing.iter().map(|path| format!("{prefix}{}", String::from_utf8_lossy(path))));
+    }
+    Ok(json!({ "files": files, "bytes": bytes, "cached": cached, "missing": missing, "complete": complete }))
 }
 
 /// The root of the mount that a path is below, and the path.
@@ -47,7 +46,7 @@ pub fn mount_of(path: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
 }
 
 /// A path from the root of the mount that it is below.
-fn inside(path: &Path) -> anyhow::Result<String> {
+pub fn inside(path: &Path) -> anyhow::Result<String> {
     let (root, path) = mount_of(path)?;
     let inside = path.strip_prefix(&root).unwrap_or(Path::new(""));
     inside.to_str().map(str::to_string).ok_or_else(|| usage(format!("{}: a path in UTF-8 is wanted", path.display())))
@@ -118,7 +117,7 @@ pub async fn walk(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         bar.set_message(format!("{} files, {} of {} cached", p["files"], bytes("cached"), bytes("bytes")));
         bar.tick();
     };
-    let walk = ask(path, Request::Walk, told).await?;
+    let walk = ask(path, Request::Walk { path: inside(path)? }, told).await?;
     bar.finish_and_clear();
     let complete = walk["complete"] == json!(true);
     if as_json {

@@ -35,6 +35,12 @@ struct About {
     volumes: Vec<String>,
 }
 
+/// True if a volume may be called so: it becomes a directory of mounts.
+pub fn is_name(name: &str) -> bool {
+    let wrong = |c: char| c == '/' || c.is_control();
+    !name.is_empty() && name != "." && name != ".." && name.len() <= vfs::fs::NAME_LEN_MAX && !name.contains(wrong)
+}
+
 /// `NAME=dir:PATH` or `dir:PATH`.
 fn export(text: &str) -> anyhow::Result<(String, PathBuf)> {
     let wrong = || usage(format!("{text}: write what to export as dir:PATH or NAME=dir:PATH"));
@@ -48,7 +54,10 @@ fn export(text: &str) -> anyhow::Result<(String, PathBuf)> {
         return Err(usage(format!("{} is not a directory", path.display())));
     }
     let last = || path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let name = name.or_else(last).filter(|name| !name.is_empty()).ok_or_else(wrong)?;
+    let name = name.or_else(last).ok_or_else(wrong)?;
+    if !is_name(&name) {
+        return Err(usage(format!("{name:?} is no name for a volume: give it another, as NAME=dir:PATH")));
+    }
     Ok((name, path))
 }
 
@@ -104,11 +113,16 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
     let about = std::fs::read(args.data.join(ABOUT))
         .map_err(|e| usage(format!("{shown} is not the data folder of a home that was served before ({e})")))?;
     let about: About = serde_json::from_slice(&about).map_err(|e| usage(format!("{shown}/{ABOUT}: {e}")))?;
-    let volume = match (&args.volume, &about.volumes[..]) {
-        (None, [only]) => only.clone(),
-        (Some(volume), known) if known.contains(volume) => volume.clone(),
-        (_, known) => return Err(usage(format!("say which with --volume: {}", known.join(", ")))),
+    let volumes = match &args.volume[..] {
+        [] => about.volumes.clone(),
+        asked => asked.to_vec(),
     };
+    if let Some(unknown) = volumes.iter().find(|volume| !about.volumes.contains(volume)) {
+        return Err(usage(format!("there is no volume {unknown}, but {}", about.volumes.join(", "))));
+    }
+    if volumes.iter().enumerate().any(|(at, volume)| volumes[..at].contains(volume)) {
+        return Err(usage("a volume is named twice"));
+    }
     let user = user(args.user.as_deref())?;
     // SAFETY: this call takes nothing and cannot fail.
     let me = unsafe { libc::geteuid() };
@@ -130,10 +144,11 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("clock")?;
     let until = Time { sec: (now + valid).as_secs() as i64, nsec: 0 };
     let disk = RealDisk::open(args.data.join(STATE)).map_err(|e| usage(format!("{shown}: {e}")))?;
-    let invitation = Invitation { volume: volume.clone(), user: user.clone(), until };
+    let invitation = Invitation { volumes: volumes.clone(), user: user.clone(), until };
     invitation::write(&*disk, &secret, &invitation).await.context("write the invitation")?;
-    let token = Token { addresses: addresses.clone(), home: identity.key(), volume: volume.clone(), secret };
-    eprintln!("lets one client use {volume} as user {}, at {}, for {}", user.uid, addresses.join(", "), args.valid);
+    let token = Token { addresses: addresses.clone(), home: identity.key(), volumes: volumes.clone(), secret };
+    let (named, at) = (volumes.join(", "), addresses.join(", "));
+    eprintln!("lets one client use {named} as user {}, at {at}, for {}", user.uid, args.valid);
     eprintln!("there: starling mount INVITATION MOUNTPOINT, with this line as INVITATION:");
     say(&token.to_string());
     Ok(ExitCode::SUCCESS)

@@ -24,6 +24,7 @@ mod keys;
 mod location;
 mod private;
 mod roaming;
+mod served;
 mod settings;
 mod size;
 mod store;

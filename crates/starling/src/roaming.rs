@@ -1,36 +1,34 @@
 //! `starling mount`, and the commands that ask it: pending, connect, conflicts.
 //!
-//! The cache's folder: `key` is this client's, `state/` has what is cached and what was done, `mount.json` says where it belongs, `control.sock` leads
+//! The cache's folder: `key` is this client's, `state/VOLUME/` has what is cached and what was done, `mount.json` says where it belongs, `control.sock` leads
 //! to the process that serves the mount, `starling.log` is where a background process logs.
 
 use crate::args::{Behaviour, Mount};
-use crate::control::{self, Request, Server, ask, not_here};
+use crate::control::{self, Request, Server, ask};
+use crate::hoarding::inside;
+use crate::served::{self, Mounted, Volume};
 use crate::size::show;
 use crate::up::READY;
 use crate::{background, private, say, usage};
 use anyhow::Context;
-use host::{Clock, Either};
+use host::Either;
 use quic::{Identity, QuicDialer, Token};
-use roam::replica::Replica;
-use roam::schedule::Direction;
-use roam::{Client, Forget, LinkState, Settings};
+use roam::{Client, Forget, Settings, Trunk};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Refusal, Reply, pack, unpack};
-use roam_wire::operation::{Operation, Place};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-use types::{BoxFuture, Time};
-use vfs::fs::FileSystem;
+use types::Time;
+use vfs::FileSystem;
+use vfs::joined::{Joined, outer};
 
 const KEY: &str = "key";
-const STATE: &str = "state";
 const ABOUT: &str = "mount.json";
 /// Longest wait for a home that is to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
@@ -48,7 +46,20 @@ struct About {
     addresses: Vec<String>,
     /// Its key.
     home: String,
-    volume: String,
+    /// What of it is mounted: each is a directory of the mount, or the only one all of it.
+    volumes: Vec<String>,
+}
+
+impl About {
+    /// What the mount is called.
+    fn name(&self) -> String {
+        name_of(&self.volumes)
+    }
+}
+
+/// What a mount of these volumes is called.
+fn name_of(volumes: &[String]) -> String {
+    volumes.join("+")
 }
 
 /// What `mount` was asked for.
@@ -81,10 +92,10 @@ impl Asked {
             }
             _ => None,
         };
-        let volume = token.as_ref().map(|token| &token.volume).or(what);
-        let cache = match (args.cache, volume) {
+        let name = token.as_ref().map(|token| name_of(&token.volumes)).or(what.cloned());
+        let cache = match (args.cache, name) {
             (Some(cache), _) => cache,
-            (None, Some(volume)) if !volume.contains('/') => own_folder()?.join(volume),
+            (None, Some(name)) if crate::home::is_name(&name) => own_folder()?.join(name),
             _ => return Err(usage("say with --cache where the cache is to be")),
         };
         if token.is_none() && !cache.join(ABOUT).exists() {
@@ -100,7 +111,8 @@ impl Asked {
 }
 
 impl Behaviour {
-    fn apply(&self, settings: &mut Settings) {
+    /// Changes what was asked for.
+    pub fn apply(&self, settings: &mut Settings) {
         settings.consistency = self.consistency.unwrap_or(settings.consistency);
         settings.writes = self.writes.unwrap_or(settings.writes);
         settings.unit = self.unit.unwrap_or(settings.unit);
@@ -141,13 +153,16 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
     let Some(token) = token else {
         return known.ok_or_else(|| usage(format!("{} is not there: give an invitation", path.display())));
     };
-    let asked = About { addresses: token.addresses.clone(), home: hex(&token.home), volume: token.volume.clone() };
+    let asked = About { addresses: token.addresses.clone(), home: hex(&token.home), volumes: token.volumes.clone() };
+    if !asked.volumes.iter().all(|name| crate::home::is_name(name)) {
+        return Err(usage("this invitation is for something that is not the name of a volume"));
+    }
     if let Some(known) = known {
-        if (&known.home, &known.volume) != (&asked.home, &asked.volume) {
+        if (&known.home, &known.volumes) != (&asked.home, &asked.volumes) {
             return Err(usage(format!(
                 "{} is the cache of {} of another home: give another with --cache",
                 cache.display(),
-                known.volume
+                known.name()
             )));
         }
         return Ok(known);
@@ -186,38 +201,51 @@ async fn accept(token: &Token, identity: &Identity) -> anyhow::Result<()> {
 pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     crate::up::check_mountpoint(&asked.mountpoint, &asked.cache, asked.allow_other)?;
     let cache = private::make(&asked.cache)?;
-    let disk = private::lock(&private::make(&cache.join(STATE))?)?;
     let identity = Identity::load_or_make(&cache, KEY).map_err(|e| usage(e.to_string()))?;
     let about = belong(&cache, asked.token.as_ref(), &identity).await?;
     let home = unhex(&about.home).ok_or_else(|| usage(format!("{}: its home's key is none", cache.display())))?;
+    let mut disks = Vec::new();
+    for volume in &about.volumes {
+        disks.push(private::lock(&private::make(&served::state_folder(&cache, volume))?)?);
+    }
     background::take_over(&cache)?;
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
-    let dialer = Arc::new(QuicDialer::new(about.addresses.clone(), home, &identity));
+    let trunk = Trunk::new(&host, Arc::new(QuicDialer::new(about.addresses.clone(), home, &identity)));
     // SAFETY: these calls take nothing and cannot fail.
     let owner = unsafe { (libc::getuid(), libc::getgid()) };
-    let mut settings = Settings { owner: Some(owner), ..Settings::new(about.volume.clone()) };
-    asked.behaviour.apply(&mut settings);
-    let client = Client::open(&host, disk, roam::Line::alone(&host, dialer), settings)
-        .await
-        .map_err(|e| usage(e.to_string()))?;
+    let mut volumes = Vec::new();
+    for (number, (name, disk)) in (0..).zip(about.volumes.iter().zip(disks)) {
+        let line = trunk.line(number).ok_or_else(|| usage("the invitation is for too many volumes"))?;
+        let mut settings = Settings { owner: Some(owner), ..Settings::new(name.clone()) };
+        asked.behaviour.apply(&mut settings);
+        let client = Client::open(&host, disk, line, settings).await.map_err(|e| usage(e.to_string()))?;
+        volumes.push(Volume { name: name.clone(), client });
+    }
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     let stop = async { host::first(interrupt.recv(), terminate.recv()).await };
     let mut stop = std::pin::pin!(stop);
-    if client.look(|replica, _| replica.membership().is_none()) {
-        let first = tokio::time::timeout(FIRST_TIME_MAX, client.attached());
+    let is_new = |volume: &&Volume| volume.client.look(|replica, _| replica.membership().is_none());
+    let new: Vec<&Volume> = volumes.iter().filter(is_new).collect();
+    if !new.is_empty() {
+        let attached = async {
+            for volume in new {
+                volume.client.attached().await;
+            }
+        };
+        let first = tokio::time::timeout(FIRST_TIME_MAX, attached);
         match host::first(first, &mut stop).await {
             Either::Left(Ok(())) => {}
             Either::Left(Err(_)) => {
-                client.close().await?;
+                close(&volumes).await?;
                 return Err(usage(format!(
                     "the home does not answer at {}, and nothing of it is cached yet: try again with a network",
                     about.addresses.join(", ")
                 )));
             }
             Either::Right(_) => {
-                client.close().await?;
+                close(&volumes).await?;
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -226,16 +254,17 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let socket = cache.join(control::SOCKET);
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
-    options.kernel_checks = !client.is_delegated().load(Relaxed) && is_same_user(&client);
-    options.fs_name = format!("starling:{}", about.volume);
+    options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
+    options.kernel_checks = volumes.iter().all(|Volume { client, .. }| is_same_user(client))
+        && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
+    options.fs_name = format!("starling:{}", about.name());
     options.default_valid = roam::VALID;
     // Others may make what is not there.
     options.absent_valid = Duration::ZERO;
-    options.uncached = client.is_delegated();
     // What is closed goes home.
     options.flush = true;
     options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
-    let (fs, mountpoint) = (Arc::new(client.clone()), asked.mountpoint.clone());
+    let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
     let mounted = tokio::task::spawn_blocking(move || {
         // If it is there, or cannot be made, mounting tells.
         let _ = std::fs::create_dir(&mountpoint);
@@ -244,22 +273,26 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mount = match mounted.await? {
         Ok(mount) => mount,
         Err(e) => {
-            client.close().await?;
+            close(&volumes).await?;
             return Err(usage(e.to_string()));
         }
     };
-    forget_in_kernel(&client, mount.invalidator())?;
+    for (number, volume) in volumes.iter().enumerate() {
+        let part = (volumes.len() > 1).then_some(number);
+        forget_in_kernel(&volume.client, part, mount.invalidator())?;
+    }
     let closed = mount.closed();
-    let control = Control { client: client.clone(), clock: host.clock.clone(), about, cache: cache.clone() };
-    let server = Server::start(&socket, Arc::new(control)).context("control socket")?;
+    let (clock, home) = (host.clock.clone(), about.addresses);
+    let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cache.clone() };
+    let server = Server::start(&socket, Arc::new(mounted)).context("control socket")?;
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
     host::first(host::first(stop, server.down()), closed).await;
     if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
         tracing::warn!("unmount: {e}");
     }
-    let waiting = client.look(|replica, _| replica.log().len());
-    let closed = client.close().await.context("close the cache");
+    let waiting: usize = volumes.iter().map(|volume| volume.client.look(|replica, _| replica.log().len())).sum();
+    let closed = close(&volumes).await;
     server.finish(closed.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"))).await;
     closed?;
     say(&match waiting {
@@ -269,8 +302,28 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the kernel forget what others change.
-fn forget_in_kernel(client: &Client, kernel: fuse::Invalidator) -> anyhow::Result<()> {
+/// One volume, or several as directories.
+fn joined(volumes: &[Volume], owner: (u32, u32), made: Time) -> anyhow::Result<Arc<dyn FileSystem>> {
+    if let [only] = volumes {
+        return Ok(Arc::new(only.client.clone()));
+    }
+    let part = |volume: &Volume| (volume.name.clone(), Arc::new(volume.client.clone()) as Arc<dyn FileSystem>);
+    let joined = Joined::new(volumes.iter().map(part).collect(), owner, made);
+    Ok(Arc::new(joined.context("too many volumes")?))
+}
+
+/// Ends all clients, even if one of them fails.
+async fn close(volumes: &[Volume]) -> anyhow::Result<()> {
+    let mut closed = Ok(());
+    for volume in volumes {
+        closed = closed.and(volume.client.close().await.context("close the cache"));
+    }
+    closed
+}
+
+/// Has the kernel forget what others change in a volume, which is all of the mount or a part of it.
+fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalidator) -> anyhow::Result<()> {
+    let shown = move |id| part.map_or(Some(id), |part| outer(part, id));
     let mut changes = client.cached_by();
     let forget = move || {
         while let Some(first) = changes.blocking_recv() {
@@ -285,8 +338,8 @@ fn forget_in_kernel(client: &Client, kernel: fuse::Invalidator) -> anyhow::Resul
                 std::thread::sleep(pause);
                 for what in &some {
                     match what {
-                        Forget::File(id) => kernel.file(*id),
-                        Forget::Name(dir, name) => kernel.name(*dir, name),
+                        Forget::File(id) => shown(*id).into_iter().for_each(|id| kernel.file(id)),
+                        Forget::Name(dir, name) => shown(*dir).into_iter().for_each(|dir| kernel.name(dir, name)),
                     }
                 }
             }
@@ -312,201 +365,6 @@ fn is_same_user(client: &Client) -> bool {
     user.uid == 0 || (user.uid == uid && user.gid == gid && user.groups.iter().all(|group| groups.contains(group)))
 }
 
-/// What commands ask a mount by way of the control socket.
-struct Control {
-    client: Client,
-    clock: Arc<dyn Clock>,
-    about: About,
-    cache: PathBuf,
-}
-
-impl control::Served for Control {
-    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
-        let client = self.client.clone();
-        match request {
-            Request::Sync { home } => Box::pin(async move {
-                client.sync().await.map_err(|e| format!("making it durable: {e}"))?;
-                if home {
-                    client.send_all().await.map_err(|_| "the home cannot be reached: what was done here waits")?;
-                }
-                Ok(json!({}))
-            }),
-            Request::Set { consistency, writes, unit, validation, cache_bytes } => Box::pin(async move {
-                let behaviour = Behaviour {
-                    consistency: consistency.map(|text| text.parse()).transpose()?,
-                    writes: writes.map(|text| text.parse()).transpose()?,
-                    unit: unit.map(|text| text.parse()).transpose()?,
-                    validation: validation.map(|text| text.parse()).transpose()?,
-                    cache_size: cache_bytes,
-                };
-                client.set(|settings| behaviour.apply(settings));
-                Ok(json!({}))
-            }),
-            Request::Hoard { path, priority } => Box::pin(async move {
-                match client.hoard(path.as_bytes(), priority).await {
-                    Ok(()) => Ok(json!({})),
-                    Err(types::FsError::NotFound) => Err(format!("/{path} is not hoarded: see `starling hoard list`")),
-                    Err(e) => Err(e.to_string()),
-                }
-            }),
-            Request::Hoarded => {
-                let hoarded = client.look(|replica, _| crate::hoarding::listed(replica));
-                Box::pin(async move { Ok(hoarded) })
-            }
-            Request::Walk => Box::pin(crate::hoarding::serve_walk(client, progress)),
-            Request::Status => {
-                let status = self.status();
-                Box::pin(async move { Ok(status) })
-            }
-            Request::Pending => {
-                let pending = self.pending();
-                Box::pin(async move { Ok(pending) })
-            }
-            Request::Conflicts => {
-                let conflicts = self.conflicts();
-                Box::pin(async move { Ok(conflicts) })
-            }
-            Request::Connect { state } => {
-                let state = match &state[..] {
-                    "auto" => Ok(None),
-                    "weak" => Ok(Some(LinkState::Weak)),
-                    "fetch-only" => Ok(Some(LinkState::FetchOnly)),
-                    "off" => Ok(Some(LinkState::Disconnected)),
-                    other => Err(format!("there is no state {other}")),
-                };
-                Box::pin(async move {
-                    client.pin(state?);
-                    Ok(json!({}))
-                })
-            }
-            Request::Settle { number } => Box::pin(async move {
-                match client.settle(number).await {
-                    Ok(true) => Ok(json!({})),
-                    Ok(false) => Err(format!("there is no conflict {number}")),
-                    Err(e) => Err(e.to_string()),
-                }
-            }),
-            Request::Down | Request::Scrub { .. } => Box::pin(async { not_here() }),
-        }
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn state_name(state: LinkState) -> &'static str {
-    match state {
-        LinkState::Connected => "connected",
-        LinkState::Weak => "weak",
-        LinkState::FetchOnly => "fetch-only",
-        LinkState::Disconnected => "disconnected",
-    }
-}
-
-/// What an operation does, in words, and to what.
-fn describe(replica: &Replica, operation: &Operation) -> (&'static str, String) {
-    let at = |place: &Place| replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path));
-    let file = |id| replica.path_of(id).map_or_else(|| format!("file {id}"), |path| text(&path));
-    match operation {
-        Operation::Make { at: place, .. } => ("make", at(place)),
-        Operation::Link { at: place, .. } => ("link", at(place)),
-        Operation::Remove { at: place, .. } => ("remove", at(place)),
-        Operation::Rename { from, to, .. } => ("rename", format!("{} to {}", at(from), at(to))),
-        Operation::Exchange { from, to, .. } => ("exchange", format!("{} and {}", at(from), at(to))),
-        Operation::Set { file: id, .. } => ("set attributes", file(*id)),
-        Operation::SetXattr { file: id, .. } => ("set attributes", file(*id)),
-        Operation::Store { file: id, .. } => ("store", file(*id)),
-    }
-}
-
-fn seconds_since(now: Time, then: Option<Time>) -> i64 {
-    then.map_or(0, |then| (now.sec - then.sec).max(0))
-}
-
-impl Control {
-    fn status(&self) -> Value {
-        let settings = self.client.settings();
-        let rate = |direction| self.client.schedule().rate(direction) as u64;
-        let held_up = self.client.held_up().map(|error| error.to_string());
-        self.client.look(|replica, state| {
-            let saved = replica.log().saved();
-            let (mut files, mut bytes) = (0u64, 0u64);
-            for (_, node) in replica.nodes() {
-                files += 1;
-                bytes += node.have.len();
-            }
-            json!({
-                "roaming": true,
-                "volume": self.about.volume,
-                "home": self.about.addresses,
-                "state": state_name(state),
-                "attached_before": replica.stamp().is_some(),
-                "pending": { "operations": replica.log().len(), "bytes": replica.log().cost(), "held_up": held_up },
-                "saved": { "logged": saved.logged, "operations": saved.operations, "bytes": saved.bytes },
-                "conflicts": replica.troubles().count(),
-                "cache": { "files": files, "bytes": bytes, "bytes_max": settings.cache_bytes },
-                "hoarded": replica.hoard().len(),
-                "consistency": settings.consistency.to_string(),
-                "consistency_calls": self.client.consistency_calls(),
-                "writes": settings.writes.to_string(),
-                "unit": settings.unit.to_string(),
-                "rate": { "up": rate(Direction::Up), "down": rate(Direction::Down) },
-            })
-        })
-    }
-
-    fn pending(&self) -> Value {
-        let now = self.clock.wall();
-        let rate = self.client.schedule().rate(Direction::Up).max(1.0);
-        // What holds up the first holds up all that comes after, too.
-        let held_up = self.client.held_up().map(|error| error.to_string());
-        self.client.look(|replica, state| {
-            let mut before = 0;
-            let all = replica.log().iter().enumerate().map(|(at, (seq, operation))| {
-                let (what, path) = describe(replica, operation);
-                let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
-                before += bytes;
-                // As the link is now, and if nothing else is in the way.
-                let goes = state != LinkState::Disconnected && held_up.is_none();
-                let home_in = goes.then_some((before as f64 / rate).ceil() as u64);
-                let held_up = held_up.as_ref().filter(|_| at == 0);
-                json!({
-                    "number": seq,
-                    "what": what,
-                    "path": path,
-                    "bytes": bytes,
-                    "age_s": age,
-                    "home_in_s": home_in,
-                    "held_up": held_up,
-                })
-            });
-            Value::Array(all.collect())
-        })
-    }
-
-    fn conflicts(&self) -> Value {
-        let now = self.clock.wall();
-        let in_cache = |number| (number > 0).then(|| self.cache.join(STATE).join(roam::data_name(number)));
-        self.client.look(|replica, _| {
-            let all = replica.troubles().map(|(number, trouble)| {
-                let at = |place: &Place| replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path));
-                json!({
-                    "number": number,
-                    "path": trouble.place.as_ref().map(at),
-                    "here": trouble.deed.text(),
-                    "why": trouble.why(),
-                    "mine": trouble.mine.as_ref().map(at),
-                    "base": in_cache(trouble.base),
-                    "kept": in_cache(trouble.kept),
-                    "age_s": seconds_since(now, Some(trouble.when)),
-                })
-            });
-            json!({ "conflicts": all.collect::<Vec<_>>(), "cache": self.cache })
-        })
-    }
-}
-
 /// A time in the largest unit that fits.
 pub fn age(seconds: &Value) -> String {
     match seconds.as_i64().unwrap_or(0) {
@@ -521,7 +379,16 @@ pub fn age(seconds: &Value) -> String {
 pub fn show_status(s: &Value) {
     let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
     let addresses: Vec<&str> = s["home"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    println!("volume        {} of the home at {}", s["volume"].as_str().unwrap_or("?"), addresses.join(", "));
+    println!("home          {}", addresses.join(", "));
+    for one in s["volumes"].as_array().into_iter().flatten() {
+        println!(
+            "volume        {}: {}, {} pending, {} conflicts",
+            one["volume"].as_str().unwrap_or("?"),
+            one["state"].as_str().unwrap_or("?"),
+            one["pending"]["operations"],
+            one["conflicts"]
+        );
+    }
     println!("link          {}", s["state"].as_str().unwrap_or("?"));
     let pending = &s["pending"];
     println!("pending       {} operations, about {}", pending["operations"], bytes(&pending["bytes"]));
@@ -582,7 +449,7 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
 
 /// `starling pending`.
 pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let all = ask(path, Request::Pending, |_| {}).await?;
+    let all = ask(path, Request::Pending { path: inside(path)? }, |_| {}).await?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(ExitCode::SUCCESS);

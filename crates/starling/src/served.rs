@@ -1,0 +1,380 @@
+//! What commands ask of a mount that roams: of all its volumes, or of the one that their path leads to.
+
+use crate::args::Behaviour;
+use crate::control::{self, Request, not_here};
+use crate::hoarding;
+use host::Clock;
+use roam::replica::Replica;
+use roam::schedule::Direction;
+use roam::{Client, LinkState};
+use roam_wire::operation::{Operation, Place};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use types::{BoxFuture, FsError, Time};
+use vfs::FileSystem;
+
+/// Folder of a cache where what it has is.
+const STATE: &str = "state";
+/// Folder of a cache where versions of conflicts that were resolved are.
+const RESOLVED: &str = "resolved";
+
+/// A volume of a mount.
+#[derive(Clone)]
+pub struct Volume {
+    pub name: String,
+    pub client: Client,
+}
+
+/// A mount that roams.
+pub struct Mounted {
+    /// One, which is all of the mount, or several, each a directory of it.
+    pub volumes: Vec<Volume>,
+    pub clock: Arc<dyn Clock>,
+    /// Where the home may be.
+    pub home: Vec<String>,
+    /// Folder of the cache.
+    pub cache: PathBuf,
+}
+
+/// Where a volume's part of a cache is.
+pub fn state_folder(cache: &Path, volume: &str) -> PathBuf {
+    cache.join(STATE).join(volume)
+}
+
+/// Some of the volumes, and a path from the root of the only one of them.
+struct Asked<'a> {
+    volumes: &'a [Volume],
+    path: &'a str,
+}
+
+impl Asked<'_> {
+    fn only(&self) -> Result<&Volume, String> {
+        match self.volumes {
+            [only] => Ok(only),
+            several => {
+                let names: Vec<_> = several.iter().map(|volume| &volume.name[..]).collect();
+                Err(format!("say which volume by a path in it: {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+impl Mounted {
+    /// Those that a path from the mount's root is about.
+    fn asked<'a>(&'a self, path: &'a str) -> Result<Asked<'a>, String> {
+        if self.volumes.len() == 1 || path.is_empty() {
+            return Ok(Asked { volumes: &self.volumes, path });
+        }
+        let (name, path) = path.split_once('/').unwrap_or((path, ""));
+        let found = self.volumes.iter().position(|volume| volume.name == name);
+        let at = found.ok_or_else(|| format!("there is no volume {name} here"))?;
+        Ok(Asked { volumes: &self.volumes[at..=at], path })
+    }
+
+    /// What a volume's paths begin with.
+    fn prefix(&self, volume: &Volume) -> String {
+        if self.volumes.len() == 1 { String::new() } else { format!("{}/", volume.name) }
+    }
+
+    fn clients(&self) -> Vec<Client> {
+        self.volumes.iter().map(|volume| volume.client.clone()).collect()
+    }
+}
+
+impl control::Served for Mounted {
+    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
+        match self.answer_now(request, progress) {
+            Ok(answer) => answer,
+            Err(error) => Box::pin(async { Err(error) }),
+        }
+    }
+}
+
+type Answer = BoxFuture<Result<Value, String>>;
+
+fn ready(value: Value) -> Answer {
+    Box::pin(async { Ok(value) })
+}
+
+impl Mounted {
+    fn answer_now(&self, request: Request, progress: mpsc::Sender<Value>) -> Result<Answer, String> {
+        let clients = self.clients();
+        Ok(match request {
+            Request::Sync { home } => Box::pin(async move {
+                for client in &clients {
+                    client.sync().await.map_err(|e| format!("making it durable: {e}"))?;
+                }
+                for client in clients.iter().filter(|_| home) {
+                    client.send_all().await.map_err(|_| "the home cannot be reached: what was done here waits")?;
+                }
+                Ok(json!({}))
+            }),
+            Request::Set { consistency, writes, unit, validation, cache_bytes } => {
+                let behaviour = Behaviour {
+                    consistency: consistency.map(|text| text.parse()).transpose()?,
+                    writes: writes.map(|text| text.parse()).transpose()?,
+                    unit: unit.map(|text| text.parse()).transpose()?,
+                    validation: validation.map(|text| text.parse()).transpose()?,
+                    cache_size: cache_bytes,
+                };
+                clients.iter().for_each(|client| client.set(|settings| behaviour.apply(settings)));
+                ready(json!({}))
+            }
+            Request::Hoard { path, priority } => {
+                let asked = self.asked(&path)?;
+                let (volumes, inside) = (asked.volumes.to_vec(), asked.path.to_string());
+                Box::pin(async move {
+                    for volume in volumes {
+                        volume.client.hoard(inside.as_bytes(), priority).await.map_err(|error| match error {
+                            FsError::NotFound => format!("/{path} is not hoarded: see `starling hoard list`"),
+                            error => error.to_string(),
+                        })?;
+                    }
+                    Ok(json!({}))
+                })
+            }
+            Request::Hoarded => {
+                let of = |volume: &Volume| {
+                    let prefix = self.prefix(volume);
+                    volume.client.look(|replica, _| hoarding::listed(replica, &prefix))
+                };
+                ready(self.volumes.iter().flat_map(of).collect())
+            }
+            Request::Walk { path } => {
+                let volumes = self.asked(&path)?.volumes;
+                let volumes = volumes.iter().map(|volume| (self.prefix(volume), volume.client.clone())).collect();
+                Box::pin(hoarding::serve_walk(volumes, progress))
+            }
+            Request::Status => ready(self.status()),
+            Request::Pending { path } => {
+                let volumes = self.asked(&path)?.volumes;
+                ready(self.pending(volumes))
+            }
+            Request::Conflicts { path } => {
+                let asked = self.asked(&path)?;
+                let all: Value = asked.volumes.iter().flat_map(|volume| self.conflicts(volume)).collect();
+                let resolved = asked.only().ok().map(|volume| self.cache.join(RESOLVED).join(&volume.name));
+                ready(json!({ "conflicts": all, "resolved": resolved }))
+            }
+            Request::Connect { state } => {
+                let state = match &state[..] {
+                    "auto" => None,
+                    "weak" => Some(LinkState::Weak),
+                    "fetch-only" => Some(LinkState::FetchOnly),
+                    "off" => Some(LinkState::Disconnected),
+                    other => return Err(format!("there is no state {other}")),
+                };
+                clients.iter().for_each(|client| client.pin(state));
+                ready(json!({}))
+            }
+            Request::Settle { path, number } => {
+                let client = self.asked(&path)?.only()?.client.clone();
+                Box::pin(async move {
+                    match client.settle(number).await {
+                        Ok(true) => Ok(json!({})),
+                        Ok(false) => Err(format!("there is no conflict {number}")),
+                        Err(e) => Err(e.to_string()),
+                    }
+                })
+            }
+            Request::Down | Request::Scrub { .. } => return not_here().map(ready),
+        })
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn state_name(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Connected => "connected",
+        LinkState::Weak => "weak",
+        LinkState::FetchOnly => "fetch-only",
+        LinkState::Disconnected => "disconnected",
+    }
+}
+
+/// A place's path, from the mount's root.
+fn path_at(replica: &Replica, prefix: &str, place: &Place) -> String {
+    prefix.to_string() + &replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path))
+}
+
+/// What an operation does, in words, and to what.
+fn describe(replica: &Replica, prefix: &str, operation: &Operation) -> (&'static str, String) {
+    let at = |place: &Place| path_at(replica, prefix, place);
+    let file = |id| replica.path_of(id).map_or_else(|| format!("file {id}"), |path| prefix.to_string() + &text(&path));
+    match operation {
+        Operation::Make { at: place, .. } => ("make", at(place)),
+        Operation::Link { at: place, .. } => ("link", at(place)),
+        Operation::Remove { at: place, .. } => ("remove", at(place)),
+        Operation::Rename { from, to, .. } => ("rename", format!("{} to {}", at(from), at(to))),
+        Operation::Exchange { from, to, .. } => ("exchange", format!("{} and {}", at(from), at(to))),
+        Operation::Set { file: id, .. } => ("set attributes", file(*id)),
+        Operation::SetXattr { file: id, .. } => ("set attributes", file(*id)),
+        Operation::Store { file: id, .. } => ("store", file(*id)),
+    }
+}
+
+fn seconds_since(now: Time, then: Option<Time>) -> i64 {
+    then.map_or(0, |then| (now.sec - then.sec).max(0))
+}
+
+/// What there is to say of a volume, or of several together.
+struct Counts {
+    state: LinkState,
+    attached_before: bool,
+    /// Why nothing goes home.
+    held_up: Option<String>,
+    operations: u64,
+    operation_bytes: u64,
+    logged: u64,
+    saved: u64,
+    saved_bytes: u64,
+    conflicts: u64,
+    files: u64,
+    file_bytes: u64,
+    hoarded: u64,
+    consistency_calls: u64,
+}
+
+impl Counts {
+    fn of(client: &Client) -> Counts {
+        let (held_up, consistency_calls) = (client.held_up(), client.consistency_calls());
+        client.look(|replica, state| {
+            let saved = replica.log().saved();
+            Counts {
+                state,
+                attached_before: replica.stamp().is_some(),
+                held_up: held_up.map(|error| error.to_string()),
+                operations: replica.log().len() as u64,
+                operation_bytes: replica.log().cost(),
+                logged: saved.logged,
+                saved: saved.operations,
+                saved_bytes: saved.bytes,
+                conflicts: replica.troubles().count() as u64,
+                files: replica.nodes().count() as u64,
+                file_bytes: replica.nodes().map(|(_, node)| node.have.len()).sum(),
+                hoarded: replica.hoard().len() as u64,
+                consistency_calls,
+            }
+        })
+    }
+
+    /// Of both together: the worse of what they say.
+    fn and(self, other: Counts) -> Counts {
+        Counts {
+            state: self.state.max(other.state),
+            attached_before: self.attached_before && other.attached_before,
+            held_up: self.held_up.or(other.held_up),
+            operations: self.operations + other.operations,
+            operation_bytes: self.operation_bytes + other.operation_bytes,
+            logged: self.logged + other.logged,
+            saved: self.saved + other.saved,
+            saved_bytes: self.saved_bytes + other.saved_bytes,
+            conflicts: self.conflicts + other.conflicts,
+            files: self.files + other.files,
+            file_bytes: self.file_bytes + other.file_bytes,
+            hoarded: self.hoarded + other.hoarded,
+            consistency_calls: self.consistency_calls + other.consistency_calls,
+        }
+    }
+
+    fn json(&self, volume: &str) -> Value {
+        json!({
+            "volume": volume,
+            "state": state_name(self.state),
+            "attached_before": self.attached_before,
+            "pending": { "operations": self.operations, "bytes": self.operation_bytes, "held_up": self.held_up },
+            "saved": { "logged": self.logged, "operations": self.saved, "bytes": self.saved_bytes },
+            "conflicts": self.conflicts,
+            "cache": { "files": self.files, "bytes": self.file_bytes },
+            "hoarded": self.hoarded,
+            "consistency_calls": self.consistency_calls,
+        })
+    }
+}
+
+impl Mounted {
+    fn status(&self) -> Value {
+        let all = || self.volumes.iter().map(|volume| (&volume.name[..], Counts::of(&volume.client)));
+        let names: Vec<&str> = self.volumes.iter().map(|volume| &volume.name[..]).collect();
+        let together = all().map(|(_, counts)| counts).reduce(Counts::and);
+        let (Some(together), Some(first)) = (together, self.volumes.first()) else { return Value::Null };
+        let (settings, schedule) = (first.client.settings(), first.client.schedule());
+        let rate = |direction| schedule.rate(direction) as u64;
+        let mut status = together.json(&names.join(", "));
+        status["cache"]["bytes_max"] = json!(settings.cache_bytes);
+        let mount = json!({
+            "roaming": true,
+            "home": self.home,
+            "volumes": all().map(|(name, counts)| counts.json(name)).collect::<Value>(),
+            "consistency": settings.consistency.to_string(),
+            "writes": settings.writes.to_string(),
+            "unit": settings.unit.to_string(),
+            "rate": { "up": rate(Direction::Up), "down": rate(Direction::Down) },
+        });
+        if let (Some(status), Value::Object(mount)) = (status.as_object_mut(), mount) {
+            status.extend(mount);
+        }
+        status
+    }
+
+    /// What waits of some volumes, in the order in which it goes home.
+    fn pending(&self, volumes: &[Volume]) -> Value {
+        let now = self.clock.wall();
+        let mut before = 0;
+        let mut of = |volume: &Volume| -> Vec<Value> {
+            let (prefix, client) = (self.prefix(volume), &volume.client);
+            let rate = client.schedule().rate(Direction::Up).max(1.0);
+            // What holds up the first holds up all that comes after, too.
+            let held_up = client.held_up().map(|error| error.to_string());
+            client.look(|replica, state| {
+                let all = replica.log().iter().enumerate().map(|(at, (seq, operation))| {
+                    let (what, path) = describe(replica, &prefix, operation);
+                    let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
+                    before += bytes;
+                    // As the link is now, and if nothing else is in the way.
+                    let goes = state != LinkState::Disconnected && held_up.is_none();
+                    let home_in = goes.then_some((before as f64 / rate).ceil() as u64);
+                    let held_up = held_up.as_ref().filter(|_| at == 0);
+                    json!({
+                        "number": seq,
+                        "what": what,
+                        "path": path,
+                        "bytes": bytes,
+                        "age_s": age,
+                        "home_in_s": home_in,
+                        "held_up": held_up,
+                    })
+                });
+                all.collect()
+            })
+        };
+        volumes.iter().flat_map(&mut of).collect()
+    }
+
+    fn conflicts(&self, volume: &Volume) -> Vec<Value> {
+        let (now, prefix) = (self.clock.wall(), self.prefix(volume));
+        let state = state_folder(&self.cache, &volume.name);
+        let in_cache = |number| (number > 0).then(|| state.join(roam::data_name(number)));
+        volume.client.look(|replica, _| {
+            let all = replica.troubles().map(|(number, trouble)| {
+                let at = |place: &Place| path_at(replica, &prefix, place);
+                json!({
+                    "number": number,
+                    "path": trouble.place.as_ref().map(at),
+                    "here": trouble.deed.text(),
+                    "why": trouble.why(),
+                    "mine": trouble.mine.as_ref().map(at),
+                    "base": in_cache(trouble.base),
+                    "kept": in_cache(trouble.kept),
+                    "age_s": seconds_since(now, Some(trouble.when)),
+                })
+            });
+            all.collect()
+        })
+    }
+}
