@@ -234,6 +234,77 @@ fn what_is_written_goes_home_when_the_user_wants() {
 }
 
 #[test]
+fn several_volumes_are_directories_of_one_mount() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve_more(below.path(), &["music", "photos"]);
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    let names = ["src", "music", "photos"];
+    let (here, there) = (|path: &str| laptop.mountpoint.join(path), |path: &str| below.path().join(path));
+    let listed = fs::read_dir(&laptop.mountpoint).expect("list").map(|entry| entry.expect("entry").file_name());
+    assert_eq!(listed.collect::<BTreeSet<_>>(), names.map(Into::into).into());
+    for name in names {
+        fs::write(there(name).join("of the home"), name).expect("write");
+        laptop.wait(LONG, "what is new at home", |_| here(name).join("of the home").exists());
+        fs::create_dir(here(name).join("dir")).expect("mkdir");
+        fs::write(here(name).join("dir/file"), name).expect("write");
+    }
+    laptop.wait_until_home(LONG);
+    for name in names {
+        assert_eq!(fs::read_to_string(there(name).join("dir/file")).expect("read"), name);
+    }
+    // Volumes are file systems of their own, and the root only holds them.
+    let moved = fs::rename(here("src/dir/file"), here("music/file"));
+    assert_eq!(moved.map_err(|e| e.kind()), Err(ErrorKind::CrossesDevices));
+    assert_eq!(fs::create_dir(here("new")).map_err(|e| e.kind()), Err(ErrorKind::ReadOnlyFilesystem));
+    fs::copy(here("src/dir/file"), here("music/copied")).expect("copy");
+    run(starling().args(["hoard", "add"]).arg(here("music/dir")));
+    assert_eq!(laptop.ask(&["hoard", "list"])[0]["path"], "music/dir");
+    assert_eq!(laptop.ask(&["hoard", "walk"])["complete"], true);
+    laptop.wait_until_home(LONG);
+    // All of them, or the one that a path leads to.
+    laptop.link.off();
+    for name in names {
+        fs::write(here(name).join("dir/file"), "mine").expect("write");
+    }
+    let all = laptop.ask(&["pending"]);
+    assert_eq!(all.as_array().map(Vec::len), Some(3), "{all}");
+    let some = run(starling().args(["pending", "--json"]).arg(here("photos/dir")));
+    assert!(some.contains("photos/dir/file") && !some.contains("music"), "{some}");
+    let status = laptop.ask(&["status"]);
+    assert_eq!(
+        (&status["pending"]["operations"], &status["volumes"][2]["pending"]["operations"]),
+        (&3.into(), &1.into())
+    );
+    for name in ["music", "photos"] {
+        fs::write(there(name).join("dir/file"), "theirs").expect("write");
+    }
+    laptop.stop(libc::SIGTERM);
+    laptop.mount_again();
+    let (here, there) = (|path: &str| laptop.mountpoint.join(path), |path: &str| below.path().join(path));
+    assert_eq!(fs::read_to_string(here("photos/dir/file")).expect("read"), "mine");
+    laptop.link.on();
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(there("src/dir/file")).expect("read"), "mine");
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let paths: Vec<_> = conflicts.as_array().into_iter().flatten().map(|one| one["path"].as_str()).collect();
+    assert_eq!(paths, [Some("music/dir/file"), Some("photos/dir/file")]);
+    let number = conflicts[1]["number"].to_string();
+    let refused = common::refused(starling().args(["conflicts", "show"]).arg(here("")).arg(&number));
+    assert!(refused.contains("several volumes"), "{refused}");
+    let conflict = |what: &[&str]| {
+        let mut command = starling();
+        run(command.args(["conflicts", what[0]]).arg(here("photos")).arg(&number).args(&what[1..]))
+    };
+    assert!(conflict(&["show"]).contains("+theirs"));
+    conflict(&["resolve", "mine"]);
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(there("photos/dir/file")).expect("read"), "mine");
+    assert_eq!(fs::read_to_string(there("music/dir/file")).expect("read"), "theirs");
+    conflict(&["undo"]);
+    assert_eq!(fs::read_to_string(here("photos/dir/file")).expect("read"), "theirs");
+}
+
+#[test]
 fn invitations_are_for_one_use_and_caches_for_one_home() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());

@@ -30,6 +30,8 @@ fn end(child: &mut Child, signal: i32) {
 /// A home that serves a folder.
 pub struct Home {
     pub exported: PathBuf,
+    /// Further volumes.
+    more: Vec<PathBuf>,
     data: PathBuf,
     process: Option<Child>,
     pub address: SocketAddr,
@@ -38,9 +40,15 @@ pub struct Home {
 impl Home {
     /// Serves `src` below a folder, which is made if it is not there.
     pub fn serve(below: &Path) -> Home {
+        Home::serve_more(below, &[])
+    }
+
+    /// Serves other folders, too.
+    pub fn serve_more(below: &Path, more: &[&str]) -> Home {
         let (exported, data) = (below.join("src"), below.join("home"));
-        fs::create_dir_all(&exported).expect("folder");
-        let mut home = Home { exported, data, process: None, address: ([127, 0, 0, 1], 0).into() };
+        let more: Vec<PathBuf> = more.iter().map(|name| below.join(name)).collect();
+        [&exported].into_iter().chain(&more).for_each(|folder| fs::create_dir_all(folder).expect("folder"));
+        let mut home = Home { exported, more, data, process: None, address: ([127, 0, 0, 1], 0).into() };
         home.start();
         home
     }
@@ -48,7 +56,8 @@ impl Home {
     /// Serves it at the address where it was before.
     pub fn start(&mut self) {
         let mut command = starling();
-        command.arg("home").arg("serve").arg(format!("dir:{}", self.exported.display()));
+        command.arg("home").arg("serve");
+        command.args([&self.exported].into_iter().chain(&self.more).map(|folder| format!("dir:{}", folder.display())));
         command.arg("--data").arg(&self.data).arg("--listen").arg(self.address.to_string());
         let (process, address) = start(&mut command, "home listening at");
         self.address = address.parse().expect("an address");
