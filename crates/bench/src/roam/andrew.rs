@@ -76,7 +76,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let [sources, headers, _] = size;
     let (runs, runs_through) = if quick { (1, 1) } else { (15, 2) };
     let rig = Rig::mounted(site, "andrew", &[], project(FOLDER, size))?;
-    rig.hoard(FOLDER)?;
+    rig.hoard(&[FOLDER])?;
     let mut samples = Vec::new();
     // The first run finds caches of the kernel cold, of the compiler among others.
     run(&rig, Case::Unlimited, "warm-up")?;

@@ -68,8 +68,8 @@ pub fn measure_warm(site: &Site, quick: bool) -> Result<Found> {
     };
     let rig = Rig::mounted(site, "warm", &[], fill)?;
     rig.shape(Some(RATE), DELAY)?;
-    rig.hoard("large")?;
-    rig.hoard("tree")?;
+    rig.hoard(&["large"])?;
+    rig.hoard(&["tree"])?;
     let take = |action: &str, name: &str, file: &str, pairs: &mut [(&str, &mut Pair)]| -> Result<()> {
         let places = [rig.source(), rig.path("")];
         for (place, is_local) in places.iter().zip([true, false]) {
@@ -134,7 +134,7 @@ pub fn measure_many(site: &Site, quick: bool) -> Result<Found> {
     let mut rig = Rig::mounted(site, "many", &[], fill)?;
     rig.shape(Some(RATE), DELAY)?;
     let started = Instant::now();
-    rig.hoard("many")?;
+    rig.hoard(&["many"])?;
     let hoarded_s = started.elapsed().as_secs_f64();
     eprintln!("many: hoarded in {hoarded_s:.1} s");
     let cached = rig.number("/cache/files")?;

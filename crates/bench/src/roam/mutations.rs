@@ -96,7 +96,7 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     for (cache, theirs) in [("cold", ["88", "314"]), ("hot", ["107", "374"])] {
         let rig = Rig::mounted(site, &format!("log-{cache}"), &[], project("original", size))?;
         if cache == "hot" {
-            rig.hoard("original")?;
+            rig.hoard(&["original"])?;
         }
         rig.connect("weak")?;
         rig.shape(Some(MODEM), MODEM_DELAY)?;

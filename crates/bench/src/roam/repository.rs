@@ -83,7 +83,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
             .try_for_each(|(name, files)| make(all.join(name), *files))
     };
     let rig = Rig::mounted(site, "repository", &[], fill)?;
-    rig.hoard("all")?;
+    rig.hoard(&["all"])?;
     let mut steps = Vec::new();
     let mut updates = Vec::new();
     let mut random = Random::new(14);

@@ -1,8 +1,8 @@
 //! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its volume, in batches,
 //! file by file.
 //!
-//! The caches have as many files, counted with their directories, as those of the paper's five users. They are all of
-//! one volume: a mount attaches one. Contents are small, since none of them travels.
+//! The caches have as many volumes, and in these as many files, counted with their directories, as those of the paper's
+//! five users. Contents are small, since none of them travels.
 
 use std::fs;
 use std::path::Path;
@@ -20,16 +20,20 @@ use crate::daemon::DEADLINE;
 use crate::report::{count, number};
 use crate::target::Site;
 
-/// The folder that is hoarded.
-const FOLDER: &str = "cached";
-/// Files that the five users have cached (Table 1).
-const FILES: [u32; 5] = [268, 413, 1097, 1423, 1821];
-const FILES_QUICK: [u32; 2] = [30, 60];
+/// Files that the five users have cached of each volume (Table 1, whose groups of volumes are divided evenly).
+const USERS: [&[u32]; 5] = [
+    &[38, 9, 114, 27, 27, 27, 26],
+    &[127, 6, 21, 21, 234, 4],
+    &[133, 560, 190, 7, 6, 2, 4, 190, 5],
+    &[125, 158, 342, 13, 6, 275, 274, 110, 110, 5, 5],
+    &[142, 689, 361, 21, 21, 4, 6, 24, 6, 537, 5, 5],
+];
+const USERS_QUICK: [&[u32]; 2] = [&[20, 10], &[40, 15, 5]];
 const FILES_PER_DIR: u32 = 25;
 /// Files that others change during a gap.
 const CHANGED: u32 = 10;
 /// Where these are.
-const CHANGED_IN: &str = "part-00";
+const CHANGED_IN: &str = "v00/part-00";
 /// Each way.
 const DELAY: Duration = Duration::from_millis(20);
 /// How often the volume's stamp is tried; the median counts.
@@ -101,14 +105,15 @@ struct User {
 
 /// Runs the study.
 pub fn measure(site: &Site, quick: bool) -> Result<Found> {
-    let (files, rates) = match quick {
-        true => (&FILES_QUICK[..], vec![Rate::mbits_per_s(10), Rate::kbits_per_s(64)]),
+    let (all, rates) = match quick {
+        true => (&USERS_QUICK[..], vec![Rate::mbits_per_s(10), Rate::kbits_per_s(64)]),
         false => (
-            &FILES[..],
+            &USERS[..],
             vec![Rate::mbits_per_s(10), Rate::mbits_per_s(2), Rate::kbits_per_s(64), Rate::bits_per_s(9600)],
         ),
     };
-    let mut users = files.iter().map(|files| User::new(site, *files)).collect::<Result<Vec<_>>>()?;
+    let mut users = all.iter().map(|volumes| User::new(site, volumes)).collect::<Result<Vec<_>>>()?;
+    let files: Vec<u32> = users.iter().map(|user| user.files).collect();
     let mut found = Found { conditions: conditions(), ..Found::default() };
     let mut samples = Vec::new();
     for &rate in &rates {
@@ -132,29 +137,34 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
         }
     }
     let slowest = rates.last().context("no rates")?.to_string();
-    found.figures = figures(&samples, &slowest, files);
-    found.tables = tables(&samples, &rates, files);
+    found.figures = figures(&samples, &slowest, &files);
+    found.tables = tables(&samples, &rates, &files);
     found.samples = serde_json::to_value(&samples).context("samples as JSON")?;
     Ok(found)
 }
 
 fn conditions() -> String {
     format!(
-        "Each user's cache is of one volume (the paper's are of 6 to 12), a directory for every {FILES_PER_DIR} files. \
+        "Each user's cache is of as many volumes as the paper's, {}, with a directory for every {FILES_PER_DIR} files. \
          The link has {} ms each way; bytes are those of both directions, with the headers of IP and UDP. The link is \
          turned off for {} ms; the time is from the first packet that the mount sends when it is on again until \
          everything cached is known to be valid, a hoard walk included; that of a new connection is from the start of the \
          process, the link on. *Volume* is the median of {REPEATS}, all else \
          was done once. The connection outlives the gap unless it says otherwise.",
+        USERS.map(|volumes| volumes.len().to_string()).join(", "),
         DELAY.as_millis(),
         GAP.as_millis()
     )
 }
 
 impl User {
-    fn new(site: &Site, files: u32) -> Result<User> {
-        let rig = Rig::mounted(site, &format!("user-{files}"), &[], |source| fill(&source.join(FOLDER), files))?;
-        rig.hoard(FOLDER)?;
+    fn new(site: &Site, volumes: &[u32]) -> Result<User> {
+        let files = volumes.iter().sum();
+        let names: Vec<String> = (0..volumes.len()).map(|number| format!("v{number:02}")).collect();
+        let fill =
+            |source: &Path| names.iter().zip(volumes).try_for_each(|(name, files)| fill(&source.join(name), *files));
+        let rig = Rig::mounted_volumes(site, &format!("user-{files}"), &names, fill)?;
+        rig.hoard(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
         Ok(User { files, rig })
     }
 
@@ -206,7 +216,7 @@ impl User {
             if how == How::Moved {
                 rig.link().forget_clients();
             }
-            if how == How::Changed { change(&rig.source().join(FOLDER)) } else { Ok(()) }
+            if how == How::Changed { change(&rig.source()) } else { Ok(()) }
         };
         let (begun, before) = rig.gap(set, meanwhile)?;
         self.finish(rate, how, begun, before)
@@ -215,8 +225,7 @@ impl User {
     /// Fails if the mount shows anything that others have changed as it was before.
     fn check_changed(&self) -> Result<()> {
         let mut diff = Command::new("diff");
-        diff.arg("-r").arg(self.rig.source().join(FOLDER).join(CHANGED_IN));
-        diff.arg(self.rig.path(FOLDER).join(CHANGED_IN));
+        diff.arg("-r").arg(self.rig.source().join(CHANGED_IN)).arg(self.rig.path(CHANGED_IN));
         command::run(&mut diff, DEADLINE, Interrupts::Obey).map(drop).context("changes at home were not noticed")
     }
 
@@ -261,9 +270,9 @@ fn fill(folder: &Path, files: u32) -> Result<()> {
 }
 
 /// What somebody else does at home.
-fn change(folder: &Path) -> Result<()> {
+fn change(source: &Path) -> Result<()> {
     for index in 2..2 + CHANGED {
-        let path = folder.join(CHANGED_IN).join(format!("file-{index:04}"));
+        let path = source.join(CHANGED_IN).join(format!("file-{index:04}"));
         let before = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         let first = if before.starts_with('0') { "1" } else { "0" };
         fs::write(&path, format!("{first}{}", &before[1..])).with_context(|| format!("write {}", path.display()))?;
@@ -349,11 +358,13 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         for files in [30, 268] {
-            let folder = dir.path().join(files.to_string());
-            fill(&folder, files).unwrap();
-            assert_eq!(all(&folder), files);
-            change(&folder).unwrap();
-            assert_eq!(all(&folder), files);
+            let source = dir.path().join(files.to_string());
+            let volume = source.join("v00");
+            std::fs::create_dir(&source).unwrap();
+            fill(&volume, files).unwrap();
+            assert_eq!(all(&volume), files);
+            change(&source).unwrap();
+            assert_eq!(all(&volume), files);
         }
     }
 

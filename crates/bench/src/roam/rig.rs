@@ -49,7 +49,7 @@ pub struct Rig {
     mount: Option<Daemon>,
 }
 
-/// A folder that is exported.
+/// A folder that is exported, or folders in it, each as a volume.
 struct Home {
     program: PathBuf,
     root: PathBuf,
@@ -95,14 +95,18 @@ pub fn project(folder: &str, [sources, headers, units]: [u32; 3]) -> impl FnOnce
 }
 
 impl Home {
-    fn start(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Home> {
+    fn start(site: &Site, name: &str, volumes: &[String], fill: impl FnOnce(&Path) -> Result<()>) -> Result<Home> {
         let root = site.root.join(name);
         let source = root.join("source");
         fs::create_dir_all(&source).with_context(|| format!("create {}", source.display()))?;
         fill(&source)?;
         let program = site.starling.clone().context("no program: give --starling PATH")?;
         let mut serve = Command::new(&program);
-        serve.args(["home", "serve"]).arg(format!("dir:{}", source.display()));
+        serve.args(["home", "serve"]);
+        match volumes {
+            [] => serve.arg(format!("dir:{}", source.display())),
+            volumes => serve.args(volumes.iter().map(|volume| format!("dir:{}", source.join(volume).display()))),
+        };
         serve.arg("--data").arg(root.join("home")).args(["--listen", "127.0.0.1:0"]);
         let process = Daemon::start(&mut serve, &root.join("home.log"), HOME_READY).context("start a home")?;
         let address = process.ready()[HOME_READY.len()..].trim().parse().context("the home's address")?;
@@ -133,13 +137,25 @@ impl Home {
 impl Rig {
     /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is mounted.
     pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
-        Rig::of(Arc::new(Home::start(site, name, fill)?), "client")
+        Rig::of(Arc::new(Home::start(site, name, &[], fill)?), "client")
     }
 
     /// The same, mounted, and attached to its home.
     pub fn mounted(site: &Site, name: &str, arguments: &[&str], fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
         let mut rig = Rig::new(site, name, fill)?;
         rig.attach(arguments)?;
+        Ok(rig)
+    }
+
+    /// Mounted, and attached to a home whose volumes are folders in the one that is filled: directories of the mount.
+    pub fn mounted_volumes(
+        site: &Site,
+        name: &str,
+        volumes: &[String],
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Rig> {
+        let mut rig = Rig::of(Arc::new(Home::start(site, name, volumes, fill)?), "client")?;
+        rig.attach(&[])?;
         Ok(rig)
     }
 
@@ -222,11 +238,13 @@ impl Rig {
         status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("the status has no number {pointer}"))
     }
 
-    /// Has a folder of the mount kept in the cache, and fetches it.
-    pub fn hoard(&self, name: &str) -> Result<()> {
-        let mut command = Command::new(&self.home.program);
-        command.args(["hoard", "add"]).arg(self.path(name));
-        command::run(&mut command, DEADLINE, Interrupts::Obey)?;
+    /// Has folders of the mount kept in the cache, and fetches them.
+    pub fn hoard(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            let mut command = Command::new(&self.home.program);
+            command.args(["hoard", "add"]).arg(self.path(name));
+            command::run(&mut command, DEADLINE, Interrupts::Obey)?;
+        }
         self.walk()
     }
 

@@ -96,7 +96,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let mut samples = Vec::new();
     for case in Case::ALL {
         let rig = Rig::mounted(site, &format!("session-{}", case as usize), &[], project(FOLDER, size))?;
-        rig.hoard(FOLDER)?;
+        rig.hoard(&[FOLDER])?;
         case.prepare(&rig)?;
         let sample = run(&rig, case, rounds)?;
         eprintln!("session: {sample:?}");
