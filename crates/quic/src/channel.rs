@@ -1,16 +1,17 @@
 //! The client's end of a connection.
 
 use crate::dialer::any_socket;
-use crate::stream::{Background, Close, Outgoing, Unread, byte_of, read_pushed};
+use crate::stream::{Background, COUNT, Close, Outgoing, Unread, byte_of, read_pushed};
 use crate::transport::UP_WINDOW_BYTES;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, ReadToEndError};
 use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
+use roam_wire::codec::Wire;
 use std::future::poll_fn;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use types::BoxFuture;
 
 /// Pushed messages that wait here to be taken; further ones wait at the home.
@@ -22,6 +23,8 @@ pub(crate) struct QuicChannel {
     connection: Connection,
     background: Arc<Background>,
     pushed: Arc<Mutex<mpsc::Receiver<Bytes>>>,
+    /// How many of them were taken.
+    taken: Arc<watch::Sender<u64>>,
     /// Where new sockets belong, whoever asks for them.
     runtime: Handle,
 }
@@ -32,7 +35,7 @@ impl QuicChannel {
         tokio::spawn(receive(connection.clone(), to));
         let background = Arc::new(Background::of_window(UP_WINDOW_BYTES));
         let pushed = Arc::new(Mutex::new(pushed));
-        QuicChannel { endpoint, connection, background, pushed, runtime: Handle::current() }
+        QuicChannel { endpoint, connection, background, pushed, taken: Arc::default(), runtime: Handle::current() }
     }
 }
 
@@ -48,8 +51,27 @@ impl Channel for QuicChannel {
     }
 
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
-        let pushed = self.pushed.clone();
-        Box::pin(async move { poll_fn(|context| pushed.lock().poll_recv(context)).await.ok_or(Lost) })
+        let (pushed, taken) = (self.pushed.clone(), self.taken.clone());
+        Box::pin(async move {
+            let message = poll_fn(|context| pushed.lock().poll_recv(context)).await.ok_or(Lost)?;
+            taken.send_modify(|taken| *taken += 1);
+            Ok(message)
+        })
+    }
+
+    fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
+        let (connection, mut taken) = (self.connection.clone(), self.taken.subscribe());
+        Box::pin(async move {
+            let answer = ask_of(&connection, Class::Interactive, [Bytes::from_static(&[COUNT]), Bytes::new()]).await?;
+            let count = u64::from_bytes(&answer).map_err(|_| {
+                Close::Refused.close(&connection);
+                Lost
+            })?;
+            tokio::select! {
+                taken = taken.wait_for(|taken| *taken >= count) => taken.map(drop).map_err(|_| Lost),
+                _ = connection.closed() => Err(Lost),
+            }
+        })
     }
 
     fn rebind(&self) {
@@ -74,7 +96,7 @@ impl Channel for QuicChannel {
     }
 }
 
-/// Sends a request and reads its answer. Dropped in between, it resets the stream both ways.
+/// Asks the home's service something, when there is room for it.
 async fn ask(connection: Connection, background: Arc<Background>, class: Class, request: Bytes) -> Result<Bytes, Lost> {
     if request.len() > MESSAGE_LEN_MAX {
         tracing::error!(len = request.len(), "a request is too long to be sent");
@@ -82,11 +104,15 @@ async fn ask(connection: Connection, background: Arc<Background>, class: Class, 
         return Err(Lost);
     }
     let _room = background.enter(class, request.len()).await;
+    ask_of(&connection, class, [Bytes::copy_from_slice(&[byte_of(class)]), request]).await
+}
+
+/// Sends a request and reads its answer. Dropped in between, it resets the stream both ways.
+async fn ask_of(connection: &Connection, class: Class, request: [Bytes; 2]) -> Result<Bytes, Lost> {
     let (to, mut from) = connection.open_bi().await.map_err(|_| Lost)?;
     let mut to = Outgoing::new(to, class);
-    let head = Bytes::copy_from_slice(&[byte_of(class)]);
     let asked = async {
-        to.send([head, request]).await.map_err(|_| Close::Refused)?;
+        to.send(request).await.map_err(|_| Close::Refused)?;
         from.read_to_end(MESSAGE_LEN_MAX).await.map_err(|error| match error {
             ReadToEndError::TooLong => Close::TooLong,
             ReadToEndError::Read(_) => Close::Refused,
@@ -99,7 +125,7 @@ async fn ask(connection: Connection, background: Arc<Background>, class: Class, 
         }
         // A home that ends a single stream breaks the rules; an ended connection stays ended as it was.
         Err(close) => {
-            close.close(&connection);
+            close.close(connection);
             Err(Lost)
         }
     }

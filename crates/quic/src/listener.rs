@@ -5,20 +5,21 @@
 //! not know have few connections together, and not for long: they can ask to be known, and keep nobody else out.
 
 use crate::identity::Identity;
-use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
+use crate::stream::{Asked, Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
 use crate::tls::key_of_certificate;
 use crate::transport::{self, ConfigError, DOWN_WINDOW_BYTES};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, TokioRuntime, WriteError};
-use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
+use roam_wire::channel::{Class, Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
+use roam_wire::codec::Wire;
 use rustls::pki_types::CertificateDer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
@@ -210,11 +211,13 @@ async fn connection(
     let Some(peer) = peer_of(&connection) else { return Close::Refused.close(&connection) };
     peers.add(peer, &connection, &*service);
     let (pushing, queue, failed) = Pushing::new();
+    let pushed = pushing.pushed.clone();
     let session = service.connected(peer, Arc::new(pushing));
     tokio::spawn(push(connection.clone(), queue));
     let serving = Arc::new(Serving {
         connection,
         session,
+        pushed,
         asked: AtomicBool::new(false),
         welcome: AtomicBool::new(false),
         long: Semaphore::new(LONG_REQUEST_COUNT_MAX),
@@ -235,6 +238,8 @@ fn peer_of(connection: &Connection) -> Option<PeerKey> {
 struct Serving {
     connection: Connection,
     session: Arc<dyn Session>,
+    /// Messages that were pushed so far.
+    pushed: Arc<AtomicU64>,
     /// Whether a request has come.
     asked: AtomicBool,
     /// Whether a request was answered.
@@ -279,12 +284,24 @@ impl Drop for Unanswered<'_> {
 
 /// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection: it may be half done.
 async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
-    let (class, request) = match read_request(&mut from, &serving.long).await {
-        Ok(read) => read,
+    let asked = match read_request(&mut from, &serving.long).await {
+        Ok(asked) => asked,
         Err(Unread::Gone) => return give_up(to),
         Err(Unread::Wrong(close)) => return close.close(&serving.connection),
     };
     serving.asked.store(true, Ordering::Relaxed);
+    let (class, request) = match asked {
+        Asked::Request(class, request) => (class, request),
+        Asked::Count => {
+            let mut to = Outgoing::new(to, Class::Interactive);
+            let count = serving.pushed.load(Ordering::Relaxed).to_bytes();
+            // One who has gone needs no answer.
+            if to.send([count.into(), Bytes::new()]).await.is_ok() {
+                to.release();
+            }
+            return;
+        }
+    };
     let mut to = Outgoing::new(to, class);
     let mut unanswered = Unanswered(Some(&serving.connection));
     let answer = serving.session.answer(request).await;
@@ -320,6 +337,8 @@ struct Pushing {
     queue: mpsc::UnboundedSender<Queued>,
     /// Bytes that there is room for.
     room: Arc<Semaphore>,
+    /// Messages so far.
+    pushed: Arc<AtomicU64>,
     failed: mpsc::UnboundedSender<Close>,
 }
 
@@ -327,7 +346,8 @@ impl Pushing {
     /// With what comes out of the queue, and why the connection is to be closed.
     fn new() -> (Pushing, mpsc::UnboundedReceiver<Queued>, mpsc::UnboundedReceiver<Close>) {
         let ((queue, queued), (failed, failing)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        (Pushing { queue, room: Arc::new(Semaphore::new(PUSH_QUEUE_BYTES_MAX)), failed }, queued, failing)
+        let room = Arc::new(Semaphore::new(PUSH_QUEUE_BYTES_MAX));
+        (Pushing { queue, room, pushed: Arc::default(), failed }, queued, failing)
     }
 
     /// Ends the connection, for the first of these reasons.
@@ -346,7 +366,12 @@ impl Push for Pushing {
             return Err(self.fail(Close::Failed));
         }
         match self.room.clone().try_acquire_many_owned((message.len() + PUSH_OVERHEAD_BYTES) as u32) {
-            Ok(room) => self.queue.send((message, room)).map_err(|_| Lost),
+            Ok(room) => {
+                self.queue.send((message, room)).map_err(|_| Lost)?;
+                // Not before, since whoever is told of it waits for it.
+                self.pushed.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             Err(TryAcquireError::NoPermits) => Err(self.fail(Close::Behind)),
             Err(TryAcquireError::Closed) => Err(Lost),
         }

@@ -9,7 +9,9 @@ use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, MESSAGE_LEN_MA
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 const CLASSES: [Class; 4] = [Class::Interactive, Class::Demand, Class::Prefetch, Class::Replay];
 
@@ -122,6 +124,22 @@ async fn what_is_pushed_arrives_in_order_even_if_waits_for_it_are_given_up() {
     assert_eq!(channel.pushed().await, Err(Lost));
     desk.until(|seen| seen.ended == 1).await;
     assert_eq!(push.push("late".into()), Err(Lost));
+}
+
+#[tokio::test]
+async fn a_client_has_caught_up_when_all_that_was_pushed_was_taken() {
+    let (desk, listener, channel) = pair().await;
+    channel.caught_up().await.unwrap();
+    let push = desk.pushes.lock()[0].clone();
+    (1..4).for_each(|len| push.push(numbers(len)).unwrap());
+    let mut caught_up = tokio::spawn(channel.caught_up());
+    for _ in 1..4 {
+        assert!(timeout(Duration::from_millis(50), &mut caught_up).await.is_err());
+        channel.pushed().await.unwrap();
+    }
+    assert_eq!(caught_up.await.unwrap(), Ok(()));
+    listener.close().await;
+    assert_eq!(channel.caught_up().await, Err(Lost));
 }
 
 #[tokio::test]

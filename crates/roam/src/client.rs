@@ -212,7 +212,11 @@ impl Client {
             (anew, settings.consistency)
         };
         if anew {
-            self.0.live.lock().work_under(consistency, &self.0.host.clock);
+            {
+                let mut live = self.0.live.lock();
+                live.work_under(consistency, &self.0.host.clock);
+                live.told_over = None;
+            }
             // What the home pushes, and what was missed, is settled by attaching again.
             let channel = self.0.live.lock().channel.clone();
             channel.into_iter().for_each(|channel| self.0.lost(&channel));

@@ -8,7 +8,7 @@ use crate::schedule::Direction;
 use crate::settings::Unit;
 use bytes::Bytes;
 use host::timeout;
-use roam_wire::channel::{Channel, Class};
+use roam_wire::channel::{Channel, Class, Lost};
 use roam_wire::delegation::Hold;
 use roam_wire::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
 use roam_wire::ranges::Ranges;
@@ -97,25 +97,32 @@ impl Inner {
         }
         let message = pack(request);
         let (sent, begun) = (message.len() as u64, self.host.clock.now());
-        let mut answer = channel.ask(class, message);
+        let bytes = self.patiently(channel, channel.ask(class, message)).await?;
+        let (took, received) = (self.host.clock.now().saturating_sub(begun), bytes.len() as u64);
+        let (direction, len) = match sent > received {
+            true => (Direction::Up, sent),
+            false => (Direction::Down, received),
+        };
+        self.schedule.measured(direction, len, took, &channel.path());
+        let reply = unpack(&bytes);
+        if !matches!(reply, Ok(Reply::Refused(_)))
+            && let Some(delegations) = &mut self.live.lock().delegations
+        {
+            delegations.renew(begun);
+        }
+        reply.map_err(|error| self.garbled(channel, &error))
+    }
+
+    /// Waits for an answer for as long as anything at all comes from the home. ETIMEDOUT if nothing does: it is out of reach then.
+    pub(crate) async fn patiently<T>(
+        &self,
+        channel: &Arc<dyn Channel>,
+        mut answer: impl Future<Output = Result<T, Lost>> + Unpin,
+    ) -> Result<T, FsError> {
         loop {
             let before = channel.path().received;
             match timeout(&*self.host.clock, SILENCE_MAX, &mut answer).await {
-                Ok(Ok(bytes)) => {
-                    let (took, received) = (self.host.clock.now().saturating_sub(begun), bytes.len() as u64);
-                    let (direction, len) = match sent > received {
-                        true => (Direction::Up, sent),
-                        false => (Direction::Down, received),
-                    };
-                    self.schedule.measured(direction, len, took, &channel.path());
-                    let reply = unpack(&bytes);
-                    if !matches!(reply, Ok(Reply::Refused(_)))
-                        && let Some(delegations) = &mut self.live.lock().delegations
-                    {
-                        delegations.renew(begun);
-                    }
-                    return reply.map_err(|error| self.garbled(channel, &error));
-                }
+                Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(_)) => {
                     self.lost(channel);
                     return Err(FsError::TimedOut);

@@ -67,6 +67,7 @@ impl Client {
 
     /// Brings what is cached up to date and fetches all that is to be kept; says how far it is.
     pub async fn walk(&self, mut progress: impl FnMut(&Walk) + Send) -> Result<Walk, FsError> {
+        self.confirm().await?;
         self.revalidate().await?;
         let mut walk = Walk::default();
         let mut paths: Vec<(u8, Vec<u8>)> =
@@ -155,6 +156,18 @@ impl Client {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Makes sure of all that the home has told by now, where it tells: that nothing came lately may mean that nothing gets here.
+    async fn confirm(&self) -> Result<(), FsError> {
+        let told = {
+            let live = self.0.live.lock();
+            live.channel.clone().filter(|_| live.told_over.is_some())
+        };
+        match told {
+            Some(channel) => self.0.patiently(&channel, channel.caught_up()).await,
+            None => Ok(()),
         }
     }
 

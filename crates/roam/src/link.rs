@@ -63,6 +63,46 @@ impl Client {
         tasks.spawn(Box::pin(crate::delegation::renew(Arc::downgrade(&self.0))));
     }
 
+    /// Goes on over a connection, which may have been lost before. One over which the home has gone on telling of every change is asked only whether all
+    /// that was told has come: that takes the same few bytes for all volumes together.
+    async fn come_back(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
+        let told_over = self.0.live.lock().told_over.clone();
+        let is_told = told_over.is_some_and(|told| std::ptr::addr_eq(told.as_ptr(), Arc::as_ptr(channel)));
+        if !is_told {
+            return self.attach(channel).await;
+        }
+        self.catch_up(channel).await.map_err(|_| AttachError::Unreachable)?;
+        {
+            let mut live = self.0.live.lock();
+            // Somebody has changed the settings meanwhile: then it has to be asked.
+            if live.told_over.is_none() {
+                return Err(AttachError::Unreachable);
+            }
+            live.channel = Some(channel.clone());
+            live.state = LinkState::Weak;
+        }
+        self.0.judge();
+        self.0.wake();
+        Ok(())
+    }
+
+    /// Takes in what the home has pushed until it has no more.
+    async fn catch_up(&self, channel: &Arc<dyn Channel>) -> Result<(), FsError> {
+        self.0.consistency_calls.fetch_add(1, Relaxed);
+        let hearing = async {
+            loop {
+                match channel.pushed().await {
+                    Ok(message) if self.hear(channel, &message) => {}
+                    _ => return,
+                }
+            }
+        };
+        match first(self.0.patiently(channel, channel.caught_up()), hearing).await {
+            Either::Left(caught_up) => caught_up,
+            Either::Right(()) => Err(FsError::TimedOut),
+        }
+    }
+
     /// Attaches over a connection, and takes in what has changed meanwhile.
     async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         let inner = &self.0;
@@ -86,7 +126,12 @@ impl Client {
                 Consistency::Callbacks => Watch::Changes,
                 _ => Watch::Nothing,
             };
-            let watch = inner.live.lock().watch().unwrap_or(unasked);
+            let watch = {
+                let mut live = inner.live.lock();
+                live.told_over = None;
+                live.watch().unwrap_or(unasked)
+            };
+            let is_told = watch == Watch::Changes;
             let asked = inner.host.clock.now();
             let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
@@ -122,6 +167,7 @@ impl Client {
             // The home may have begun anew, without what was uploaded.
             live.ahead.clear();
             live.channel = Some(channel.clone());
+            live.told_over = is_told.then(|| Arc::downgrade(channel));
             live.state = LinkState::Weak;
             break kept;
         };
@@ -184,26 +230,11 @@ impl Client {
                 return;
             }
             match first(channel.pushed(), tick.changed()).await {
-                Either::Left(Ok(message)) => match unpack::<Pushed>(&message) {
-                    Ok(Pushed::Changed { files, stamp, more }) => {
-                        self.0.consistency_calls.fetch_add(1, Relaxed);
-                        let mut live = self.0.live.lock();
-                        if !files.is_empty() {
-                            live.break_callbacks(files, stamp.seq);
-                        }
-                        if !more {
-                            live.record(Record::Stamped(Some(stamp)));
-                        }
-                    }
-                    Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
-                    Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),
-                    Err(error) => {
-                        tracing::error!(%error, "what the home pushes makes no sense");
-                        channel.close();
-                        self.0.lost(channel);
+                Either::Left(Ok(message)) => {
+                    if !self.hear(channel, &message) {
                         return;
                     }
-                },
+                }
                 Either::Left(Err(_)) => {
                     self.0.lost(channel);
                     return;
@@ -211,6 +242,33 @@ impl Client {
                 Either::Right(_) => {}
             }
         }
+    }
+}
+
+impl Client {
+    /// Takes in one thing that the home has pushed. False: it makes no sense, and ends the connection.
+    fn hear(&self, channel: &Arc<dyn Channel>, message: &[u8]) -> bool {
+        match unpack::<Pushed>(message) {
+            Ok(Pushed::Changed { files, stamp, more }) => {
+                self.0.consistency_calls.fetch_add(1, Relaxed);
+                let mut live = self.0.live.lock();
+                if !files.is_empty() {
+                    live.break_callbacks(files, stamp.seq);
+                }
+                if !more {
+                    live.record(Record::Stamped(Some(stamp)));
+                }
+            }
+            Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
+            Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),
+            Err(error) => {
+                tracing::error!(%error, "what the home pushes makes no sense");
+                channel.close();
+                self.0.lost(channel);
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -324,7 +382,7 @@ async fn keep_connected(inner: Weak<Inner>) {
             },
         };
         let attached = match &channel {
-            Some(channel) => client.attach(channel).await,
+            Some(channel) => client.come_back(channel).await,
             None => Err(AttachError::Unreachable),
         };
         match (attached, channel) {

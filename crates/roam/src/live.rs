@@ -11,8 +11,8 @@ use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use tokio::sync::mpsc;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
@@ -117,6 +117,8 @@ pub(crate) struct Live {
     /// What of it was uploaded before its turn, on this connection.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
+    /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
+    pub(crate) told_over: Option<Weak<dyn Channel>>,
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
     pub(crate) asking: usize,
@@ -153,6 +155,7 @@ impl Live {
             sources: HashMap::new(),
             ahead: HashMap::new(),
             channel: None,
+            told_over: None,
             state: LinkState::Disconnected,
             asking: 0,
             broken: HashMap::new(),

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
 use roam_wire::line::{LINE_COUNT_MAX, put_on, take_off};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -64,7 +65,7 @@ impl Trunk {
         let under_way = dialing.under_way.take().filter(recent).unwrap_or_else(|| (now, self.dialer.dial()));
         let made = (&mut dialing.under_way.insert(under_way).1).await;
         dialing.under_way = None;
-        let shared = Arc::new(Shared { channel: made?, listening: Default::default(), lines: Mutex::default() });
+        let shared = Arc::new(Shared::new(made?));
         dialing.current = Arc::downgrade(&shared);
         shared.join(line).ok_or_else(|| DialError::Unreachable("it ended at once".into()))
     }
@@ -95,6 +96,10 @@ struct Shared {
     /// Whoever listens hears for all.
     listening: tokio::sync::Mutex<()>,
     lines: Mutex<Lines>,
+    /// Whoever asks whether all has come that was pushed asks for all.
+    catching_up: tokio::sync::Mutex<()>,
+    /// How often it had.
+    caught_up: AtomicU64,
 }
 
 #[derive(Default)]
@@ -124,6 +129,11 @@ impl Heard {
 }
 
 impl Shared {
+    fn new(channel: Arc<dyn Channel>) -> Shared {
+        let (listening, catching_up) = (Default::default(), Default::default());
+        Shared { channel, listening, lines: Mutex::default(), catching_up, caught_up: AtomicU64::new(0) }
+    }
+
     /// A channel on a line. `None` if that was given up before on this connection, or the connection has ended.
     fn join(self: &Arc<Self>, number: u8) -> Option<Arc<dyn Channel>> {
         let mut lines = self.lines.lock();
@@ -134,7 +144,7 @@ impl Shared {
         let (come, (ended, end)) = (Arc::new(Notify::new()), watch::channel(false));
         let heard = Heard { queue: VecDeque::new(), come: come.clone(), ended, rebound: lines.rebound };
         lines.by_number.insert(number, heard);
-        Some(Arc::new(OnLine { shared: self.clone(), number, come, end }))
+        Some(Arc::new(OnLine { shared: self.clone(), number, come, taken: Arc::default(), end }))
     }
 
     fn end(&self, number: u8) {
@@ -146,6 +156,17 @@ impl Shared {
         if !lines.by_number.values().any(Heard::is_open) {
             self.channel.close();
         }
+    }
+
+    /// Done when all that was pushed has come and waits on its lines. One answer that comes after this was called is as good as one that was asked for here.
+    async fn catch_up(&self) -> Result<(), Lost> {
+        let before = self.caught_up.load(Relaxed);
+        let _only_one = self.catching_up.lock().await;
+        if self.caught_up.load(Relaxed) == before {
+            self.channel.caught_up().await?;
+            self.caught_up.fetch_add(1, Relaxed);
+        }
+        Ok(())
     }
 
     /// Hears one message, and leaves it to whoever it is for.
@@ -173,6 +194,8 @@ struct OnLine {
     shared: Arc<Shared>,
     number: u8,
     come: Arc<Notify>,
+    /// Something that had come was taken.
+    taken: Arc<Notify>,
     end: watch::Receiver<bool>,
 }
 
@@ -203,17 +226,34 @@ impl Channel for OnLine {
     }
 
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>> {
-        let (shared, number, come, end) = (self.shared.clone(), self.number, self.come.clone(), self.end.clone());
+        let (shared, number, end) = (self.shared.clone(), self.number, self.end.clone());
+        let (come, taken) = (self.come.clone(), self.taken.clone());
         Box::pin(async move {
             loop {
                 let next = shared.lines.lock().by_number.get_mut(&number).and_then(|heard| heard.queue.pop_front());
                 if let Some(message) = next {
+                    taken.notify_one();
                     return Ok(message);
                 }
                 if *end.borrow() {
                     return Err(Lost);
                 }
                 first(shared.listen(), first(come.notified(), ended(end.clone()))).await;
+            }
+        })
+    }
+
+    fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
+        let (shared, number, taken, end) = (self.shared.clone(), self.number, self.taken.clone(), self.end.clone());
+        Box::pin(async move {
+            shared.catch_up().await?;
+            loop {
+                let waits = shared.lines.lock().by_number.get(&number).is_some_and(|heard| !heard.queue.is_empty());
+                match waits {
+                    _ if *end.borrow() => return Err(Lost),
+                    true => drop(first(taken.notified(), ended(end.clone())).await),
+                    false => return Ok(()),
+                }
             }
         })
     }

@@ -292,6 +292,10 @@ impl Channel for Lying {
         self.channel.pushed()
     }
 
+    fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
+        self.channel.caught_up()
+    }
+
     fn rebind(&self) {}
 
     fn path(&self) -> Path {

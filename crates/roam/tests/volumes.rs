@@ -2,8 +2,8 @@
 
 mod rig;
 
-use host::SplitMix64;
 use host::sim::{Machine, SimDisk};
+use host::{SplitMix64, join_all};
 use rig::session::{How, Op, find, perform, read_all};
 use rig::tree::Tree;
 use rig::{Network, Rig, VOLUME};
@@ -167,6 +167,36 @@ fn after_a_gap_all_volumes_come_back_on_one_connection() {
     assert_eq!(laptop.network.dialed.load(Relaxed), dialed + 1);
     for volume in volumes() {
         assert_eq!(read(&rig, source(&rig, volume), "/made away").as_deref(), Ok(volume));
+    }
+}
+
+/// The connection has outlived the gap, and so has all that the home has told on it: one question is enough for all volumes.
+#[test]
+fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    for (volume, client) in &laptop.clients {
+        write(&rig, &others(&rig, volume), "/file", "1");
+        assert_eq!(read(&rig, client, "/file").as_deref(), Ok("1"));
+    }
+    laptop.network.up.store(false, Relaxed);
+    let walks = laptop.clients.values().map(|client| client.walk(|_| {}));
+    let walked = rig.sim.block_on(join_all(walks.collect::<Vec<_>>()));
+    assert!(walked.into_iter().all(|walk| walk == Err(FsError::TimedOut)));
+    assert_eq!(laptop.states(), [LinkState::Disconnected; 3]);
+    for (volume, client) in &laptop.clients {
+        write(&rig, &others(&rig, volume), "/file", "2");
+        assert_eq!(read(&rig, client, "/file").as_deref(), Ok("1"));
+    }
+    // The first question is lost.
+    rig.sim.run_for(Duration::from_secs(3));
+    let (dialed, asked) = (laptop.network.dialed.load(Relaxed), laptop.network.requests.load(Relaxed));
+    laptop.network.up.store(true, Relaxed);
+    rig.sim.run_for(Duration::from_secs(20));
+    assert_eq!(laptop.states(), [LinkState::Weak; 3]);
+    assert_eq!((laptop.network.dialed.load(Relaxed), laptop.network.requests.load(Relaxed)), (dialed, asked + 1));
+    for client in laptop.clients.values() {
+        assert_eq!(read(&rig, client, "/file").as_deref(), Ok("2"));
     }
 }
 

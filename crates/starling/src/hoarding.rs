@@ -3,13 +3,16 @@
 use crate::control::{Request, ask};
 use crate::size::show;
 use crate::usage;
+use host::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use roam::Client;
+use roam::hoard::Walk;
 use roam::replica::Replica;
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 /// What is hoarded of a volume, as JSON.
@@ -20,20 +23,34 @@ pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
 
 /// Walks volumes, each known by what its paths begin with, telling how far it is.
 pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<Value>) -> Result<Value, String> {
-    let (mut files, mut bytes, mut cached, mut missing, mut complete) = (0, 0, 0, Vec::new(), true);
-    for (prefix, client) in volumes {
-        let (progress, before) = (progress.clone(), (files, bytes, cached));
-        let tell = move |walk: &roam::hoard::Walk| {
-            let (files, bytes, cached) = (before.0 + walk.files, before.1 + walk.bytes, before.2 + walk.cached);
+    let so_far = Arc::new(Mutex::new(vec![(0, 0, 0); volumes.len()]));
+    let walks = volumes.iter().enumerate().map(|(at, (_, client))| {
+        let (progress, so_far, client) = (progress.clone(), so_far.clone(), client.clone());
+        let tell = move |walk: &Walk| {
+            let (files, bytes, cached) = {
+                let mut all = so_far.lock().unwrap_or_else(PoisonError::into_inner);
+                all[at] = (walk.files, walk.bytes, walk.cached);
+                all.iter().fold((0, 0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2))
+            };
             // A full queue only means that a progress line is left out.
             let _ = progress.try_send(json!({ "files": files, "bytes": bytes, "cached": cached }));
         };
-        let walk = client.walk(tell).await.map_err(|_| "the home cannot be reached: the cache is as it was")?;
-        (files, bytes, cached) = (files + walk.files, bytes + walk.bytes, cached + walk.cached);
-        complete &= walk.is_complete();
-        missing.extend(walk.missing.iter().map(|path| format!("{prefix}{}", String::from_utf8_lossy(path))));
-    }
-    Ok(json!({ "files": files, "bytes": bytes, "cached": cached, "missing": missing, "complete": complete }))
+        async move { client.walk(tell).await }
+    });
+    // All at once, so that what is asked for all is asked once.
+    let walked = join_all(walks.collect()).await.into_iter().collect::<Result<Vec<Walk>, _>>();
+    let walked = walked.map_err(|_| "the home cannot be reached: the cache is as it was")?;
+    let sum = |of: fn(&Walk) -> u64| walked.iter().map(of).sum::<u64>();
+    let missing = volumes.iter().zip(&walked).flat_map(|((prefix, _), walk)| {
+        walk.missing.iter().map(move |path| format!("{prefix}{}", String::from_utf8_lossy(path)))
+    });
+    Ok(json!({
+        "files": sum(|walk| walk.files),
+        "bytes": sum(|walk| walk.bytes),
+        "cached": sum(|walk| walk.cached),
+        "missing": missing.collect::<Vec<_>>(),
+        "complete": walked.iter().all(Walk::is_complete),
+    }))
 }
 
 /// The root of the mount that a path is below, and the path.

@@ -89,6 +89,9 @@ pub struct Network {
 #[derive(Default)]
 struct Pushes {
     waiting: Mutex<VecDeque<Bytes>>,
+    /// So many came, and so many of them were taken.
+    pushed: AtomicU64,
+    taken: AtomicU64,
     come: Notify,
     ended: AtomicBool,
 }
@@ -99,6 +102,7 @@ impl Push for Pushes {
             return Err(Lost);
         }
         self.waiting.lock().push_back(message);
+        self.pushed.fetch_add(1, Relaxed);
         self.come.notify_one();
         Ok(())
     }
@@ -180,6 +184,7 @@ impl Channel for Connection {
                     false => None,
                 };
                 if let Some(message) = next {
+                    pushes.taken.fetch_add(1, Relaxed);
                     if matches!(unpack(&message), Ok(Pushed::Wanted { .. })) {
                         network.wanted.fetch_add(1, Relaxed);
                     }
@@ -193,6 +198,33 @@ impl Channel for Connection {
                     false => network.clock.sleep(Duration::from_millis(100)).await,
                 }
             }
+        })
+    }
+
+    fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
+        let (network, pushes, machine) = (self.network.clone(), self.pushes.clone(), self.machine.clone());
+        network.requests.fetch_add(1, Relaxed);
+        Box::pin(async move {
+            let lost = || pushes.ended.load(Relaxed) || !machine.is_up();
+            network.clock.sleep(network.delay + Duration::from_millis(network.lag_ms.load(Relaxed))).await;
+            if !network.up.load(Relaxed) || network.lose_requests.load(Relaxed) {
+                return std::future::pending().await;
+            }
+            let count = pushes.pushed.load(Relaxed);
+            if lost() {
+                return Err(Lost);
+            }
+            network.clock.sleep(network.delay + Duration::from_millis(network.answer_lag_ms.load(Relaxed))).await;
+            if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
+                return std::future::pending().await;
+            }
+            while pushes.taken.load(Relaxed) < count {
+                if lost() {
+                    return Err(Lost);
+                }
+                network.clock.sleep(Duration::from_millis(1)).await;
+            }
+            Ok(())
         })
     }
 
