@@ -3,12 +3,11 @@
 
 use crate::schedule::Schedule;
 use bytes::Bytes;
-use host::{Either, Host, first};
+use host::{Either, Host, Tasks, first};
 use parking_lot::Mutex;
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
 use roam_wire::line::{LINE_COUNT_MAX, put_on, take_off};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -65,7 +64,7 @@ impl Trunk {
         let under_way = dialing.under_way.take().filter(recent).unwrap_or_else(|| (now, self.dialer.dial()));
         let made = (&mut dialing.under_way.insert(under_way).1).await;
         dialing.under_way = None;
-        let shared = Arc::new(Shared::new(made?));
+        let shared = Arc::new(Shared::new(self.host.tasks.clone(), made?));
         dialing.current = Arc::downgrade(&shared);
         shared.join(line).ok_or_else(|| DialError::Unreachable("it ended at once".into()))
     }
@@ -92,14 +91,21 @@ impl Dialer for Line {
 
 /// One connection.
 struct Shared {
+    tasks: Arc<dyn Tasks>,
     channel: Arc<dyn Channel>,
     /// Whoever listens hears for all.
     listening: tokio::sync::Mutex<()>,
     lines: Mutex<Lines>,
-    /// Whoever asks whether all has come that was pushed asks for all.
-    catching_up: tokio::sync::Mutex<()>,
-    /// How often it had.
-    caught_up: AtomicU64,
+    catching_up: watch::Sender<CatchingUp>,
+}
+
+/// Whether all has come that was pushed is asked once for all who want to know, and goes on being asked when they have given up: whoever wants to know
+/// while it is under way need not ask.
+#[derive(Default)]
+struct CatchingUp {
+    under_way: bool,
+    /// How often it was answered.
+    count: u64,
 }
 
 #[derive(Default)]
@@ -129,9 +135,9 @@ impl Heard {
 }
 
 impl Shared {
-    fn new(channel: Arc<dyn Channel>) -> Shared {
+    fn new(tasks: Arc<dyn Tasks>, channel: Arc<dyn Channel>) -> Shared {
         let (listening, catching_up) = (Default::default(), Default::default());
-        Shared { channel, listening, lines: Mutex::default(), catching_up, caught_up: AtomicU64::new(0) }
+        Shared { tasks, channel, listening, lines: Mutex::default(), catching_up }
     }
 
     /// A channel on a line. `None` if that was given up before on this connection, or the connection has ended.
@@ -158,26 +164,43 @@ impl Shared {
         }
     }
 
-    /// Done when all that was pushed has come and waits on its lines. One answer that comes after this was called is as good as one that was asked for here.
-    async fn catch_up(&self) -> Result<(), Lost> {
-        let before = self.caught_up.load(Relaxed);
-        let _only_one = self.catching_up.lock().await;
-        if self.caught_up.load(Relaxed) == before {
-            self.channel.caught_up().await?;
-            self.caught_up.fetch_add(1, Relaxed);
+    /// Done when all that was pushed has come and waits on its lines.
+    async fn catch_up(self: Arc<Self>) {
+        let (mut before, mut is_new) = (0, false);
+        self.catching_up.send_modify(|catching_up| {
+            (before, is_new) = (catching_up.count, !catching_up.under_way);
+            catching_up.under_way = true;
+        });
+        if is_new {
+            let (answer, shared) = (self.channel.caught_up(), Arc::downgrade(&self));
+            self.tasks.spawn(Box::pin(async move {
+                let answered = answer.await;
+                let Some(shared) = shared.upgrade() else { return };
+                shared.catching_up.send_modify(|catching_up| {
+                    catching_up.count += u64::from(answered.is_ok());
+                    catching_up.under_way = false;
+                });
+                if answered.is_err() {
+                    shared.end_all();
+                }
+            }));
         }
-        Ok(())
+        let mut catching_up = self.catching_up.subscribe();
+        // It ends with this.
+        let _ = catching_up.wait_for(|catching_up| catching_up.count > before).await;
+    }
+
+    fn end_all(&self) {
+        self.lines.lock().by_number.values().for_each(Heard::end);
     }
 
     /// Hears one message, and leaves it to whoever it is for.
     async fn listen(&self) {
         let _only_one = self.listening.lock().await;
         let heard = self.channel.pushed().await;
-        let mut lines = self.lines.lock();
-        let Ok(message) = heard else {
-            return lines.by_number.values().for_each(Heard::end);
-        };
+        let Ok(message) = heard else { return self.end_all() };
         let (number, message) = take_off(message);
+        let mut lines = self.lines.lock();
         if let Some(heard) = lines.by_number.get_mut(&number).filter(|heard| heard.is_open()) {
             heard.queue.push_back(message);
             heard.come.notify_one();
@@ -246,7 +269,7 @@ impl Channel for OnLine {
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
         let (shared, number, taken, end) = (self.shared.clone(), self.number, self.taken.clone(), self.end.clone());
         Box::pin(async move {
-            shared.catch_up().await?;
+            first(shared.clone().catch_up(), ended(end.clone())).await;
             loop {
                 let waits = shared.lines.lock().by_number.get(&number).is_some_and(|heard| !heard.queue.is_empty());
                 match waits {

@@ -171,16 +171,15 @@ impl User {
     /// All ways to come back, over a link of this rate.
     fn measure(&mut self, rate: Rate) -> Result<Vec<Sample>> {
         self.rig.shape(Some(rate), DELAY)?;
-        // Both ends learn what the link is like now.
-        self.forget_how()?;
         let mut samples = vec![
             self.come_back(rate, How::Single, &["--validation", "single"])?,
             self.come_back(rate, How::Batched, &["--validation", "batched"])?,
         ];
-        let callbacks = ["--validation", "volume", "--consistency", "callbacks"];
+        self.rig.set(&["--validation", "volume"])?;
+        self.rig.wait_attached(true)?;
+        self.rig.walk()?;
         for how in std::iter::repeat_n(How::Volume, REPEATS).chain([How::Changed, How::Moved]) {
-            self.forget_how()?;
-            samples.push(self.come_back(rate, how, &callbacks)?);
+            samples.push(self.come_back(rate, how, &[])?);
             if how == How::Changed {
                 self.check_changed()?;
             }
@@ -199,17 +198,7 @@ impl User {
         Ok(samples)
     }
 
-    /// Another way to be consistent, without a gap, so that going back to callbacks is a change that makes the mount
-    /// ask again.
-    fn forget_how(&self) -> Result<()> {
-        self.rig.quiet()?;
-        self.rig.set(&["--validation", "volume", "--consistency", "none"])?;
-        self.rig.wait_attached(true)?;
-        self.rig.quiet().map(drop)
-    }
-
-    /// A gap that ends with what `set` makes the mount do, which is what it does when its home was silent: attach
-    /// again.
+    /// A gap in which the mount has lost its home by what is `set`, or by its silence.
     fn come_back(&self, rate: Rate, how: How, set: &[&str]) -> Result<Sample> {
         let rig = &self.rig;
         let meanwhile = || {

@@ -333,14 +333,17 @@ impl Rig {
         Ok(Instant::now())
     }
 
-    /// Turns the link off, has the mount lose its home by a change of settings (which it does as well when the home is
-    /// silent), and turns the link on. Returns when the mount sent something after that, and what had crossed the link
+    /// Turns the link off, has the mount lose its home by a change of settings, or, if there is none, by asking it in vain
+    /// for as long as it waits, and turns the link on. Returns when the mount sent something after that, and what had crossed the link
     /// before.
     pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
         self.quiet()?;
         self.relay.off();
         meanwhile()?;
-        self.set(set)?;
+        match set {
+            [] => ensure!(self.walk().is_err(), "the mount found its home beyond a link that is off"),
+            set => self.set(set)?,
+        }
         self.wait_attached(false)?;
         std::thread::sleep(GAP);
         let before = self.wire();

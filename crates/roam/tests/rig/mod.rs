@@ -25,6 +25,8 @@ use tree::Tree;
 use types::{BoxFuture, Time};
 use vfs::mem::MemFs;
 
+/// How often what was lost is sent again.
+const RETRY_PERIOD: Duration = Duration::from_millis(100);
 pub const VOLUME: &str = "work";
 const SECRET: [u8; 16] = [7; 16];
 
@@ -206,25 +208,22 @@ impl Channel for Connection {
         network.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
             let lost = || pushes.ended.load(Relaxed) || !machine.is_up();
-            network.clock.sleep(network.delay + Duration::from_millis(network.lag_ms.load(Relaxed))).await;
-            if !network.up.load(Relaxed) || network.lose_requests.load(Relaxed) {
-                return std::future::pending().await;
-            }
-            let count = pushes.pushed.load(Relaxed);
-            if lost() {
-                return Err(Lost);
-            }
-            network.clock.sleep(network.delay + Duration::from_millis(network.answer_lag_ms.load(Relaxed))).await;
-            if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
-                return std::future::pending().await;
-            }
-            while pushes.taken.load(Relaxed) < count {
+            let mut count = None;
+            // It is sent again and again, as is the answer, for as long as there is a connection.
+            loop {
+                network.clock.sleep(network.delay).await;
                 if lost() {
                     return Err(Lost);
                 }
-                network.clock.sleep(Duration::from_millis(1)).await;
+                match count {
+                    _ if !network.up.load(Relaxed) => {}
+                    None if !network.lose_requests.load(Relaxed) => count = Some(pushes.pushed.load(Relaxed)),
+                    Some(count) if !network.lose_answers.load(Relaxed) && pushes.taken.load(Relaxed) >= count => {
+                        return Ok(());
+                    }
+                    _ => network.clock.sleep(RETRY_PERIOD).await,
+                }
             }
-            Ok(())
         })
     }
 
