@@ -2,7 +2,7 @@
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use types::{Attr, FileId, FsError, Kind, Time};
+use types::{Attr, FsError, Kind, Time};
 use vfs::fs::{Fallocate, OpenFlags, RenameFlags, Seek, SetTime, XattrMode};
 
 /// Set by the kernel on an open that is for executing (`__FMODE_EXEC` in include/linux/fs.h; not in libc).
@@ -13,11 +13,6 @@ pub(crate) const MODE_BITS: u32 = 0o7777;
 /// The errno for an error.
 pub(crate) fn errno(error: FsError) -> Errno {
     Errno::from_i32(error.errno())
-}
-
-/// Our file id for the kernel's node id: the same number.
-pub(crate) fn file_id(ino: INodeNo) -> FileId {
-    FileId::new(ino.0)
 }
 
 /// fuser's name of a kind.

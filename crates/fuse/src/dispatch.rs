@@ -1,10 +1,11 @@
 //! Calling the file system for a request and sending its answer, at once or later, whatever happens.
 
-use crate::convert::{errno, file_id};
+use crate::convert::errno;
 use crate::count::{Counters, Op};
 use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
 use crate::options::MountOptions;
+use crate::passing::Passing;
 use fuser::{
     FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
@@ -26,6 +27,7 @@ pub(crate) struct FrontEnd {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) passing: Arc<Passing>,
     groups: GroupCache,
     tasks: TokioTasks,
 }
@@ -72,9 +74,14 @@ async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>)
 
 impl FrontEnd {
     /// A front end of `fs`.
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, options: MountOptions, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        fs: Arc<dyn FileSystem>,
+        options: MountOptions,
+        counters: Arc<Counters>,
+        passing: Arc<Passing>,
+    ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, groups: GroupCache::new(), tasks }
+        FrontEnd { fs, options, counters, passing, groups: GroupCache::new(), tasks }
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {
@@ -118,7 +125,8 @@ impl FrontEnd {
     pub(crate) fn list<R: ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
         self.counters.add(op);
         let valid = if self.is_uncached() { Duration::ZERO } else { self.options.default_valid };
-        let listing = Listing { fs: Arc::clone(&self.fs), id: file_id(ino), handle: Handle(fh.0), cookie, valid };
+        let (fs, passing) = (Arc::clone(&self.fs), Arc::clone(&self.passing));
+        let listing = Listing { fs, id: passing.file(ino), passing, handle: Handle(fh.0), cookie, valid };
         self.later(op, listing.send(reply));
     }
 
@@ -161,6 +169,9 @@ impl FrontEnd {
         if self.options.allow_other || self.options.kernel_checks {
             // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
             wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if self.options.passthrough {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
         }
         wanted
     }

@@ -1,13 +1,15 @@
 //! Decode, call, encode: one method per FUSE request.
 
-use crate::convert::{self, MODE_BITS, errno, file_attr, file_id};
+use crate::convert::{self, MODE_BITS, errno};
 use crate::count::Op;
 use crate::dispatch::FrontEnd;
 use crate::listing::nothing;
+use crate::passing::{Opening, Passing};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,17 +21,15 @@ use vfs::fs::{At, Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAtt
 
 /// Requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
+/// Backing files are not on file systems that have such themselves; in turn, others may be stacked on this one.
+const BACKING_DEPTH: u32 = 1;
 /// Smallest write size that the protocol allows.
 const WRITE_MIN_BYTES: u32 = 4096;
 /// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy block-aligned.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
-fn send_entry(reply: ReplyEntry, entry: Entry) {
-    reply.entry(&entry.valid, &file_attr(&entry.attr), Generation(0));
-}
-
-fn send_attr(reply: ReplyAttr, entry: Entry) {
-    reply.attr(&entry.valid, &file_attr(&entry.attr));
+fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing) {
+    reply.entry(&entry.valid, &passing.attr(&entry.attr), Generation(0));
 }
 
 fn send_ok(reply: ReplyEmpty, (): ()) {
@@ -62,6 +62,33 @@ async fn open_existing(
     Ok((entry, handle))
 }
 
+impl FrontEnd {
+    fn file(&self, inode: INodeNo) -> FileId {
+        self.passing.file(inode)
+    }
+
+    /// Sends what was looked up or made.
+    fn send_entry(&self) -> impl FnOnce(ReplyEntry, Entry) + Send + 'static {
+        let passing = self.passing.clone();
+        move |reply, entry| send_entry(reply, entry, &passing)
+    }
+
+    /// Sends attributes of an inode.
+    fn send_attr(&self, inode: INodeNo) -> impl FnOnce(ReplyAttr, Entry) + Send + 'static {
+        let passing = self.passing.clone();
+        move |reply, entry| reply.attr(&entry.valid, &passing.attr_of(inode, &entry.attr))
+    }
+
+    fn opening(&self, flags: vfs::fs::OpenFlags) -> Opening {
+        Opening {
+            fs: self.fs.clone(),
+            passing: self.passing.clone(),
+            flags: self.open_reply_flags(),
+            may_store: flags.read && flags.write,
+        }
+    }
+}
+
 #[allow(clippy::too_many_arguments)]
 impl Filesystem for FrontEnd {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
@@ -69,6 +96,9 @@ impl Filesystem for FrontEnd {
         let refused = |what| Err(std::io::Error::other(what));
         if config.add_capabilities(usable).is_err() {
             return refused("fuser refused capabilities that the kernel offers");
+        }
+        if usable.contains(InitFlags::FUSE_PASSTHROUGH) && config.set_max_stack_depth(BACKING_DEPTH).is_err() {
+            return refused("fuser refused backing files");
         }
         if config.set_max_write(self.options.max_write_bytes.max(WRITE_MIN_BYTES)).is_err() {
             return refused("max_write_bytes is beyond 16 MiB");
@@ -83,17 +113,18 @@ impl Filesystem for FrontEnd {
         let name = name.as_bytes();
         if name == b"." {
             // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
-            return self.answer(Op::Lookup, reply, |fs| fs.getattr(file_id(parent)), send_entry);
+            return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), self.send_entry());
         }
         let valid = self.options.absent_valid;
         let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
+        let passing = self.passing.clone();
         let finish = move |reply: ReplyEntry, result| match result {
-            Ok(entry) => send_entry(reply, entry),
+            Ok(entry) => send_entry(reply, entry, &passing),
             Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
             Err(error) => reply.error(errno(error)),
         };
-        self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), file_id(parent), name) {
+        self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), self.file(parent), name) {
             Answer::Now(result) => finish(reply, result),
             Answer::Later(answer) => self.later(Op::Lookup, async move { finish(reply, answer.await) }),
         });
@@ -105,7 +136,7 @@ impl Filesystem for FrontEnd {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.answer(Op::Getattr, reply, |fs| fs.getattr(file_id(ino)), send_attr);
+        self.answer(Op::Getattr, reply, |fs| fs.getattr(self.file(ino)), self.send_attr(ino));
     }
 
     fn setattr(
@@ -135,44 +166,50 @@ impl Filesystem for FrontEnd {
             mtime: mtime.map(convert::set_time),
         };
         let handle = fh.map(|fh| Handle(fh.0));
-        self.answer(Op::Setattr, reply, |fs| fs.setattr(&self.cred(req), file_id(ino), handle, set), send_attr);
+        self.answer(
+            Op::Setattr,
+            reply,
+            |fs| fs.setattr(&self.cred(req), self.file(ino), handle, set),
+            self.send_attr(ino),
+        );
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.answer(Op::Readlink, reply, |fs| fs.readlink(file_id(ino)), |reply, target| reply.data(&target));
+        self.answer(Op::Readlink, reply, |fs| fs.readlink(self.file(ino)), |reply, target| reply.data(&target));
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let call = |fs: &dyn FileSystem| match convert::node_kind(mode) {
             Some(kind) => {
                 let node = NewNode { kind, mode: mode & MODE_BITS, umask, rdev: u64::from(rdev) };
-                fs.mknod(&self.cred(req), file_id(parent), name.as_bytes(), node)
+                fs.mknod(&self.cred(req), self.file(parent), name.as_bytes(), node)
             }
             None => Answer::err(FsError::InvalidArgument),
         };
-        self.answer(Op::Mknod, reply, call, send_entry);
+        self.answer(Op::Mknod, reply, call, self.send_entry());
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let call =
-            |fs: &dyn FileSystem| fs.mkdir(&self.cred(req), file_id(parent), name.as_bytes(), mode & MODE_BITS, umask);
-        self.answer(Op::Mkdir, reply, call, send_entry);
+        let call = |fs: &dyn FileSystem| {
+            fs.mkdir(&self.cred(req), self.file(parent), name.as_bytes(), mode & MODE_BITS, umask)
+        };
+        self.answer(Op::Mkdir, reply, call, self.send_entry());
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = |fs: &dyn FileSystem| fs.unlink(&self.cred(req), file_id(parent), name.as_bytes());
+        let call = |fs: &dyn FileSystem| fs.unlink(&self.cred(req), self.file(parent), name.as_bytes());
         self.answer(Op::Unlink, reply, call, send_ok);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = |fs: &dyn FileSystem| fs.rmdir(&self.cred(req), file_id(parent), name.as_bytes());
+        let call = |fs: &dyn FileSystem| fs.rmdir(&self.cred(req), self.file(parent), name.as_bytes());
         self.answer(Op::Rmdir, reply, call, send_ok);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let call = |fs: &dyn FileSystem| fs.symlink(&self.cred(req), file_id(parent), link_name.as_bytes(), target);
-        self.answer(Op::Symlink, reply, call, send_entry);
+        let call = |fs: &dyn FileSystem| fs.symlink(&self.cred(req), self.file(parent), link_name.as_bytes(), target);
+        self.answer(Op::Symlink, reply, call, self.send_entry());
     }
 
     fn rename(
@@ -187,7 +224,7 @@ impl Filesystem for FrontEnd {
     ) {
         let call = |fs: &dyn FileSystem| match convert::rename_flags(flags.bits()) {
             Some(flags) => {
-                let (from, to) = (file_id(parent), file_id(newparent));
+                let (from, to) = (self.file(parent), self.file(newparent));
                 fs.rename(&self.cred(req), from, name.as_bytes(), to, newname.as_bytes(), flags)
             }
             None => Answer::err(FsError::InvalidArgument),
@@ -196,14 +233,29 @@ impl Filesystem for FrontEnd {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let call = |fs: &dyn FileSystem| fs.link(&self.cred(req), file_id(ino), file_id(newparent), newname.as_bytes());
-        self.answer(Op::Link, reply, call, send_entry);
+        let call =
+            |fs: &dyn FileSystem| fs.link(&self.cred(req), self.file(ino), self.file(newparent), newname.as_bytes());
+        self.answer(Op::Link, reply, call, self.send_entry());
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let reply_flags = self.open_reply_flags();
-        let call = |fs: &dyn FileSystem| fs.open(&self.cred(req), file_id(ino), convert::open_flags(flags.0));
-        self.answer(Op::Open, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), reply_flags));
+        let (file, flags) = (self.file(ino), convert::open_flags(flags.0));
+        let call = |fs: &dyn FileSystem| fs.open(&self.cred(req), file, flags);
+        if !self.passing.is_on() {
+            let flags = self.open_reply_flags();
+            return self.answer(Op::Open, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags));
+        }
+        self.counters.add(Op::Open);
+        let opening = self.opening(flags);
+        self.here(Op::Open, || {
+            let answer = call(&*self.fs);
+            self.later(Op::Open, async move {
+                match answer.await {
+                    Ok(handle) => opening.opened(reply, ino, file, handle).await,
+                    Err(error) => reply.error(errno(error)),
+                }
+            });
+        });
     }
 
     fn read(
@@ -217,7 +269,7 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let call = |fs: &dyn FileSystem| fs.read(file_id(ino), Handle(fh.0), offset, size);
+        let call = |fs: &dyn FileSystem| fs.read(self.file(ino), Handle(fh.0), offset, size);
         self.answer(Op::Read, reply, call, |reply, data| reply.data(&data));
     }
 
@@ -233,14 +285,14 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), file_id(ino), Handle(fh.0), offset, data);
+        let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), self.file(ino), Handle(fh.0), offset, data);
         self.answer(Op::Write, reply, call, |reply, written| reply.written(written));
     }
 
     /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
     fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         if self.options.flush {
-            return self.answer(Op::Flush, reply, |fs| fs.flush(file_id(ino), Handle(fh.0), owner.0), send_ok);
+            return self.answer(Op::Flush, reply, |fs| fs.flush(self.file(ino), Handle(fh.0), owner.0), send_ok);
         }
         self.counters.add(Op::Flush);
         reply.error(Errno::ENOSYS);
@@ -256,15 +308,16 @@ impl Filesystem for FrontEnd {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(Op::Release, reply, |fs| fs.release(file_id(ino), Handle(fh.0), None), send_ok);
+        self.passing.close(ino);
+        self.answer(Op::Release, reply, |fs| fs.release(self.file(ino), Handle(fh.0), None), send_ok);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.answer(Op::Fsync, reply, |fs| fs.fsync(file_id(ino), Handle(fh.0), datasync), send_ok);
+        self.answer(Op::Fsync, reply, |fs| fs.fsync(self.file(ino), Handle(fh.0), datasync), send_ok);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let call = |fs: &dyn FileSystem| fs.opendir(&self.cred(req), file_id(ino));
+        let call = |fs: &dyn FileSystem| fs.opendir(&self.cred(req), self.file(ino));
         let flags = self.opendir_reply_flags();
         self.answer(Op::Opendir, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags));
     }
@@ -278,11 +331,11 @@ impl Filesystem for FrontEnd {
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.answer(Op::Releasedir, reply, |fs| fs.releasedir(file_id(ino), Handle(fh.0)), send_ok);
+        self.answer(Op::Releasedir, reply, |fs| fs.releasedir(self.file(ino), Handle(fh.0)), send_ok);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.answer(Op::Fsyncdir, reply, |fs| fs.fsync_dir(file_id(ino), Handle(fh.0)), send_ok);
+        self.answer(Op::Fsyncdir, reply, |fs| fs.fsync_dir(self.file(ino), Handle(fh.0)), send_ok);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -319,7 +372,7 @@ impl Filesystem for FrontEnd {
         reply: ReplyEmpty,
     ) {
         let call = |fs: &dyn FileSystem| match convert::xattr_mode(flags) {
-            Some(mode) => fs.setxattr(&self.cred(req), file_id(ino), name.as_bytes(), value, mode),
+            Some(mode) => fs.setxattr(&self.cred(req), self.file(ino), name.as_bytes(), value, mode),
             None => Answer::err(FsError::InvalidArgument),
         };
         self.answer(Op::Setxattr, reply, call, send_ok);
@@ -332,7 +385,7 @@ impl Filesystem for FrontEnd {
             self.counters.add(Op::Getxattr);
             return send_xattr(reply, size, value);
         }
-        let call = |fs: &dyn FileSystem| fs.getxattr(&self.cred(req), file_id(ino), name.as_bytes());
+        let call = |fs: &dyn FileSystem| fs.getxattr(&self.cred(req), self.file(ino), name.as_bytes());
         self.answer(Op::Getxattr, reply, call, move |reply, value| send_xattr(reply, size, &value));
     }
 
@@ -340,7 +393,7 @@ impl Filesystem for FrontEnd {
         self.answer(
             Op::Listxattr,
             reply,
-            |fs| fs.listxattr(&self.cred(req), file_id(ino)),
+            |fs| fs.listxattr(&self.cred(req), self.file(ino)),
             move |reply, names| {
                 let mut list = Vec::new();
                 for name in names {
@@ -353,12 +406,12 @@ impl Filesystem for FrontEnd {
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let call = |fs: &dyn FileSystem| fs.removexattr(&self.cred(req), file_id(ino), name.as_bytes());
+        let call = |fs: &dyn FileSystem| fs.removexattr(&self.cred(req), self.file(ino), name.as_bytes());
         self.answer(Op::Removexattr, reply, call, send_ok);
     }
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let call = |fs: &dyn FileSystem| fs.access(&self.cred(req), file_id(ino), mask.bits() as u32 & 7);
+        let call = |fs: &dyn FileSystem| fs.access(&self.cred(req), self.file(ino), mask.bits() as u32 & 7);
         self.answer(Op::Access, reply, call, send_ok);
     }
 
@@ -373,32 +426,22 @@ impl Filesystem for FrontEnd {
         reply: ReplyCreate,
     ) {
         self.counters.add(Op::Create);
-        let reply_flags = self.open_reply_flags();
-        let finish = move |reply: ReplyCreate, result: Result<(Entry, Handle), FsError>| match result {
-            Ok((entry, handle)) => {
-                reply.created(&entry.valid, &file_attr(&entry.attr), Generation(0), FileHandle(handle.0), reply_flags);
-            }
-            Err(error) => reply.error(errno(error)),
-        };
-        let (cred, parent, open) = (self.cred(req), file_id(parent), convert::open_flags(flags));
+        let (cred, parent, open) = (self.cred(req), self.file(parent), convert::open_flags(flags));
         let may_exist = flags & libc::O_EXCL == 0;
-        self.here(Op::Create, || match self.fs.create(&cred, parent, name.as_bytes(), mode & MODE_BITS, umask, open) {
-            Answer::Now(Err(FsError::Exists)) if may_exist => {
-                let existing =
-                    open_existing(Arc::clone(&self.fs), cred.clone(), parent, name.as_bytes().to_vec(), open);
-                self.later(Op::Create, async move { finish(reply, existing.await) });
-            }
-            Answer::Now(result) => finish(reply, result),
-            Answer::Later(answer) => {
-                let (fs, cred, name) = (Arc::clone(&self.fs), cred.clone(), name.as_bytes().to_vec());
-                self.later(Op::Create, async move {
-                    let result = match answer.await {
-                        Err(FsError::Exists) if may_exist => open_existing(fs, cred, parent, name, open).await,
-                        result => result,
-                    };
-                    finish(reply, result);
-                });
-            }
+        let opening = self.opening(open);
+        self.here(Op::Create, || {
+            let answer = self.fs.create(&cred, parent, name.as_bytes(), mode & MODE_BITS, umask, open);
+            let (fs, cred, name) = (Arc::clone(&self.fs), cred.clone(), name.as_bytes().to_vec());
+            self.later(Op::Create, async move {
+                let result = match answer.await {
+                    Err(FsError::Exists) if may_exist => open_existing(fs, cred, parent, name, open).await,
+                    result => result,
+                };
+                match result {
+                    Ok((entry, handle)) => opening.created(reply, entry, handle).await,
+                    Err(error) => reply.error(errno(error)),
+                }
+            });
         });
     }
 
@@ -413,7 +456,7 @@ impl Filesystem for FrontEnd {
         reply: ReplyEmpty,
     ) {
         let call = |fs: &dyn FileSystem| match convert::fallocate_mode(mode) {
-            Some(mode) => fs.fallocate(&self.cred(req), file_id(ino), Handle(fh.0), offset, length, mode),
+            Some(mode) => fs.fallocate(&self.cred(req), self.file(ino), Handle(fh.0), offset, length, mode),
             None => Answer::err(FsError::NotSupported),
         };
         self.answer(Op::Fallocate, reply, call, send_ok);
@@ -421,7 +464,7 @@ impl Filesystem for FrontEnd {
 
     fn lseek(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let call = |fs: &dyn FileSystem| match (u64::try_from(offset), convert::seek(whence)) {
-            (Ok(offset), Some(whence)) => fs.lseek(file_id(ino), Handle(fh.0), offset, whence),
+            (Ok(offset), Some(whence)) => fs.lseek(self.file(ino), Handle(fh.0), offset, whence),
             (Err(_), Some(_)) => Answer::err(FsError::NoSuchAddress),
             (_, None) => Answer::err(FsError::InvalidArgument),
         };
@@ -445,8 +488,8 @@ impl Filesystem for FrontEnd {
             if !flags.is_empty() {
                 return Answer::err(FsError::InvalidArgument);
             }
-            let from = At { id: file_id(ino_in), handle: Handle(fh_in.0), offset: offset_in };
-            let to = At { id: file_id(ino_out), handle: Handle(fh_out.0), offset: offset_out };
+            let from = At { id: self.file(ino_in), handle: Handle(fh_in.0), offset: offset_in };
+            let to = At { id: self.file(ino_out), handle: Handle(fh_out.0), offset: offset_out };
             fs.copy_file_range(&self.cred(req), from, to, len.min(COPY_MAX_BYTES))
         };
         self.answer(Op::CopyFileRange, reply, call, |reply, copied| {

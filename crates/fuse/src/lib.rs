@@ -22,10 +22,12 @@ mod dispatch;
 mod error;
 mod front;
 mod groups;
+mod inodes;
 mod listing;
 mod mount;
 mod mountinfo;
 mod options;
+mod passing;
 
 pub use attach::check;
 pub use error::{MountError, UnmountError};

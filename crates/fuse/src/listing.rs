@@ -1,7 +1,8 @@
 //! Listing a directory: filling one reply of READDIR or READDIRPLUS from as many reads of the directory as fit.
 
-use crate::convert::{bare_attr, errno, file_attr, file_type};
-use fuser::{Errno, FileAttr, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use crate::convert::{bare_attr, errno, file_type};
+use crate::passing::Passing;
+use fuser::{Errno, FileAttr, Generation, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ const BATCH: usize = 64;
 /// Where a listing starts, and how long its entries may be cached.
 pub(crate) struct Listing {
     pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) passing: Arc<Passing>,
     pub(crate) id: FileId,
     pub(crate) handle: Handle,
     pub(crate) cookie: u64,
@@ -36,9 +38,9 @@ pub(crate) trait ListingReply: Send + 'static {
 
 impl ListingReply for ReplyDirectory {
     const PLUS: bool = false;
-    fn add(&mut self, entry: &DirEntry, _: &FileAttr, _: Duration) -> bool {
+    fn add(&mut self, entry: &DirEntry, attr: &FileAttr, _: Duration) -> bool {
         let name = OsStr::from_bytes(&entry.name);
-        ReplyDirectory::add(self, INodeNo(entry.id.raw()), entry.cookie, file_type(entry.kind), name)
+        ReplyDirectory::add(self, attr.ino, entry.cookie, file_type(entry.kind), name)
     }
     fn ok(self) {
         ReplyDirectory::ok(self);
@@ -93,14 +95,14 @@ impl Listing {
     async fn attr_of<R: ListingReply>(&self, entry: &DirEntry) -> Result<Option<(FileAttr, Duration)>, FsError> {
         // Of `.` and `..`, and in plain listings, the kernel keeps only name, id and kind.
         if !R::PLUS || entry.name == b"." || entry.name == b".." {
-            return Ok(Some((bare_attr(entry.id.raw(), entry.kind), Duration::ZERO)));
+            return Ok(Some((bare_attr(self.passing.inode(entry.id), entry.kind), Duration::ZERO)));
         }
         if let Some(attr) = &entry.attr {
-            return Ok(Some((file_attr(attr), self.valid)));
+            return Ok(Some((self.passing.attr(attr), self.valid)));
         }
         // fuser cannot encode "no attributes here", so they must be had.
         match self.fs.getattr(entry.id).await {
-            Ok(found) => Ok(Some((file_attr(&found.attr), found.valid))),
+            Ok(found) => Ok(Some((self.passing.attr(&found.attr), found.valid))),
             Err(FsError::NotFound | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }

@@ -6,6 +6,7 @@ use crate::dispatch::{FrontEnd, sync_blocking};
 use crate::error::{MountError, UnmountError};
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
+use crate::passing::Passing;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::OsStr;
 use std::future::Future;
@@ -26,12 +27,14 @@ pub struct Mount {
 
 /// Makes the kernel forget what it has cached. Never to be called by what serves requests: the kernel may wait for these meanwhile.
 #[derive(Clone)]
-pub struct Invalidator(fuser::Notifier);
+pub struct Invalidator(fuser::Notifier, Arc<Passing>);
 
 impl Invalidator {
     /// Attributes and contents of a file.
     pub fn file(&self, id: FileId) {
-        self.said(self.0.inval_inode(fuser::INodeNo(id.raw()), 0, 0));
+        for inode in self.1.all(id) {
+            self.said(self.0.inval_inode(fuser::INodeNo(inode), 0, 0));
+        }
     }
 
     /// What a name means.
@@ -54,6 +57,7 @@ struct Shared {
     fs: Arc<dyn FileSystem>,
     options: MountOptions,
     counters: Arc<Counters>,
+    passing: Arc<Passing>,
     /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
@@ -69,10 +73,13 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let kernel = attach::attach(&at, &options)?;
     let device = mountinfo::device_at(&at.path);
     let counters = Arc::new(Counters::new());
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), Arc::clone(&counters));
+    let passing = Passing::new();
+    let own = options.passthrough.then(|| kernel.try_clone().ok()).flatten();
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), Arc::clone(&counters), Arc::clone(&passing));
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
+            own.iter().for_each(|kernel| passing.begin(kernel));
             let shared = Arc::new(Shared {
                 notifier: session.notifier(),
                 mountpoint: at.path.clone(),
@@ -80,6 +87,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 fs,
                 options,
                 counters,
+                passing,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
                 ended_async: watch::Sender::new(false),
@@ -123,7 +131,12 @@ impl Mount {
 
     /// By which the file system tells the kernel that others have changed something.
     pub fn invalidator(&self) -> Invalidator {
-        Invalidator(self.shared.notifier.clone())
+        Invalidator(self.shared.notifier.clone(), self.shared.passing.clone())
+    }
+
+    /// True if the kernel reads files itself that the file system has on this machine.
+    pub fn has_passthrough(&self) -> bool {
+        self.shared.passing.is_on()
     }
 
     /// How many requests of each kind the kernel has sent so far, by name.

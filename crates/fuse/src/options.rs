@@ -35,6 +35,8 @@ pub struct MountOptions {
     /// While any of these is true, the kernel keeps nothing that it is told: every call comes to the file system, reads and writes of files that are opened then,
     /// too. Such files cannot be mapped into memory to be shared.
     pub uncached: Vec<Arc<AtomicBool>>,
+    /// Lets the kernel read files itself that the file system has on this machine, where it can (Linux 6.9) and this process may offer that (as root).
+    pub passthrough: bool,
     /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
     /// are with the file system already.
     pub flush: bool,
@@ -60,6 +62,7 @@ impl MountOptions {
             default_valid: Duration::from_secs(1),
             absent_valid: Duration::from_secs(1),
             uncached: Vec::new(),
+            passthrough: false,
             flush: false,
             control_xattr: None,
         }

@@ -16,6 +16,7 @@ pub use wait::{Either, Elapsed, Interval, JoinAll, first, interval, join_all, ti
 
 use bytes::Bytes;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -124,6 +125,10 @@ pub trait File: Send + Sync + 'static {
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>>;
     /// Sets disk space aside up to `len` and extends the file to it; existing bytes stay. `StorageFull` if there is none.
     fn allocate(&self, len: u64) -> BoxFuture<io::Result<()>>;
+    /// Another number whenever the bytes or the length have changed since this was asked last, by whatever way.
+    fn change_mark(&self) -> BoxFuture<io::Result<u128>>;
+    /// The file itself, for whoever reads or maps it by other ways; `None` where it is not one of the machine's.
+    fn descriptor(&self) -> Option<Arc<dyn AsFd + Send + Sync>>;
 }
 
 /// Both disks take the same names.

@@ -294,6 +294,7 @@ impl Client {
 
     /// Ends, when everything that was acknowledged is durable.
     pub async fn close(&self) -> Result<(), CacheError> {
+        self.log_stores().await;
         let files: Vec<FileId> = self.0.live.lock().writing.keys().copied().collect();
         for file in files {
             // What cannot be logged now is found again when the cache is opened.
@@ -320,7 +321,12 @@ impl Client {
             return;
         }
         for number in unused {
-            self.0.live.lock().files.remove(&number);
+            {
+                let mut live = self.0.live.lock();
+                live.files.remove(&number);
+                live.shown.remove(&number);
+                live.mapped.remove(&number);
+            }
             // What stays is removed when the cache is opened.
             let _ = self.0.disk.remove(&data_name(number)).await;
         }
@@ -390,6 +396,15 @@ impl Inner {
             live.files.retain(|_, file| Arc::strong_count(file) > 1);
         }
         Ok(live.files.entry(number).or_insert(file).clone())
+    }
+
+    /// Nobody has a file open any more. What others read themselves is opened again and again, and stays open for that.
+    pub(crate) fn leave_data(&self, id: FileId) {
+        let mut live = self.live.lock();
+        let data = live.replica.node(id).map_or(0, |node| node.data);
+        if !live.shown.contains(&data) {
+            live.files.remove(&data);
+        }
     }
 
     /// A new file of the cache, and its number.

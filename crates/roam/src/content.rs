@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// Makes a file ready to be changed. The caller is its only writer.
-    async fn prepare(&self, id: FileId, truncates: bool) -> Result<(), FsError> {
+    pub(crate) async fn prepare(&self, id: FileId, truncates: bool) -> Result<(), FsError> {
         for _ in 0..PREPARE_COUNT_MAX {
             if self.prepare_once(id, truncates).await? {
                 return Ok(());
@@ -193,9 +193,13 @@ impl Client {
         if !truncates {
             self.complete(id).await?;
         }
-        let dirty = self.0.live.lock().replica.node(id)?.is_dirty;
-        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it.
-        let anew = truncates && !dirty;
+        let (dirty, is_shown) = {
+            let live = self.0.live.lock();
+            (live.replica.node(id)?.is_dirty, live.is_shown(id))
+        };
+        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it. But whoever looks at the file of the
+        // cache himself is to see what becomes of it.
+        let anew = truncates && !dirty && !is_shown;
         let (number, file) = match anew {
             true => self.0.new_data_file().await?,
             false => {
@@ -221,7 +225,8 @@ impl Client {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
             let before = node.data;
-            if !anew && (before != number || !node.is_whole()) {
+            let is_other = if anew { live.is_shown(id) } else { before != number || !node.is_whole() };
+            if is_other {
                 return Ok(false);
             }
             // Others may have changed the file meanwhile, and then nobody needs what it was.
@@ -246,13 +251,13 @@ impl Client {
         }
         let mtime = self.0.host.clock.wall();
         let change = Change { cut: size, size, ranges: Ranges::default(), mtime };
-        self.0.live.lock().writing.insert(id, Writing { change, file });
+        self.0.live.lock().writing.insert(id, Writing { change, has_changed: false, file });
         Ok(true)
     }
 
     /// A range of a file is about to be changed: what waits to go home of it is set aside before, so that what goes home is what was saved. The
     /// caller is the file's only writer.
-    async fn spare(&self, id: FileId, range: Range<u64>) -> Result<(), FsError> {
+    pub(crate) async fn spare(&self, id: FileId, range: Range<u64>) -> Result<(), FsError> {
         let len = range.end - range.start;
         let waiting: Vec<(u64, Change)> = {
             let live = self.0.live.lock();
@@ -268,12 +273,12 @@ impl Client {
     }
 
     /// Bytes were changed by `cred`.
-    fn changed(&self, cred: &Cred, id: FileId, change: impl FnOnce(&mut Change)) -> Result<(), FsError> {
+    pub(crate) fn changed(&self, cred: &Cred, id: FileId, change: impl FnOnce(&mut Change)) -> Result<(), FsError> {
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
         let mode = perm::mode_after_write(cred, &live.replica.node(id)?.subject());
         let writing = live.writing.get_mut(&id).ok_or(FsError::Io)?;
-        writing.change.mtime = now;
+        (writing.change.mtime, writing.has_changed) = (now, true);
         change(&mut writing.change);
         writing.change.bound();
         let change = writing.change.clone();
@@ -291,7 +296,7 @@ impl Client {
     }
 
     /// Waits until the file may be changed here, by nobody else.
-    async fn only_writer(&self, id: FileId) -> Result<OwnedMutexGuard<()>, FsError> {
+    pub(crate) async fn only_writer(&self, id: FileId) -> Result<OwnedMutexGuard<()>, FsError> {
         for _ in 0..CLAIM_COUNT_MAX {
             self.claim(id).await?;
             let turn = self.0.writer(id).await;
@@ -330,6 +335,7 @@ impl Client {
         self.check_file(id)?;
         let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
         let _only_writer = self.only_writer(id).await?;
+        self.find_stores(id).await?;
         self.prepare_if(len > 0, id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         let offset = if open.flags.append { size } else { offset };
@@ -341,12 +347,14 @@ impl Client {
         if let Err(error) = self.put(id, offset, data).await {
             // Some of it may be there: then it is not what the home has.
             self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
+            self.know_stores(id).await?;
             return Err(error);
         }
         self.changed(&cred, id, |change| {
             change.ranges.add(offset..end);
             change.size = change.size.max(end);
         })?;
+        self.know_stores(id).await?;
         Ok(len)
     }
 
@@ -375,6 +383,7 @@ impl Client {
     ) -> Result<(), FsError> {
         self.check_file(id)?;
         let _only_writer = self.only_writer(id).await?;
+        self.find_stores(id).await?;
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
@@ -386,12 +395,19 @@ impl Client {
                 change.ranges.cut(size);
             }
             change.size = size;
-        })
+        })?;
+        let is_shown = self.0.live.lock().is_shown(id);
+        if empties && is_shown {
+            // As if it had begun anew.
+            self.0.sync_bytes(&file).await?;
+        }
+        self.know_stores(id).await
     }
 
     /// Logs what was written to a file, and waits until that is durable. Gives the number of the last operation there is.
     pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
         let _only_writer = self.0.writer(id).await;
+        self.find_stores(id).await?;
         let writing = {
             let live = self.0.live.lock();
             live.writing.get(&id).map(|writing| (writing.change.clone(), writing.file.clone()))
@@ -404,9 +420,9 @@ impl Client {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
             if node.is_dirty && node.facts.nlink > 0 {
-                match live.writing.remove(&id).map(|writing| writing.change) {
-                    Some(change) => live.did_store(id, change, now),
-                    // It was made here and never written.
+                match live.writing.remove(&id).filter(|writing| writing.has_changed) {
+                    Some(writing) => live.did_store(id, writing.change, now),
+                    // It was made here and never written, or only made ready.
                     None => live.record(Record::Clean(id)),
                 }
             }
@@ -460,6 +476,7 @@ impl Client {
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
             let _only_writer = self.only_writer(id).await?;
+            self.find_stores(id).await?;
             self.prepare(id, false).await?;
             let zeroed = offset.min(size)..end.min(size);
             self.spare(id, zeroed.clone()).await?;
@@ -470,6 +487,7 @@ impl Client {
                 at += len;
             }
             self.changed(cred, id, |change| change.ranges.add(zeroed))?;
+            self.know_stores(id).await?;
         }
         if matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size {
             return self.resize_to(cred, id, false, |size| size.max(end)).await;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
+    At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
     RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::perm::{self, XattrUse};
@@ -463,8 +463,7 @@ impl FileSystem for Client {
             });
         }
         if last {
-            let data = self.look(|replica, _| replica.node(id).map_or(0, |node| node.data));
-            self.0.live.lock().files.remove(&data);
+            self.0.leave_data(id);
             self.0.reap(id);
         }
         Answer::ok(())
@@ -630,11 +629,24 @@ impl FileSystem for Client {
     fn sync(&self) -> Answer<()> {
         let me = self.clone();
         Answer::later(async move {
+            me.log_stores().await;
             let files: Vec<FileId> = me.0.live.lock().writing.keys().copied().collect();
             for file in files {
                 me.store(file).await?;
             }
             me.0.log.settled().await.map_err(|_| FsError::Io)
         })
+    }
+
+    fn backing(&self, id: FileId, handle: Handle) -> Answer<Option<Backing>> {
+        let sight = self.0.live.lock().sight(id, handle);
+        let Some(sight) = sight else { return Answer::ok(None) };
+        let me = self.clone();
+        Answer::later(async move { Ok(me.show(id, handle, sight).await) })
+    }
+
+    fn will_be_mapped(&self, id: FileId, handle: Handle) -> Answer<()> {
+        let me = self.clone();
+        Answer::later(async move { me.expect_stores(id, handle).await })
     }
 }

@@ -286,6 +286,7 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         client.make_room().await;
+        client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
         if waited >= WALK_PERIOD && wanted {
             waited = Duration::ZERO;

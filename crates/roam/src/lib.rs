@@ -21,6 +21,7 @@ mod replay;
 pub mod replica;
 pub mod schedule;
 pub mod settings;
+mod shown;
 mod together;
 pub mod trunk;
 

@@ -71,6 +71,8 @@ pub(crate) struct Open {
 /// Bytes of a file that are being changed and were not logged yet.
 pub(crate) struct Writing {
     pub(crate) change: Change,
+    /// False: nothing was changed yet.
+    pub(crate) has_changed: bool,
     pub(crate) file: Arc<dyn File>,
 }
 
@@ -93,6 +95,10 @@ pub(crate) struct Live {
     pub(crate) writing: BTreeMap<FileId, Writing>,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
+    /// Files of the cache, by number, that others were given to read or map: what is in them changes as the file does.
+    pub(crate) shown: HashSet<u64>,
+    /// Of them, those that others may have mapped to write to: of which file each is, and its mark when all that was changed there was known.
+    pub(crate) mapped: HashMap<u64, (FileId, u128)>,
     /// Operations up to this one go home whatever was said of when.
     pub(crate) promised: u64,
     /// Why what waits could not be sent last, for as long as none of it has been sent since.
@@ -142,6 +148,8 @@ impl Live {
             open_counts: HashMap::new(),
             writing: BTreeMap::new(),
             files: HashMap::new(),
+            shown: HashSet::new(),
+            mapped: HashMap::new(),
             promised: 0,
             held_up: None,
             is_frozen: false,

@@ -261,6 +261,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.default_valid = roam::VALID;
     // Others may make what is not there.
     options.absent_valid = Duration::ZERO;
+    options.passthrough = true;
     // What is closed goes home.
     options.flush = true;
     options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
@@ -283,7 +284,8 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     }
     let closed = mount.closed();
     let (clock, home) = (host.clock.clone(), about.addresses);
-    let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cache.clone() };
+    let reads = if mount.has_passthrough() { "passthrough" } else { "requests" };
+    let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cache.clone(), reads };
     let server = Server::start(&socket, Arc::new(mounted)).context("control socket")?;
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
@@ -412,6 +414,7 @@ pub fn show_status(s: &Value) {
     );
     println!("hoarded       {} paths", s["hoarded"]);
     let text = |field: &str| s[field].as_str().unwrap_or("?").to_string();
+    println!("reads         {}", text("reads"));
     println!("behaviour     consistency {}, writes {}, unit {}", text("consistency"), text("writes"), text("unit"));
     println!(
         "rate          {}/s up, {}/s down, as far as was measured",

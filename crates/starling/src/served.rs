@@ -36,6 +36,8 @@ pub struct Mounted {
     pub home: Vec<String>,
     /// Folder of the cache.
     pub cache: PathBuf,
+    /// How the kernel reads long files that are cached.
+    pub reads: &'static str,
 }
 
 /// Where a volume's part of a cache is.
@@ -310,6 +312,7 @@ impl Mounted {
         let mount = json!({
             "roaming": true,
             "home": self.home,
+            "reads": self.reads,
             "volumes": all().map(|(name, counts)| counts.json(name)).collect::<Value>(),
             "consistency": settings.consistency.to_string(),
             "writes": settings.writes.to_string(),

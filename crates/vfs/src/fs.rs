@@ -1,6 +1,8 @@
 //! The [`FileSystem`] trait.
 
 use bytes::Bytes;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, Kind, Time};
 
@@ -176,6 +178,17 @@ pub enum Seek {
     Hole,
 }
 
+/// A file of this machine that has exactly what is in a file, for as long as that is open.
+#[derive(Clone)]
+pub struct Backing {
+    /// The file of this machine.
+    pub file: Arc<dyn AsFd + Send + Sync>,
+    /// Which one it is: as long as this is the same, what is in it changes only by calls, and by stores to mappings of it.
+    pub number: u64,
+    /// Reads through the handle may go there.
+    pub may_read: bool,
+}
+
 /// What statvfs(2) shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FsStat {
@@ -318,4 +331,14 @@ pub trait FileSystem: Send + Sync + 'static {
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()>;
     /// Everything acknowledged so far is durable.
     fn sync(&self) -> Answer<()>;
+
+    /// Where the file is that has what is read through this handle, if somebody may look there in place of asking.
+    fn backing(&self, _id: FileId, _handle: Handle) -> Answer<Option<Backing>> {
+        Answer::ok(None)
+    }
+    /// From now on, whoever may write through `handle` can map the file that [`backing`](Self::backing) gave: what is stored there is
+    /// for the file system to find.
+    fn will_be_mapped(&self, _id: FileId, _handle: Handle) -> Answer<()> {
+        Answer::ok(())
+    }
 }

@@ -2,8 +2,8 @@
 //! The root itself never changes.
 
 use crate::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
-    SetAttr, XattrMode,
+    At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -333,6 +333,14 @@ impl FileSystem for Joined {
 
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
         self.with_open(id, |fs, id| fs.setlk(id, handle, lock, wait))
+    }
+
+    fn backing(&self, id: FileId, handle: Handle) -> Answer<Option<Backing>> {
+        self.ask(id, || Ok(None), |_, fs, id| fs.backing(id, handle))
+    }
+
+    fn will_be_mapped(&self, id: FileId, handle: Handle) -> Answer<()> {
+        self.with_open(id, |fs, id| fs.will_be_mapped(id, handle))
     }
 
     fn sync(&self) -> Answer<()> {

@@ -11,6 +11,7 @@ use super::machine::Machine;
 use crate::{Disk, DiskSpace, File, check_name};
 use bytes::{Bytes, BytesMut};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use types::BoxFuture;
@@ -290,5 +291,14 @@ impl File for OpenFile {
             state.content(id)?.allocate(len);
             Ok(())
         })
+    }
+
+    fn change_mark(&self) -> BoxFuture<io::Result<u128>> {
+        let id = self.id;
+        self.mount.step(move |state| Ok(state.content(id)?.changes().into()))
+    }
+
+    fn descriptor(&self) -> Option<Arc<dyn AsFd + Send + Sync>> {
+        None
     }
 }

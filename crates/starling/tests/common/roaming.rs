@@ -129,6 +129,12 @@ impl Laptop {
         let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
     }
 
+    /// The number of the process that serves it.
+    #[allow(dead_code)]
+    pub fn process(&self) -> u32 {
+        self.process.as_ref().expect("it is mounted").id()
+    }
+
     /// What a command says of it as JSON.
     pub fn ask(&self, command: &[&str]) -> Value {
         let said = run(starling().args(command).arg(&self.mountpoint).arg("--json"));

@@ -1,0 +1,186 @@
+//! Opening files so that the kernel reads them itself (FUSE passthrough), where it lets this process offer that. `inodes` decides.
+
+use crate::convert::{errno, file_attr};
+use crate::inodes::{Inodes, Offer, Way};
+use fuser::{BackingId, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use types::{Attr, FileId, FsError};
+use vfs::fs::{Entry, FileSystem, Handle};
+
+/// What the kernel may pass by, and how it has files open where it may.
+pub(crate) struct Passing {
+    /// Until this is set, nothing is counted; after that it stays.
+    is_on: AtomicBool,
+    inodes: Mutex<Inodes<BackingId>>,
+}
+
+impl Passing {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Passing { is_on: AtomicBool::new(false), inodes: Mutex::new(Inodes::new()) })
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Begins, if the kernel takes backing files from this process. To be called before the first request is answered.
+    pub(crate) fn begin(&self, kernel: &OwnedFd) {
+        // Rights are looked at first, and this is no file that could be one.
+        let refused = File::open("/").and_then(|folder| BackingId::create_raw(kernel, folder));
+        let is_on = match &refused {
+            Err(error) => matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EINVAL)),
+            Ok(_) => false,
+        };
+        tracing::debug!(is_on, said = ?refused.err(), "passthrough");
+        self.is_on.store(is_on, Relaxed);
+    }
+
+    /// The file of an inode.
+    pub(crate) fn file(&self, inode: INodeNo) -> FileId {
+        if self.is_on() { self.inodes.lock().file(inode.0) } else { FileId::new(inode.0) }
+    }
+
+    /// The inode of a file.
+    pub(crate) fn inode(&self, file: FileId) -> u64 {
+        if self.is_on() { self.inodes.lock().inode(file) } else { file.raw() }
+    }
+
+    /// All inodes that the kernel may know of a file.
+    pub(crate) fn all(&self, file: FileId) -> Vec<u64> {
+        if self.is_on() { self.inodes.lock().all(file) } else { vec![file.raw()] }
+    }
+
+    /// Attributes of what was looked up.
+    pub(crate) fn attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr { ino: INodeNo(self.inode(attr.id)), ..file_attr(attr) }
+    }
+
+    /// Attributes of an inode.
+    pub(crate) fn attr_of(&self, inode: INodeNo, attr: &Attr) -> FileAttr {
+        let found = file_attr(attr);
+        if self.file(inode) == attr.id { FileAttr { ino: inode, ..found } } else { found }
+    }
+
+    /// One of those who have an inode open has closed it.
+    pub(crate) fn close(&self, inode: INodeNo) {
+        if self.is_on() {
+            let unused = self.inodes.lock().close(inode.0);
+            drop(unused);
+        }
+    }
+}
+
+/// The two replies to what opens a file.
+trait Register {
+    fn register(&self, file: &dyn AsFd) -> io::Result<BackingId>;
+}
+
+impl Register for ReplyOpen {
+    fn register(&self, file: &dyn AsFd) -> io::Result<BackingId> {
+        self.open_backing(file.as_fd())
+    }
+}
+
+impl Register for ReplyCreate {
+    fn register(&self, file: &dyn AsFd) -> io::Result<BackingId> {
+        self.open_backing(file.as_fd())
+    }
+}
+
+/// Answers opens.
+#[derive(Clone)]
+pub(crate) struct Opening {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) passing: Arc<Passing>,
+    /// Flags where the kernel passes nothing by.
+    pub(crate) flags: FopenFlags,
+    /// Whoever opens so can map the file to write to it.
+    pub(crate) may_store: bool,
+}
+
+impl Opening {
+    /// Flags where the kernel has a backing file, which must not be those of the page cache.
+    fn backed_flags(&self) -> FopenFlags {
+        self.flags & FopenFlags::FOPEN_NOFLUSH
+    }
+
+    /// How the kernel is to have open what the file system has opened. What fails is closed.
+    async fn way(
+        &self,
+        inode: INodeNo,
+        file: FileId,
+        handle: Handle,
+        reply: &(impl Register + Sync),
+    ) -> Result<Way<BackingId>, FsError> {
+        if !self.passing.is_on() {
+            return Ok(Way::Cached);
+        }
+        // Without it, everything is read here.
+        let backing = self.fs.backing(file, handle).await.unwrap_or(None);
+        let offer = backing.as_ref().map(|backing| Offer { number: backing.number, may_read: backing.may_read });
+        let register = || {
+            let registered = reply.register(&*backing.as_ref()?.file);
+            registered.inspect_err(|error| tracing::debug!(%error, "the kernel takes no backing file")).ok()
+        };
+        let way = self.passing.inodes.lock().open(inode.0, offer, register);
+        if let (Way::Direct(_), true) = (&way, self.may_store)
+            && let Err(error) = self.fs.will_be_mapped(file, handle).await
+        {
+            self.passing.close(inode);
+            self.close(file, handle).await;
+            return Err(error);
+        }
+        Ok(way)
+    }
+
+    async fn close(&self, file: FileId, handle: Handle) {
+        if let Err(error) = self.fs.release(file, handle, None).await {
+            tracing::debug!(%error, "closing what could not be opened");
+        }
+    }
+
+    /// Answers an open that the file system has answered.
+    pub(crate) async fn opened(self, reply: ReplyOpen, inode: INodeNo, file: FileId, handle: Handle) {
+        let at = FileHandle(handle.0);
+        match self.way(inode, file, handle, &reply).await {
+            Ok(Way::Cached) => reply.opened(at, self.flags),
+            Ok(Way::Passed(backing)) => reply.opened_passthrough(at, self.backed_flags(), &backing),
+            Ok(Way::Direct(backing)) => {
+                reply.opened_passthrough(at, self.backed_flags() | FopenFlags::FOPEN_DIRECT_IO, &backing);
+            }
+            Ok(Way::Elsewhere) => {
+                self.close(file, handle).await;
+                // The kernel looks the name up again, and finds the other inode.
+                reply.error(Errno::ESTALE);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    /// Answers a create that the file system has answered.
+    pub(crate) async fn created(self, reply: ReplyCreate, entry: Entry, handle: Handle) {
+        let (at, file) = (FileHandle(handle.0), entry.attr.id);
+        loop {
+            let attr = self.passing.attr(&entry.attr);
+            let (valid, generation) = (&entry.valid, Generation(0));
+            let flags = self.backed_flags();
+            match self.way(attr.ino, file, handle, &reply).await {
+                Ok(Way::Cached) => return reply.created(valid, &attr, generation, at, self.flags),
+                Ok(Way::Passed(backing)) => {
+                    return reply.created_passthrough(valid, &attr, generation, at, flags, &backing);
+                }
+                Ok(Way::Direct(backing)) => {
+                    let flags = flags | FopenFlags::FOPEN_DIRECT_IO;
+                    return reply.created_passthrough(valid, &attr, generation, at, flags, &backing);
+                }
+                Ok(Way::Elsewhere) => {}
+                Err(error) => return reply.error(errno(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Files of the cache that others look at themselves, as the kernel does where it can pass by this process.
+//!
+//! What is in a file that is shown changes as the file does here, and by nothing else: what others change at home comes into a file of the cache of its own.
+//! Where somebody may also have mapped it to write, stores are found by its mark: then all of it counts as changed.
+
+use crate::client::{Client, disk_error};
+use crate::live::Live;
+use host::File;
+use std::sync::Arc;
+use types::{FileId, FsError, Kind};
+use vfs::fs::{Backing, Cred, FILE_SIZE_MAX, Handle};
+
+/// Shorter files are not shown: to open them so costs more than reading them.
+const SHOWN_LEN_MIN: u64 = 256 << 10;
+
+/// What may be shown to whoever has a handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sight {
+    /// The file of the cache.
+    number: u64,
+    /// How long it is.
+    len: u64,
+    may_read: bool,
+}
+
+impl Live {
+    /// True if somebody looks at a file's bytes himself, or may have them mapped.
+    pub(crate) fn is_shown(&self, id: FileId) -> bool {
+        self.replica.node(id).is_ok_and(|node| self.shown.contains(&node.data))
+    }
+
+    /// What may be shown to whoever has this handle.
+    pub(crate) fn sight(&self, id: FileId, handle: Handle) -> Option<Sight> {
+        let flags = self.handle(id, handle, false).ok()?.flags;
+        let node = self.replica.node(id).ok()?;
+        if self.delegations.is_some() || node.facts.kind != Kind::File || node.data == 0 || !node.is_whole() {
+            return None;
+        }
+        let may_read = !flags.write && !flags.truncate;
+        let sight = Sight { number: node.data, len: node.facts.size, may_read };
+        let is_worth_it = may_read && !node.is_dirty && sight.len >= SHOWN_LEN_MIN;
+        (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
+    }
+
+    /// The mark up to which stores to a file's mappings are known.
+    fn mark(&self, id: FileId) -> Option<(u64, u128)> {
+        let number = self.replica.node(id).ok()?.data;
+        self.mapped.get(&number).map(|(_, mark)| (number, *mark))
+    }
+}
+
+async fn mark_of(file: &Arc<dyn File>) -> Result<u128, FsError> {
+    file.change_mark().await.map_err(|error| disk_error(&error))
+}
+
+impl Client {
+    /// Shows what was found to be fit for it.
+    pub(crate) async fn show(&self, id: FileId, handle: Handle, Sight { number, .. }: Sight) -> Option<Backing> {
+        let data = self.0.open_data(number).await.ok()?;
+        let len = data.len().await.ok()?;
+        let file = data.descriptor()?;
+        let mut live = self.0.live.lock();
+        let sight = live.sight(id, handle).filter(|sight| sight.number == number)?;
+        // What is not its own may follow in a file of the cache.
+        let is_fit = live.shown.contains(&number) || len == sight.len;
+        is_fit.then(|| {
+            live.shown.insert(number);
+            Backing { file, number, may_read: sight.may_read }
+        })
+    }
+
+    /// Whoever has this handle may map what is shown, and store to it.
+    pub(crate) async fn expect_stores(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
+        self.0.live.lock().writable(id, handle)?;
+        let _only_writer = self.only_writer(id).await?;
+        self.find_stores(id).await?;
+        // After a crash, all of it goes home.
+        self.prepare(id, false).await?;
+        self.spare(id, 0..FILE_SIZE_MAX).await?;
+        let number = self.0.live.lock().replica.node(id)?.data;
+        let mark = mark_of(&self.0.open_data(number).await?).await?;
+        self.0.live.lock().mapped.insert(number, (id, mark));
+        Ok(())
+    }
+
+    /// What was stored to mappings of a file counts as changed. The caller is the file's only writer, and has changed nothing since stores were known.
+    pub(crate) async fn find_stores(&self, id: FileId) -> Result<bool, FsError> {
+        let known = self.0.live.lock().mark(id);
+        let Some((number, mark)) = known else { return Ok(false) };
+        if mark_of(&self.0.open_data(number).await?).await? == mark {
+            return Ok(false);
+        }
+        self.prepare(id, false).await?;
+        self.know_stores(id).await?;
+        self.changed(&Cred::ROOT, id, |change| change.ranges.add(0..change.size))?;
+        // Pages of before may be in the kernel's own cache.
+        self.0.live.lock().forget(id);
+        Ok(true)
+    }
+
+    /// All that has changed a file so far is known. The caller is its only writer.
+    pub(crate) async fn know_stores(&self, id: FileId) -> Result<(), FsError> {
+        let known = self.0.live.lock().mark(id);
+        let Some((number, _)) = known else { return Ok(()) };
+        let mark = mark_of(&self.0.open_data(number).await?).await?;
+        if let Some(known) = self.0.live.lock().mapped.get_mut(&number) {
+            known.1 = mark;
+        }
+        Ok(())
+    }
+
+    /// Logs what was stored to mappings of any file since this was asked last. Mappings are there for longer than anybody has the file open.
+    pub(crate) async fn log_stores(&self) {
+        let mapped: Vec<(u64, FileId)> = {
+            let mut live = self.0.live.lock();
+            let Live { mapped, replica, .. } = &mut *live;
+            mapped.retain(|number, (id, _)| replica.node(*id).is_ok_and(|node| node.data == *number));
+            mapped.iter().map(|(number, (id, _))| (*number, *id)).collect()
+        };
+        for (number, id) in mapped {
+            let found = async {
+                let _only_writer = self.only_writer(id).await?;
+                self.find_stores(id).await
+            };
+            let logged = match found.await {
+                Ok(true) => self.store(id).await.map(drop),
+                other => other.map(drop),
+            };
+            if let Err(error) = logged {
+                tracing::warn!(file = id.raw(), number, %error, "what was stored to a mapping is not logged yet");
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Files of the cache that the kernel reads itself, on real mounts that roam. Needs root and Linux 6.9, as which it says so and does nothing else.
+
+mod common;
+#[allow(dead_code)]
+#[path = "common/roaming.rs"]
+mod roaming;
+
+use roaming::{Home, Laptop};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_secs(60);
+const LEN: usize = 2 << 20;
+
+fn bytes(seed: u8) -> Vec<u8> {
+    (0..LEN).map(|i| (i as u32 * 7 / 5) as u8 ^ seed).collect()
+}
+
+/// A mount with one long file in its cache, `file`, and its home.
+struct Site {
+    laptop: Laptop,
+    home: Home,
+    _below: TempDir,
+}
+
+impl Site {
+    /// `None` where the kernel does not read files itself.
+    fn new() -> Option<Site> {
+        let below = tempfile::tempdir().expect("folder");
+        let home = Home::serve(below.path());
+        fs::write(home.exported.join("file"), bytes(0)).expect("write");
+        let laptop = Laptop::mount(&home, below.path(), "laptop");
+        let site = Site { laptop, home, _below: below };
+        if site.laptop.ask(&["status"])["reads"] != "passthrough" {
+            eprintln!("left out: the kernel does not read files itself here");
+            return None;
+        }
+        assert!(fs::read(site.file()).expect("read") == bytes(0));
+        Some(site)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.laptop.mountpoint.join(name)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path("file")
+    }
+
+    fn open(&self) -> Reader {
+        Reader { file: File::open(self.file()).expect("open"), process: self.laptop.process() }
+    }
+
+    /// Somebody who has the file open, and whom the kernel serves itself.
+    fn reader(&self) -> Reader {
+        let reader = self.open();
+        assert!(reader.is_passed(), "the kernel reads it itself");
+        reader
+    }
+
+    /// Waits until the home has this in `file`.
+    fn wait_for_home(&self, wanted: &[u8]) {
+        self.laptop.wait_until_home(LONG);
+        let home = self.home.exported.join("file");
+        self.laptop.wait(LONG, "the home has it", |_| fs::read(&home).expect("read") == wanted);
+    }
+}
+
+struct Reader {
+    file: File,
+    process: u32,
+}
+
+impl Reader {
+    fn all(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        (&self.file).seek(SeekFrom::Start(0)).expect("seek");
+        (&self.file).read_to_end(&mut all).expect("read");
+        all
+    }
+
+    /// True if reading it makes the process write nothing to the kernel.
+    fn is_passed(&self) -> bool {
+        // SAFETY: it takes numbers only.
+        assert_eq!(unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        let before = self.written();
+        let len = self.all().len() as u64;
+        self.written() - before < len / 2
+    }
+
+    /// Bytes that the process has written anywhere.
+    fn written(&self) -> u64 {
+        let counts = fs::read_to_string(format!("/proc/{}/io", self.process)).expect("counts");
+        let line = counts.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("a count");
+        line.parse().expect("a number")
+    }
+}
+
+struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, len: usize, may: i32, sharing: i32) -> std::io::Result<Mapping> {
+        // SAFETY: a new mapping is nobody else's memory.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, may, sharing, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(Mapping { at: at.cast(), len }) }
+    }
+
+    fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        // SAFETY: it is within the mapping, which is readable.
+        (at..at + len).map(|at| unsafe { self.at.add(at).read_volatile() }).collect()
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        // SAFETY: it is within the mapping, which the caller has made writable.
+        bytes.iter().enumerate().for_each(|(i, byte)| unsafe { self.at.add(at + i).write_volatile(*byte) });
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it is the mapping that was made.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+fn append(path: &Path, more: &[u8]) {
+    OpenOptions::new().append(true).open(path).expect("open").write_all(more).expect("write");
+}
+
+#[test]
+fn whoever_has_a_file_open_sees_what_is_written_here() {
+    let Some(site) = Site::new() else { return };
+    let (reader, mut now) = (site.reader(), bytes(0));
+    assert!(reader.all() == now);
+    append(&site.file(), b"more");
+    now.extend(b"more");
+    assert!(reader.all() == now);
+    assert_eq!(reader.file.metadata().expect("stat").len(), now.len() as u64);
+    let writer = OpenOptions::new().write(true).open(site.file()).expect("open");
+    writer.write_all_at(b"in the middle", 1000).expect("write");
+    now[1000..1013].copy_from_slice(b"in the middle");
+    assert!(reader.all() == now);
+    writer.set_len(3000).expect("truncate");
+    now.truncate(3000);
+    assert!(reader.all() == now);
+    drop(writer);
+    assert!(site.reader().all() == now, "it is short, but it is the same file");
+    fs::write(site.file(), "anew").expect("write");
+    assert_eq!(reader.all(), b"anew");
+    assert_eq!(reader.file.metadata().expect("stat").len(), 4);
+    site.wait_for_home(b"anew");
+    // Nobody has it open by then.
+    drop(reader);
+    assert_eq!(fs::read(site.file()).expect("read"), b"anew");
+}
+
+#[test]
+fn whoever_opens_to_write_first_is_seen_by_who_reads_then() {
+    let Some(site) = Site::new() else { return };
+    let writer = OpenOptions::new().read(true).write(true).open(site.file()).expect("open");
+    let reader = site.open();
+    assert!(!reader.is_passed());
+    writer.write_all_at(b"seen", 5).expect("write");
+    let mut now = bytes(0);
+    now[5..9].copy_from_slice(b"seen");
+    assert!(reader.all() == now);
+    drop((reader, writer));
+    assert!(site.reader().all() == now);
+    site.wait_for_home(&now);
+}
+
+#[test]
+fn what_changes_at_home_is_read_by_whoever_opens_then_and_not_before() {
+    let Some(site) = Site::new() else { return };
+    let reader = site.reader();
+    let mapping = Mapping::new(&reader.file, LEN, libc::PROT_READ, libc::MAP_SHARED).expect("map");
+    for seed in [1, 2] {
+        let mut newer = bytes(seed);
+        newer.extend(b"and longer");
+        fs::write(site.home.exported.join("file"), &newer).expect("write");
+        site.laptop.wait(LONG, "the new contents", |_| fs::read(site.file()).expect("read") == newer);
+        assert!(reader.all() == bytes(0) && mapping.get(0, LEN) == bytes(0), "it is as it was opened");
+        let other = site.open();
+        let other = Mapping::new(&other.file, newer.len(), libc::PROT_READ, libc::MAP_SHARED).expect("map");
+        assert!(other.get(0, newer.len()) == newer);
+        assert_eq!(fs::metadata(site.file()).expect("stat").len(), newer.len() as u64);
+    }
+    append(&site.file(), b", and more");
+    let mut now = bytes(2);
+    now.extend(b"and longer, and more");
+    assert!(fs::read(site.file()).expect("read") == now && reader.all() == bytes(0));
+    site.wait_for_home(&now);
+    fs::rename(site.file(), site.path("moved")).expect("rename");
+    fs::hard_link(site.path("moved"), site.file()).expect("link");
+    let inodes: Vec<u64> =
+        ["file", "moved"].iter().map(|name| fs::metadata(site.path(name)).expect("stat").ino()).collect();
+    let listed = fs::read_dir(&site.laptop.mountpoint).expect("list").map(|entry| entry.expect("entry"));
+    assert!(listed.map(|entry| std::os::unix::fs::DirEntryExt::ino(&entry)).all(|inode| inode == inodes[0]));
+    assert_eq!(inodes[0], inodes[1]);
+}
+
+#[test]
+fn what_is_stored_to_a_mapping_while_others_read_goes_home() {
+    let Some(site) = Site::new() else { return };
+    let reader = site.reader();
+    let writer = OpenOptions::new().read(true).write(true).open(site.file()).expect("open");
+    let mapping = Mapping::new(&writer, LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).expect("map");
+    let mut now = bytes(0);
+    let check = |now: &[u8]| assert!(reader.all() == now && mapping.get(0, LEN) == now[..LEN]);
+    mapping.put(100, b"stored");
+    now[100..106].copy_from_slice(b"stored");
+    check(&now);
+    writer.write_all_at(b"written", 5000).expect("write");
+    now[5000..5007].copy_from_slice(b"written");
+    check(&now);
+    writer.sync_all().expect("fsync");
+    site.wait_for_home(&now);
+    mapping.put(200, b"again");
+    now[200..205].copy_from_slice(b"again");
+    drop(writer);
+    site.wait_for_home(&now);
+    // Long after it was closed.
+    mapping.put(LEN - 4, b"late");
+    now[LEN - 4..].copy_from_slice(b"late");
+    check(&now);
+    site.wait_for_home(&now);
+    drop(reader);
+    assert!(fs::read(site.file()).expect("read") == now);
+}
+
+#[test]
+fn a_mapping_shows_what_is_written_after_its_file_was_closed() {
+    let Some(site) = Site::new() else { return };
+    let reader = site.reader();
+    let mapping = Mapping::new(&reader.file, LEN, libc::PROT_READ, libc::MAP_SHARED).expect("map");
+    drop(reader);
+    fs::write(site.file(), bytes(3)).expect("write");
+    assert!(mapping.get(0, LEN) == bytes(3));
+    site.wait_for_home(&bytes(3));
+}
+
+#[test]
+fn programs_run_and_are_busy_meanwhile() {
+    let Some(site) = Site::new() else { return };
+    let program = site.path("program");
+    fs::copy("/bin/sleep", site.home.exported.join("program")).expect("copy");
+    site.laptop.wait(LONG, "the program", |_| program.exists());
+    let sleep = fs::read(&program).expect("read");
+    OpenOptions::new().append(true).open(&program).expect("open").write_all(&vec![0; LEN]).expect("write");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+    assert!(fs::read(&program).expect("read").starts_with(&sleep));
+    let mut running = Command::new(&program).arg("60").spawn().expect("run");
+    let busy = OpenOptions::new().write(true).open(&program).map_err(|error| error.raw_os_error());
+    running.kill().expect("kill");
+    running.wait().expect("wait");
+    assert_eq!(busy.err(), Some(Some(libc::ETXTBSY)));
+    assert!(Command::new(&program).arg("0").status().expect("run").success());
+}
+
+#[test]
+fn who_comes_and_goes_at_once_meets_no_errors() {
+    const WRITTEN: usize = 64 << 10;
+    let Some(site) = Site::new() else { return };
+    let (stop, file) = (AtomicBool::new(false), site.file());
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let work = |number: u64| {
+            let (stop, file) = (&stop, &file);
+            move || {
+                let mut count = 0;
+                while !stop.load(Relaxed) {
+                    count += 1;
+                    let mut open = OpenOptions::new();
+                    match number % 5 {
+                        0 | 1 => {
+                            let all = fs::read(file).expect("read");
+                            assert!(all.len() >= LEN && all[WRITTEN..LEN] == bytes(0)[WRITTEN..], "{}", all.len());
+                        }
+                        2 => {
+                            let reader = open.read(true).open(file).expect("open");
+                            let mapping = Mapping::new(&reader, LEN, libc::PROT_READ, libc::MAP_SHARED).expect("map");
+                            drop(reader);
+                            assert!(mapping.get(LEN - 10, 10) == bytes(0)[LEN - 10..]);
+                        }
+                        3 => open
+                            .write(true)
+                            .open(file)
+                            .expect("open")
+                            .write_all_at(b"over", count % 1000)
+                            .expect("write"),
+                        _ => {
+                            let writer = open.read(true).write(true).open(file).expect("open");
+                            writer.write_all_at(b"and over", 2000 + count % 1000).expect("write");
+                            let mut found = [0; 8];
+                            writer.read_exact_at(&mut found, 2000 + count % 1000).expect("read");
+                            assert_eq!(&found, b"and over");
+                        }
+                    }
+                }
+                count
+            }
+        };
+        let threads: Vec<_> = (0..10).map(|number| scope.spawn(work(number))).collect();
+        std::thread::sleep(Duration::from_secs(1));
+        stop.store(true, Relaxed);
+        threads.into_iter().map(|thread| thread.join().expect("no errors")).collect()
+    });
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    let now = fs::read(&file).expect("read");
+    site.wait_for_home(&now);
+    let start = Instant::now();
+    while !site.open().is_passed() {
+        assert!(start.elapsed() < LONG, "the last close is told of by and by");
+    }
+}
+
+#[test]
+fn under_strong_nothing_is_passed_by() {
+    let Some(site) = Site::new() else { return };
+    let reader = site.reader();
+    common::run(common::starling().args(["set", "--consistency", "strong"]).arg(&site.laptop.mountpoint));
+    site.laptop.wait(LONG, "the home is there again", |laptop| laptop.state() == "connected");
+    let other = File::open(site.file()).expect("open");
+    let mapped = Mapping::new(&other, LEN, libc::PROT_READ, libc::MAP_SHARED);
+    assert_eq!(mapped.err().and_then(|error| error.raw_os_error()), Some(libc::ENODEV));
+    append(&site.file(), b"more");
+    assert_eq!(fs::metadata(site.file()).expect("stat").len(), LEN as u64 + 4);
+    drop(reader);
+}
