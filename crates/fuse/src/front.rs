@@ -113,7 +113,11 @@ impl Filesystem for FrontEnd {
         let name = name.as_bytes();
         if name == b"." {
             // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
-            return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), self.send_entry());
+            let passing = self.passing.clone();
+            let send = move |reply: ReplyEntry, entry: Entry| {
+                reply.entry(&entry.valid, &passing.attr_of(parent, &entry.attr), Generation(0));
+            };
+            return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
         }
         let valid = self.options.absent_valid;
         let remember_absence = !valid.is_zero() && name != b"..";

@@ -3,6 +3,7 @@
 //! - [`mount`] attaches a file system to a folder; a [`Mount`] is that attachment and undoes it when dropped.
 //! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
 //!   cache of groups. `listing` fills the replies of directory listings.
+//! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
 //! # Invariants

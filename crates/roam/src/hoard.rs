@@ -240,7 +240,8 @@ impl Client {
         self.look(|replica, _| replica.nodes().map(|(_, node)| node.have.len()).sum())
     }
 
-    /// Makes room in the cache: what was used least lately goes first, among what is least dear. Never what is not home yet, or open.
+    /// Makes room in the cache: what was used least lately goes first, among what is least dear. Never what is not home yet, or open, or may be
+    /// mapped to write to.
     pub(crate) async fn make_room(&self) {
         let limit = self.0.settings.lock().cache_bytes;
         let mut cached = self.cached_bytes();
@@ -250,10 +251,11 @@ impl Client {
         let dear = self.priorities();
         let mut clean: Vec<(u8, u64, FileId, u64, u64)> = {
             let live = self.0.live.lock();
+            let is_in_use = |id: &FileId, data| live.open_counts.contains_key(id) || live.mapped.contains_key(&data);
             let nodes = live
                 .replica
                 .nodes()
-                .filter(|(id, node)| node.data > 0 && !live.replica.is_own(*id) && !live.open_counts.contains_key(id));
+                .filter(|(id, node)| node.data > 0 && !live.replica.is_own(*id) && !is_in_use(id, node.data));
             nodes
                 .map(|(id, node)| {
                     let used = live.used.get(&id).copied().unwrap_or(0);
@@ -269,7 +271,7 @@ impl Client {
             {
                 let mut live = self.0.live.lock();
                 let still = live.replica.node(id).is_ok_and(|node| node.data == data) && !live.replica.is_own(id);
-                if !still || live.open_counts.contains_key(&id) {
+                if !still || live.open_counts.contains_key(&id) || live.mapped.contains_key(&data) {
                     continue;
                 }
                 live.record(Record::Dropped(id));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Backing, Cred, FILE_SIZE_MAX, Handle};
 
-/// Shorter files are not shown: to open them so costs more than reading them.
-const SHOWN_LEN_MIN: u64 = 256 << 10;
+/// Shorter files are not shown: reading them gains no more than it costs to open them so (docs/performance.md).
+const SHOWN_LEN_MIN: u64 = 1 << 20;
 
 /// What may be shown to whoever has a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -212,6 +212,51 @@ fn what_changes_at_home_is_read_by_whoever_opens_then_and_not_before() {
 }
 
 #[test]
+fn while_a_file_keeps_changing_at_home_nobody_meets_errors() {
+    const VERSION_COUNT: u8 = 30;
+    let Some(site) = Site::new() else { return };
+    let (stop, file) = (AtomicBool::new(false), site.file());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let reader = File::open(&file).expect("open");
+                    let mut some = vec![0; LEN / 2];
+                    reader.read_exact_at(&mut some, 0).expect("read");
+                    let mapping = Mapping::new(&reader, LEN, libc::PROT_READ, libc::MAP_SHARED).expect("map");
+                    std::thread::sleep(Duration::from_millis(u64::from(mapping.get(0, 1)[0] % 20)));
+                }
+            });
+        }
+        let at_home = OpenOptions::new().write(true).open(site.home.exported.join("file")).expect("open");
+        for version in 1..=VERSION_COUNT {
+            at_home.write_all_at(&bytes(version), 0).expect("write");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Relaxed);
+    });
+    site.laptop.wait(LONG, "the last version", |_| fs::read(&file).expect("read") == bytes(VERSION_COUNT));
+}
+
+#[test]
+fn what_is_open_stays_readable_when_the_cache_is_full() {
+    let Some(site) = Site::new() else { return };
+    let reader = site.reader();
+    let mapping = Mapping::new(&reader.file, LEN, libc::PROT_READ, libc::MAP_SHARED).expect("map");
+    common::run(common::starling().args(["set", "--cache-size", "1MiB"]).arg(&site.laptop.mountpoint));
+    fs::write(site.home.exported.join("other"), bytes(1)).expect("write");
+    site.laptop.wait(LONG, "the other file", |_| site.path("other").exists());
+    assert!(fs::read(site.path("other")).expect("read") == bytes(1));
+    let is_small = |laptop: &Laptop| laptop.ask(&["status"])["cache"]["bytes"].as_u64().expect("bytes") <= LEN as u64;
+    site.laptop.wait(LONG, "the other file to be dropped", is_small);
+    assert!(reader.is_passed() && reader.all() == bytes(0));
+    drop(reader);
+    site.laptop.wait(LONG, "this one to be dropped", |laptop| laptop.ask(&["status"])["cache"]["bytes"] == 0);
+    assert!(mapping.get(0, LEN) == bytes(0));
+    assert!(fs::read(site.file()).expect("read") == bytes(0));
+}
+
+#[test]
 fn what_is_stored_to_a_mapping_while_others_read_goes_home() {
     let Some(site) = Site::new() else { return };
     let reader = site.reader();
@@ -330,8 +375,14 @@ fn under_strong_nothing_is_passed_by() {
     let Some(site) = Site::new() else { return };
     let reader = site.reader();
     common::run(common::starling().args(["set", "--consistency", "strong"]).arg(&site.laptop.mountpoint));
-    site.laptop.wait(LONG, "the home is there again", |laptop| laptop.state() == "connected");
-    let other = File::open(site.file()).expect("open");
+    // It attaches to its home anew, without which it believes nothing.
+    let start = Instant::now();
+    let other = loop {
+        match File::open(site.file()) {
+            Err(_) if start.elapsed() < LONG => std::thread::sleep(Duration::from_millis(20)),
+            opened => break opened.expect("open"),
+        }
+    };
     let mapped = Mapping::new(&other, LEN, libc::PROT_READ, libc::MAP_SHARED);
     assert_eq!(mapped.err().and_then(|error| error.raw_os_error()), Some(libc::ENODEV));
     append(&site.file(), b"more");

@@ -4,12 +4,14 @@
 
 use bytes::Bytes;
 use fuse::{Mount, MountOptions};
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use types::{Answer, FileId, Time};
@@ -39,6 +41,45 @@ pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO };
 pub struct Mannered {
     inner: MemFs,
     manner: Manner,
+    copies: Option<Copies>,
+}
+
+/// Files of this machine with what is in files of a [`MemFs`].
+#[derive(Clone)]
+pub struct Copies(Arc<Mutex<CopiesState>>);
+
+struct CopiesState {
+    dir: TempDir,
+    last: u64,
+    files: HashMap<FileId, (u64, Arc<File>)>,
+    writers: HashSet<Handle>,
+}
+
+impl Copies {
+    pub fn new() -> Self {
+        let state = CopiesState { dir: folder(), last: 0, files: HashMap::new(), writers: HashSet::new() };
+        Copies(Arc::new(Mutex::new(state)))
+    }
+
+    /// From now on, a file is another one of this machine, with this in it.
+    pub fn replace(&self, id: FileId, contents: &[u8]) {
+        let mut state = self.0.lock().unwrap();
+        state.last += 1;
+        let path = state.dir.path().join(state.last.to_string());
+        std::fs::write(&path, contents).unwrap();
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let copy = (state.last, Arc::new(file));
+        state.files.insert(id, copy);
+    }
+
+    fn of(&self, id: FileId) -> Option<(u64, Arc<File>)> {
+        self.0.lock().unwrap().files.get(&id).cloned()
+    }
+
+    fn backing(&self, id: FileId, handle: Handle) -> Option<Backing> {
+        let (number, file) = self.of(id)?;
+        Some(Backing { file, number, may_read: !self.0.lock().unwrap().writers.contains(&handle) })
+    }
 }
 
 pub fn mem_fs() -> MemFs {
@@ -136,12 +177,22 @@ impl FileSystem for Mannered {
         self.pass(self.inner.access(cred, id, mask))
     }
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
-        self.pass(self.inner.open(cred, id, flags))
+        let opened = self.inner.open(cred, id, flags);
+        if let (Some(copies), Answer::Now(Ok(handle)), true) = (&self.copies, &opened, flags.write) {
+            copies.0.lock().unwrap().writers.insert(*handle);
+        }
+        self.pass(opened)
+    }
+    fn backing(&self, id: FileId, handle: Handle) -> Answer<Option<Backing>> {
+        self.pass(Answer::ok(self.copies.as_ref().and_then(|copies| copies.backing(id, handle))))
     }
     fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
         self.pass(self.inner.read(id, handle, offset, len))
     }
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        if let Some((_, copy)) = self.copies.as_ref().and_then(|copies| copies.of(id)) {
+            copy.write_all_at(data, offset).unwrap();
+        }
         self.pass(self.inner.write(cred, id, handle, offset, data))
     }
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {
@@ -219,11 +270,16 @@ impl Mounted {
     }
 
     pub fn of(fs: MemFs, manner: Manner, change: impl FnOnce(&mut MountOptions)) -> Self {
+        Self::copied(fs, manner, None, change)
+    }
+
+    /// With files that the kernel may read itself.
+    pub fn copied(fs: MemFs, manner: Manner, copies: Option<Copies>, change: impl FnOnce(&mut MountOptions)) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let dir = folder();
         let mut options = MountOptions::new(runtime.handle().clone());
         change(&mut options);
-        let mounted = fuse::mount(Arc::new(Mannered { inner: fs.clone(), manner }), dir.path(), options);
+        let mounted = fuse::mount(Arc::new(Mannered { inner: fs.clone(), manner, copies }), dir.path(), options);
         let mount = mounted.unwrap_or_else(|e| panic!("these tests need a working FUSE and the right to mount: {e}"));
         Mounted { mount: Some(mount), fs, dir, _runtime: runtime }
     }
