@@ -427,6 +427,11 @@ impl Client {
                 }
             }
         }
+        let expects_stores = self.0.live.lock().expects_stores(id);
+        if expects_stores {
+            self.prepare(id, false).await?;
+            self.know_stores(id).await?;
+        }
         self.0.log.settled().await.map_err(|_| FsError::Io)?;
         self.0.wake();
         Ok(self.0.live.lock().replica.log().last())

@@ -446,16 +446,20 @@ impl FileSystem for Client {
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
-        let closed = self.0.live.lock().close(id, handle, false);
-        let last = match closed {
-            Ok(last) => last,
+        let closed = {
+            let mut live = self.0.live.lock();
+            let expected = live.expects_stores(id);
+            live.close(id, handle, false).map(|last| (last, last || expected && !live.expects_stores(id)))
+        };
+        let (last, is_written) = match closed {
+            Ok(closed) => closed,
             Err(error) => return Answer::err(error),
         };
         if let Some(owner) = flock_owner {
             self.0.locks.release_owner(id, LockSpace::Flock, owner);
         }
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty && n.facts.nlink > 0));
-        if last && dirty {
+        if is_written && dirty {
             let me = self.clone();
             return Answer::later(async move {
                 me.store(id).await?;

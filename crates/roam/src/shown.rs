@@ -42,6 +42,13 @@ impl Live {
         (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
     }
 
+    /// True if stores to mappings of a file are to be expected from somebody who has it open: until he closes it, it counts as being written.
+    pub(crate) fn expects_stores(&self, id: FileId) -> bool {
+        let id = self.replica.real(id);
+        self.mark(id).is_some()
+            && self.handles.values().any(|open| open.id == id && open.flags.read && open.flags.write)
+    }
+
     /// The mark up to which stores to a file's mappings are known.
     fn mark(&self, id: FileId) -> Option<(u64, u128)> {
         let number = self.replica.node(id).ok()?.data;

@@ -121,6 +121,11 @@ impl Mapping {
         (at..at + len).map(|at| unsafe { self.at.add(at).read_volatile() }).collect()
     }
 
+    fn sync(&self) {
+        // SAFETY: it is the mapping that was made.
+        assert_eq!(unsafe { libc::msync(self.at.cast(), self.len, libc::MS_SYNC) }, 0);
+    }
+
     fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: it is within the mapping, which the caller has made writable.
@@ -283,6 +288,27 @@ fn what_is_stored_to_a_mapping_while_others_read_goes_home() {
     site.wait_for_home(&now);
     drop(reader);
     assert!(fs::read(site.file()).expect("read") == now);
+}
+
+#[test]
+fn what_was_stored_to_a_mapping_and_synced_goes_home_after_a_crash() {
+    let Some(mut site) = Site::new() else { return };
+    let reader = site.reader();
+    let writer = OpenOptions::new().read(true).write(true).open(site.file()).expect("open");
+    let mapping = Mapping::new(&writer, LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED).expect("map");
+    let mut now = bytes(0);
+    for (at, text) in [(100, b"first"), (70_000, b"after")] {
+        mapping.put(at, text);
+        now[at..at + 5].copy_from_slice(text);
+        writer.sync_all().expect("fsync");
+    }
+    mapping.put(LEN - 4, b"last");
+    now[LEN - 4..].copy_from_slice(b"last");
+    mapping.sync();
+    site.laptop.stop(libc::SIGKILL);
+    drop((reader, writer, mapping));
+    site.laptop.mount_again();
+    site.wait_for_home(&now);
 }
 
 #[test]
