@@ -43,6 +43,8 @@ fn serve(folder: &Path, allow_other: bool) -> Result<(), Box<dyn std::error::Err
     let mut options = fuse::MountOptions::new(runtime.handle().clone());
     options.allow_other = allow_other;
     options.fs_name = "memfs".to_owned();
+    // Whether it may or not.
+    options.passthrough = true;
     fuse::mount(Arc::new(fs), folder, options)?.wait();
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(crate) struct Inodes<B> {
     open: HashMap<u64, Mode<B>>,
     /// Files whose inode has another number than theirs.
     numbers: HashMap<FileId, u64>,
-    /// The same the other way around, with all inodes that they have had.
+    /// The same the other way around, with all inodes that they have had: for as long as the mount is there, the kernel may ask by any of them.
     files: HashMap<u64, FileId>,
     next: u64,
 }

@@ -83,6 +83,8 @@ fn whoever_writes_what_the_kernel_reads_itself_asks_and_is_seen() {
     }
     let reader = File::open(m.path("f")).unwrap();
     let writer = OpenOptions::new().read(true).write(true).open(m.path("f")).unwrap();
+    reader.lock_shared().unwrap();
+    assert!(writer.try_lock().is_err(), "they are the same file");
     let (reads, writes) = (m.count("read"), m.count("write"));
     writer.write_all_at(b"W", 0).unwrap();
     let mut found = [0; 13];

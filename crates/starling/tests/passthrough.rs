@@ -1,4 +1,5 @@
-//! Files of the cache that the kernel reads itself, on real mounts that roam. Needs root and Linux 6.9, as which it says so and does nothing else.
+//! Files of the cache that the kernel reads itself, on real mounts that roam. Where it does not, which takes root and Linux 6.9, these tests say so and look at
+//! nothing.
 
 mod common;
 #[allow(dead_code)]
@@ -153,6 +154,10 @@ fn whoever_has_a_file_open_sees_what_is_written_here() {
     now.extend(b"more");
     assert!(reader.all() == now);
     assert_eq!(reader.file.metadata().expect("stat").len(), now.len() as u64);
+    for copy in [site.path("copy"), site.laptop.cache.join("copy")] {
+        fs::copy(site.file(), &copy).expect("copy");
+        assert!(fs::read(copy).expect("read") == now);
+    }
     let writer = OpenOptions::new().write(true).open(site.file()).expect("open");
     writer.write_all_at(b"in the middle", 1000).expect("write");
     now[1000..1013].copy_from_slice(b"in the middle");
