@@ -14,6 +14,7 @@ use roam_wire::journal::{Since, Stamp};
 use roam_wire::line;
 use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack};
 use roam_wire::operation::Operation;
+use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError};
@@ -313,6 +314,7 @@ impl Client {
                 | Request::List { .. }
                 | Request::Read { .. }
                 | Request::ReadFiles { .. }
+                | Request::Take { .. }
         );
         let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
@@ -347,6 +349,7 @@ impl Client {
                 volume.upload(whose, seq, offset, &data).await?;
                 Reply::Done
             }
+            Request::Take { seq, pieces } => self.take(whose, volume, seq, pieces).await?,
             Request::Apply { acknowledged, operations } => {
                 self.acknowledge(&mut self.home.live.lock(), &volume.name, whose.incarnation, acknowledged);
                 Reply::Applied(self.home.apply(volume, whose, &operations).await?)
@@ -388,6 +391,25 @@ impl Client {
                 Reply::Done
             }
         })
+    }
+
+    /// Takes parts of a store from files that have them. What cannot be read is somebody else's, or something else by now: it is not taken.
+    async fn take(&self, whose: &Whose, volume: &Arc<Exported>, seq: u64, pieces: Vec<Piece>) -> Answered {
+        if pieces.len() > PIECE_COUNT_MAX || pieces.iter().any(|piece| piece.len > PIECE_LEN_MAX) {
+            return Err(Stop::Failed(FsError::ArgumentTooBig));
+        }
+        let mut taken = Vec::new();
+        for (index, piece) in (0..).zip(pieces) {
+            let source = (piece.file, piece.contents);
+            match self.read(whose, volume, source, piece.at, piece.len as u32).await {
+                Ok(Reply::Data(bytes)) if bytes.len() as u64 == piece.len && hash(&bytes) == piece.hash => {
+                    volume.upload(whose, seq, piece.offset, &bytes).await?;
+                    taken.push(index);
+                }
+                _ => {}
+            }
+        }
+        Ok(Reply::Taken(taken))
     }
 
     async fn facts(

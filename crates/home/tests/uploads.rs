@@ -6,6 +6,7 @@ use common::*;
 use home::export::Export;
 use roam_wire::message::{Reply, Request, pack, unpack};
 use roam_wire::operation::Operation;
+use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use types::{FsError, Kind};
 use vfs::FileSystem;
 use vfs::fs::Cred;
@@ -96,4 +97,49 @@ fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
     let late = old.ask(Request::Apply { acknowledged: 100, operations: Vec::new() });
     assert_eq!(late, Reply::Failed(FsError::InvalidArgument));
     assert_eq!(new.apply(vec![made]), done);
+}
+
+/// Whoever guesses what is in another's file does not learn whether that is so, and what is not what it should be is not taken.
+#[test]
+fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() {
+    let world = World::new();
+    let mallory = world.client(1, MALLORY);
+    let bobs = world.client(2, BOB);
+    let root = world.home.state().volumes[VOLUME].root();
+    let [bob, closed] = ["bob", "closed"].map(|name| bobs.id(root, name));
+    let (diary, letter, readable) = (bobs.id(bob, "diary"), bobs.id(bob, "letter"), bobs.id(closed, "readable"));
+    let len = SECRET.len() as u64;
+    let piece =
+        |file| Piece { offset: 0, len, file, contents: bobs.facts(&[file])[0].contents, at: 0, hash: hash(SECRET) };
+    let take = |peer: &Peer, pieces: Vec<Piece>| peer.ask(Request::Take { seq: 1000, pieces });
+    assert_eq!(take(&bobs, [diary, letter, readable].map(piece).to_vec()), Reply::Taken(vec![0, 1, 2]));
+    assert_eq!(take(&mallory, [diary, letter, readable].map(piece).to_vec()), Reply::Taken(vec![1]));
+    let good = || piece(letter);
+    let wrong = [
+        Piece { hash: [0; 16], ..good() },
+        Piece { contents: good().contents + 1, ..good() },
+        Piece { len: len + 1, ..good() },
+        Piece { len: len - 1, ..good() },
+        Piece { at: 1, ..good() },
+        Piece { at: u64::MAX, ..good() },
+        Piece { file: bob, ..good() },
+        Piece { file: types::FileId::new(u64::MAX), ..good() },
+    ];
+    assert_eq!(take(&mallory, wrong.to_vec()), Reply::Taken(Vec::new()));
+    let too_many = vec![good(); PIECE_COUNT_MAX + 1];
+    let too_long = vec![Piece { len: PIECE_LEN_MAX + 1, ..good() }];
+    let beyond = vec![Piece { offset: u64::MAX, ..good() }];
+    for (pieces, error) in
+        [(too_many, FsError::ArgumentTooBig), (too_long, FsError::ArgumentTooBig), (beyond, FsError::FileTooLarge)]
+    {
+        assert_eq!(take(&mallory, pieces), Reply::Failed(error));
+    }
+    // What was taken is in the store, as if it had been uploaded.
+    let plain = mallory.id(mallory.id(root, "mallory"), "plain");
+    let change = changed(0, 2 * len, &[(0, 2 * len)]);
+    let store = mallory.sent(Operation::Store { file: plain, change }, b"");
+    let pieces = vec![good(), Piece { offset: len, ..good() }];
+    assert_eq!(mallory.ask(Request::Take { seq: store.seq, pieces }), Reply::Taken(vec![0, 1]));
+    assert!(matches!(mallory.apply(vec![store]), Reply::Applied(_)));
+    assert_eq!(mallory.facts(&[plain])[0].size, 2 * len);
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`channel`]: connections, as traits; [`line`]: several volumes on one of them.
 //! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
-//! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes.
+//! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes; [`piece`]: bytes that the home has already.
 //! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without asking.
 
 pub mod channel;
@@ -12,4 +12,5 @@ pub mod journal;
 pub mod line;
 pub mod message;
 pub mod operation;
+pub mod piece;
 pub mod ranges;

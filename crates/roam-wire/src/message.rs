@@ -9,6 +9,7 @@ use crate::codec::Wire;
 use crate::delegation::{Behind, Hold, Kept, Recall, Watch};
 use crate::journal::{Since, Stamp};
 use crate::operation::Operation;
+use crate::piece::Piece;
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 use types::codec::{DecodeError, Reader};
@@ -286,6 +287,13 @@ pub enum Request {
         /// Files with when their contents are of.
         files: Vec<(FileId, u64)>,
     },
+    /// Takes parts of what a store will write from files that have them, as if they were uploaded.
+    Take {
+        /// The store's number.
+        seq: u64,
+        /// Which, and where they are.
+        pieces: Vec<Piece>,
+    },
 }
 wire_enum!(Request {
     1 => Enroll { secret },
@@ -304,6 +312,7 @@ wire_enum!(Request {
     14 => Renew,
     15 => Resign,
     16 => ReadFiles { files },
+    17 => Take { seq, pieces },
 });
 
 /// What a home answers.
@@ -380,6 +389,8 @@ pub enum Reply {
     Ids(FileId, u64),
     /// Files as they are. Those are left out whose contents are other ones, that cannot be read, and all after the first that does not fit.
     Files(Vec<(FileId, Bytes)>),
+    /// Which of the pieces, counted from 0, were taken. The others are not, or no more, where they were said to be.
+    Taken(Vec<u64>),
     /// The file system refuses.
     Failed(FsError),
     /// The home refuses.
@@ -402,6 +413,7 @@ wire_enum!(Reply {
     13 => Refused(refusal),
     14 => Delegated { known, given, seq },
     15 => Files(files),
+    16 => Taken(pieces),
 });
 
 /// A name, and what it means.

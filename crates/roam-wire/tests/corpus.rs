@@ -7,6 +7,7 @@ use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
 };
 use roam_wire::operation::{Attributes, Change, Made, Operation};
+use roam_wire::piece::Piece;
 use roam_wire::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
 
@@ -102,6 +103,7 @@ fn the_corpus_has_what_this_program_writes() {
     let applied =
         (3..).zip(outcomes).map(|(seq, outcome)| Applied { seq, outcome, facts: vec![facts(seq, Kind::File)] });
     let apply = request(Request::Apply { acknowledged: 2, operations: (3..).zip(operations()).map(sent).collect() });
+    let piece = Piece { offset: 1 << 20, len: 8192, file, contents: 60, at: 100, hash: [7; 16] };
     let since = Since::Changed { files: vec![file, FileId::new(u64::MAX)], stamp };
     replay::compare(
         "message",
@@ -117,6 +119,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("validate", request(Request::Validate { files: vec![(file, 70), (FileId::new(1), 0)] })),
             ("list", request(Request::List { dir: FileId::new(1), after: b"name".to_vec() })),
             ("read", request(Request::Read { file, contents: 60, offset: 1 << 40, len: 1 << 16 })),
+            ("take", request(Request::Take { seq: 3, pieces: vec![piece] })),
             ("read_files", request(Request::ReadFiles { files: vec![(file, 60), (FileId::new(9), 0)] })),
             ("upload", request(Request::Upload { seq: 9, offset: 65536, data: b"bytes"[..].into() })),
             ("truncated", apply[..100].to_vec()),
@@ -141,6 +144,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("delegated", reply(Reply::Delegated { known: vec![facts(300, Kind::File)], given: 4, seq: 71 })),
             ("stale", reply(Reply::Stale(vec![file]))),
             ("listing", compressed),
+            ("taken", reply(Reply::Taken(vec![0, 2]))),
             ("files", reply(Reply::Files(vec![(file, b"bytes"[..].into()), (FileId::new(9), b""[..].into())]))),
             ("data", reply(Reply::Data(b"bytes"[..].into()))),
             ("changed", reply(Reply::Changed)),

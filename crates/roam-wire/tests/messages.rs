@@ -10,6 +10,7 @@ use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
 use roam_wire::operation::{Attributes, Change, Made, Operation, Place, RANGE_COUNT_MAX};
+use roam_wire::piece::Piece;
 use roam_wire::ranges::Ranges;
 use std::fmt::Debug;
 use types::codec::DecodeError;
@@ -188,6 +189,17 @@ prop_compose! {
     }
 }
 
+fn piece() -> impl Strategy<Value = Piece> {
+    (any::<[u64; 4]>(), file(), any::<[u8; 16]>()).prop_map(|([offset, len, contents, at], file, hash)| Piece {
+        offset,
+        len,
+        file,
+        contents,
+        at,
+        hash,
+    })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         any::<[u8; 16]>().prop_map(|secret| Request::Enroll { secret }),
@@ -223,6 +235,7 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Renew),
         Just(Request::Resign),
         prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::ReadFiles { files }),
+        (any::<u64>(), prop::collection::vec(piece(), 0..9)).prop_map(|(seq, pieces)| Request::Take { seq, pieces }),
     ]
 }
 
@@ -232,6 +245,7 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         Just(Reply::Done),
         prop::collection::vec(".{0,9}", 0..3).prop_map(|volumes| Reply::Enrolled { volumes }),
+        prop::collection::vec(any::<u64>(), 0..9).prop_map(Reply::Taken),
         (file(), user(), since(), any::<u64>(), prop::option::of(any::<(u64, bool)>())).prop_map(
             |(root, user, since, heard, kept)| {
                 let kept = kept.map(|(run, all)| Kept { run, all });

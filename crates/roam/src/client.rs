@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) schedule: Arc<Schedule>,
     /// What was said of whether what is cached may be believed: questions, and what the home said unasked.
     pub(crate) consistency_calls: AtomicU64,
+    /// Bytes of stores that the home had already.
+    pub(crate) found_there: AtomicU64,
     /// Rises whenever there may be something to do for who waits.
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
@@ -125,6 +127,7 @@ impl Client {
             line,
             settings: Mutex::new(settings),
             consistency_calls: AtomicU64::new(0),
+            found_there: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
             made_count: AtomicU64::new(0),

@@ -463,10 +463,12 @@ impl FileSystem for Client {
             let me = self.clone();
             return Answer::later(async move {
                 me.store(id).await?;
+                me.0.live.lock().remember(id);
                 Ok(())
             });
         }
         if last {
+            self.0.live.lock().remember(id);
             self.0.leave_data(id);
             self.0.reap(id);
         }

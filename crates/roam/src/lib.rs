@@ -3,7 +3,7 @@
 //! - [`replica`]: what a client knows and has done; [`oplog`]: what of that its home has not heard of; [`conflict`]: what becomes of what
 //!   cannot be done at home. All pure.
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `content` reads and writes, `fetch` asks the home, `link` keeps the
-//!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done; `delegation`: working under what the home has promised; [`hoard`]: what is kept;
+//!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the home has; `delegation`: working under what the home has promised; [`hoard`]: what is kept;
 //!   [`schedule`]: who uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;
@@ -22,6 +22,7 @@ pub mod replica;
 pub mod schedule;
 pub mod settings;
 mod shown;
+mod there;
 mod together;
 pub mod trunk;
 

@@ -3,6 +3,7 @@
 use crate::delegation::{Delegations, Wanted};
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
+use crate::there::Lately;
 use crate::together::Waits;
 use host::File;
 use record_log::RecordLog;
@@ -10,7 +11,7 @@ use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use tokio::sync::mpsc;
@@ -120,7 +121,9 @@ pub(crate) struct Live {
     pub(crate) waits: HashMap<FileId, Waits>,
     /// Where the bytes are of stores that wait, by operation, if the file was emptied since.
     pub(crate) sources: HashMap<u64, Arc<dyn File>>,
-    /// What of it was uploaded before its turn, on this connection.
+    /// Files that were read or written lately, the last one last.
+    pub(crate) lately: VecDeque<Lately>,
+    /// What of it was uploaded before its turn, on this connection, or did not have to be.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
     /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
@@ -161,6 +164,7 @@ impl Live {
             outgoing: HashMap::new(),
             waits: HashMap::new(),
             sources: HashMap::new(),
+            lately: VecDeque::new(),
             ahead: HashMap::new(),
             channel: None,
             told_over: None,

@@ -192,6 +192,7 @@ impl Client {
             Outgoing::File(file) => file,
         };
         let (mut offset, end) = (0, change.ranges.len());
+        self.take_there(seq, &from, end).await?;
         while offset < end {
             let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
             let ahead = self.0.live.lock().ahead.get(&seq).cloned().unwrap_or_default();
@@ -370,6 +371,7 @@ impl Client {
                 }
             }
         }
+        self.0.live.lock().recount();
         touched.sort_unstable();
         touched.dedup();
         touched.into_iter().for_each(|file| self.0.reap(file));

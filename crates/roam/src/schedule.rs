@@ -159,6 +159,11 @@ impl Schedule {
         self.state.lock().rates[direction as usize]
     }
 
+    /// How long a small question takes.
+    pub fn round_trip(&self) -> Duration {
+        self.state.lock().round_trip
+    }
+
     /// How many bytes make a chunk.
     pub fn chunk_len(&self, direction: Direction) -> u64 {
         let len = self.rate(direction) * CHUNK_TIME.as_secs_f64();

@@ -399,10 +399,11 @@ pub fn show_status(s: &Value) {
     }
     let saved = &s["saved"];
     println!(
-        "saved         {} of {} operations need not go home, about {}",
+        "saved         {} of {} operations need not go home, about {}; {} of what did was there already",
         saved["operations"],
         saved["logged"],
-        bytes(&saved["bytes"])
+        bytes(&saved["bytes"]),
+        bytes(&saved["found_at_home"])
     );
     println!("conflicts     {}", s["conflicts"]);
     let cache = &s["cache"];

@@ -240,6 +240,8 @@ struct Counts {
     file_bytes: u64,
     hoarded: u64,
     consistency_calls: u64,
+    /// Bytes of what went home that the home had already.
+    found_there: u64,
 }
 
 impl Counts {
@@ -261,6 +263,7 @@ impl Counts {
                 file_bytes: replica.nodes().map(|(_, node)| node.have.len()).sum(),
                 hoarded: replica.hoard().len() as u64,
                 consistency_calls,
+                found_there: client.found_there(),
             }
         })
     }
@@ -281,6 +284,7 @@ impl Counts {
             file_bytes: self.file_bytes + other.file_bytes,
             hoarded: self.hoarded + other.hoarded,
             consistency_calls: self.consistency_calls + other.consistency_calls,
+            found_there: self.found_there + other.found_there,
         }
     }
 
@@ -290,7 +294,12 @@ impl Counts {
             "state": state_name(self.state),
             "attached_before": self.attached_before,
             "pending": { "operations": self.operations, "bytes": self.operation_bytes, "held_up": self.held_up },
-            "saved": { "logged": self.logged, "operations": self.saved, "bytes": self.saved_bytes },
+            "saved": {
+                "logged": self.logged,
+                "operations": self.saved,
+                "bytes": self.saved_bytes,
+                "found_at_home": self.found_there,
+            },
             "conflicts": self.conflicts,
             "cache": { "files": self.files, "bytes": self.file_bytes },
             "hoarded": self.hoarded,

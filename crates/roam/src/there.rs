@@ -1,0 +1,247 @@
+//! What of a store the home has already: files are saved whole though little of them has changed, by way of other files, and copied. What was read or written
+//! lately is remembered; of a store that takes long to send, content-defined chunks are looked up in that (Muthitacharoen, Chen and Mazières: A Low-bandwidth Network
+//! File System, section 3.1), and the home is told where it has them. It looks for itself: what is somewhere else by now is sent.
+
+use crate::client::{Client, disk_error};
+use crate::live::{LinkState, Live};
+use crate::schedule::Direction;
+use bytes::Bytes;
+use fastcdc::v2020::FastCDC;
+use host::File;
+use roam_wire::channel::Class;
+use roam_wire::message::{Reply, Request};
+use roam_wire::operation::Operation;
+use roam_wire::piece::{Hash, PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use types::{FileId, FsError, Kind};
+
+/// Lengths of files that are remembered.
+const LENS: Range<u64> = 4 << 10..16 << 20;
+/// Most files that are remembered.
+const LATELY_COUNT_MAX: usize = 16;
+/// Longest store of which pieces are looked for.
+const STORE_LEN_MAX: u64 = 256 << 20;
+/// Least, mean and most length of a chunk.
+const CHUNK_LENS: [usize; 3] = [1 << 10, 4 << 10, 32 << 10];
+/// Files are cut into chunks a window at a time.
+const WINDOW_LEN: u64 = 4 << 20;
+
+/// A file that was read or written lately.
+pub(crate) struct Lately {
+    file: FileId,
+    /// The file of the cache that has what it was.
+    data: u64,
+    bytes: Arc<dyn File>,
+    /// Of when its contents are, as the home counts; 0: it does not have them.
+    contents: u64,
+    /// What is in it, when somebody wanted to know.
+    chunks: Option<Arc<Vec<Chunk>>>,
+}
+
+/// Some bytes of a file.
+#[derive(Clone, Copy)]
+struct Chunk {
+    at: u64,
+    len: u64,
+    hash: Hash,
+}
+
+impl Live {
+    /// A file is closed; what is in it may soon be elsewhere, too. Where the home is near that does not matter.
+    pub(crate) fn remember(&mut self, id: FileId) {
+        let Ok(node) = self.replica.node(id) else { return };
+        let data = node.data;
+        let is_fit = node.facts.kind == Kind::File && LENS.contains(&node.facts.size) && node.is_whole();
+        let Some(bytes) = self.files.get(&data).filter(|_| is_fit && self.state != LinkState::Connected).cloned()
+        else {
+            return;
+        };
+        self.lately.retain(|lately| lately.data != data);
+        self.lately.push_back(Lately { file: self.replica.real(id), data, bytes, contents: 0, chunks: None });
+        if self.lately.len() > LATELY_COUNT_MAX {
+            self.lately.pop_front();
+        }
+        self.recount();
+    }
+
+    /// Notes of when what is remembered is at home, as long as that is known.
+    pub(crate) fn recount(&mut self) {
+        for lately in &mut self.lately {
+            if let Ok(node) = self.replica.node(lately.file)
+                && node.data == lately.data
+            {
+                let makes = |o: &Operation| matches!(o, Operation::Make { .. } | Operation::Store { .. });
+                let waits = self.replica.log().naming(lately.file).any(|(_, o)| o.file() == lately.file && makes(o));
+                lately.contents = if node.is_dirty || waits { 0 } else { node.facts.contents };
+            }
+        }
+    }
+}
+
+/// Where chunks end in some bytes that begin at an offset of their file.
+fn cut(bytes: &[u8], offset: u64) -> Vec<Chunk> {
+    let [least, mean, most] = CHUNK_LENS;
+    let chunk = |range: Range<usize>| {
+        let (at, len) = (offset + range.start as u64, range.len() as u64);
+        Some(Chunk { at, len, hash: hash(bytes.get(range)?) })
+    };
+    FastCDC::new(bytes, least, mean, most).filter_map(|c| chunk(c.offset..c.offset + c.length)).collect()
+}
+
+async fn read(file: &Arc<dyn File>, at: u64, len: u64) -> Result<Bytes, FsError> {
+    file.read_at(at, len as usize).await.map_err(|error| disk_error(&error))
+}
+
+async fn chunks_of(file: &Arc<dyn File>) -> Result<Vec<Chunk>, FsError> {
+    let (mut chunks, mut at) = (Vec::new(), 0);
+    let end = file.len().await.map_err(|error| disk_error(&error))?;
+    while at < end {
+        let len = WINDOW_LEN.min(end - at);
+        chunks.extend(cut(&read(file, at, len).await?, at));
+        at += len;
+    }
+    Ok(chunks)
+}
+
+/// Where the home has chunks.
+type Index = HashMap<Hash, (FileId, u64, u64)>;
+
+/// What of some bytes of a store, which begin at an offset of it, the home has: chunks that follow each other here and there are one piece.
+fn pieces_of(bytes: &[u8], offset: u64, index: &Index) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for chunk in cut(bytes, offset) {
+        let Some(&(file, contents, at)) = index.get(&chunk.hash) else { continue };
+        match pieces.last_mut() {
+            Some(last)
+                if (last.file, last.contents) == (file, contents)
+                    && last.offset + last.len == chunk.at
+                    && last.at + last.len == at
+                    && last.len + chunk.len <= PIECE_LEN_MAX =>
+            {
+                last.len += chunk.len;
+            }
+            _ => pieces.push(Piece { offset: chunk.at, len: chunk.len, file, contents, at, hash: chunk.hash }),
+        }
+    }
+    for piece in &mut pieces {
+        let start = (piece.offset - offset) as usize;
+        if let Some(bytes) = bytes.get(start..start + piece.len as usize) {
+            piece.hash = hash(bytes);
+        }
+    }
+    pieces
+}
+
+impl Client {
+    /// Bytes that went home as the name of where the home had them, since the cache was opened.
+    pub fn found_there(&self) -> u64 {
+        self.0.found_there.load(Relaxed)
+    }
+
+    /// Has the home take what it can of a store from what it has. That counts as uploaded.
+    pub(crate) async fn take_there(&self, seq: u64, from: &Arc<dyn File>, len: u64) -> Result<(), FsError> {
+        let is_tried = {
+            let mut live = self.0.live.lock();
+            live.state != LinkState::Weak || len > STORE_LEN_MAX || live.ahead.insert(seq, Default::default()).is_some()
+        };
+        if is_tried {
+            return Ok(());
+        }
+        let index = self.index().await?;
+        let mut offset = 0;
+        while offset < len && !index.is_empty() {
+            let window = WINDOW_LEN.min(len - offset);
+            let pieces = pieces_of(&read(from, offset, window).await?, offset, &index);
+            for pieces in pieces.chunks(PIECE_COUNT_MAX) {
+                self.take_pieces(seq, pieces.to_vec()).await?;
+            }
+            offset += window;
+        }
+        Ok(())
+    }
+
+    /// What the home has of what is remembered. What cannot be read here is left out.
+    async fn index(&self) -> Result<Index, FsError> {
+        let lately: Vec<_> = {
+            let mut live = self.0.live.lock();
+            live.recount();
+            let there = live.lately.iter().filter(|lately| lately.contents > 0);
+            there.map(|l| (l.file, l.data, l.contents, l.bytes.clone(), l.chunks.clone())).collect()
+        };
+        let mut index = Index::new();
+        for (file, data, contents, bytes, chunks) in lately {
+            let chunks = match chunks {
+                Some(chunks) => chunks,
+                None => Arc::new(chunks_of(&bytes).await?),
+            };
+            index.extend(chunks.iter().map(|chunk| (chunk.hash, (file, contents, chunk.at))));
+            if let Some(lately) = self.0.live.lock().lately.iter_mut().find(|lately| lately.data == data) {
+                lately.chunks = Some(chunks);
+            }
+        }
+        Ok(index)
+    }
+
+    async fn take_pieces(&self, seq: u64, pieces: Vec<Piece>) -> Result<(), FsError> {
+        let found: u64 = pieces.iter().map(|piece| piece.len).sum();
+        let rate = self.0.schedule.rate(Direction::Up);
+        // One question more has to be worth it.
+        if found as f64 / rate <= self.0.schedule.round_trip().as_secs_f64() {
+            return Ok(());
+        }
+        let ranges: Vec<Range<u64>> = pieces.iter().map(|piece| piece.offset..piece.offset + piece.len).collect();
+        let Reply::Taken(taken) = self.0.ask(Class::Replay, &Request::Take { seq, pieces }).await? else {
+            return Err(FsError::Io);
+        };
+        let mut live = self.0.live.lock();
+        let ahead = live.ahead.entry(seq).or_default();
+        for range in taken.into_iter().filter_map(|at| ranges.get(usize::try_from(at).ok()?)) {
+            self.0.found_there.fetch_add(range.end - range.start, Relaxed);
+            ahead.add(range.clone());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::SplitMix64;
+
+    fn random(seed: u64, len: usize) -> Vec<u8> {
+        let random = SplitMix64::new(seed);
+        (0..len).map(|_| random.below(256) as u8).collect()
+    }
+
+    fn index(bytes: &[u8]) -> Index {
+        cut(bytes, 0).into_iter().map(|chunk| (chunk.hash, (FileId::ROOT, 7, chunk.at))).collect()
+    }
+
+    #[test]
+    fn what_was_put_into_the_middle_is_all_that_is_new() {
+        let old = random(1, 200_000);
+        let new = [&old[..100_000], b"something new", &old[100_000..]].concat();
+        let pieces = pieces_of(&new, 1000, &index(&old));
+        let found: u64 = pieces.iter().map(|piece| piece.len).sum();
+        assert!(pieces.len() <= 4 && found > 130_000, "{found} in {}", pieces.len());
+        for Piece { offset, len, file, contents, at, hash: said } in pieces {
+            let (here, there, len) = ((offset - 1000) as usize, at as usize, len as usize);
+            assert_eq!((file, contents), (FileId::ROOT, 7));
+            assert_eq!(new[here..here + len], old[there..there + len]);
+            assert_eq!(said, hash(&old[there..there + len]));
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found_and_pieces_are_no_longer_than_may_be() {
+        assert_eq!(pieces_of(&random(1, 100_000), 0, &index(&random(2, 100_000))), []);
+        assert_eq!(pieces_of(&[], 0, &index(&[])), []);
+        let long = random(3, 2 << 20);
+        let pieces = pieces_of(&long, 0, &index(&long));
+        assert!(pieces.iter().all(|piece| piece.len <= PIECE_LEN_MAX));
+        assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), 2 << 20);
+    }
+}
