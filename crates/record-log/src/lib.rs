@@ -9,19 +9,22 @@
 //! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`host::checkpoint_pair`]), `NAME-log` has the records since the newest one.
 //!
 //! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
-//! syncs (nothing more is accepted until it is opened again), a full disk. Rot is noticed, and said, rather than read as an earlier state; but
+//! syncs (nothing more is accepted until it is opened again), a full disk (the same, unless the log is [patient](Found::patiently)). Rot is noticed, and said, rather than read as an earlier state; but
 //! in the last group of records it cannot be told from a write that a crash has torn.
 
 pub mod format;
 
 use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;
+use host::checkpoint_pair::BODY_OFFSET;
 use host::checkpoint_pair::CheckpointPair;
-use host::{Disk, File, Host};
+use host::{Clock, Disk, File, Host, first};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 use types::BoxFuture;
@@ -31,6 +34,10 @@ use types::codec::DecodeError;
 const LOG_LEN_MIN: u64 = 4 << 20;
 /// Space for the log is set aside in steps of this many bytes.
 const ALLOCATION_STEP: u64 = 1 << 20;
+/// A patient log keeps room for so many bytes of records that come when the disk is full already.
+const RESERVE_LEN: u64 = 2 * ALLOCATION_STEP;
+/// How often a patient log looks whether there is room again, if nobody asks.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Most bytes of records that are written together.
 const GROUP_LEN_MAX: usize = 4 << 20;
 
@@ -58,7 +65,7 @@ pub enum AppendError {
     #[error("writing the log: {0}")]
     Disk(String),
     /// No room for the record, which is not there.
-    #[error("no room for the log")]
+    #[error("there is no room for the log: make some on its disk")]
     Full,
     /// The log has failed before, or is closed: the record is not there.
     #[error("the log takes no more")]
@@ -76,6 +83,7 @@ pub struct Found {
     /// Records since, in order.
     pub records: Vec<Bytes>,
     files: Files,
+    is_patient: bool,
 }
 
 /// The open files.
@@ -124,6 +132,8 @@ impl Queue {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
+    /// Bytes of records for which there is room although the disk is full; `u64::MAX`: it is not.
+    room: AtomicU64,
 }
 
 /// See the crate's header. Clones are the same log; with the last of them the writer ends, after what was appended.
@@ -162,7 +172,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let Some((at, head)) = newest else {
         // The first snapshot precedes the first record.
         return match len {
-            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(None) }),
+            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(None), is_patient: false }),
             _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
         };
     };
@@ -177,10 +187,17 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     }
     let bytes = log.read_at(0, len as usize).await?;
     let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
-    Ok(Found { snapshot: Some(body), records, files: files(newest) })
+    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false })
 }
 
 impl Found {
+    /// When its disk is full, the log waits until there is room again, instead of ending. It sets space aside for what comes
+    /// [meanwhile](RecordLog::room).
+    pub fn patiently(mut self) -> Found {
+        self.is_patient = true;
+        self
+    }
+
     /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. What was only read need not be on
     /// the disk after a crash, so the heads of the newest snapshot, whose body once was, are written again before the older one is
     /// written over.
@@ -190,11 +207,13 @@ impl Found {
         tasks: &Arc<dyn host::Tasks>,
         source: Source,
     ) -> Result<RecordLog, AppendError> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new() });
+        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), room: AtomicU64::new(u64::MAX) });
         let mut writer = Writer {
             shared: shared.clone(),
             files: self.files,
+            clock: host.clock.clone(),
             random: host.random.clone(),
+            is_patient: self.is_patient,
             source,
             generation: 0,
             position: 0,
@@ -205,6 +224,9 @@ impl Found {
             writer.files.pair.write_heads(at, head.encode()).await.map_err(|error| failed(&error))?;
         }
         writer.snapshot(&mut VecDeque::new()).await?;
+        if writer.is_patient {
+            writer.find_room(0).await?;
+        }
         tasks.spawn(Box::pin(writer.run()));
         Ok(RecordLog(Arc::new(Handle(shared))))
     }
@@ -223,6 +245,17 @@ impl RecordLog {
             queue.waiting.push_back(Waiting { record: Some(record), held: Some(queue.held_count), done });
             queue.held_count += 1;
         })
+    }
+
+    /// Bytes of records for which a patient log has room although its disk is full; `None`: the disk was not full when it was looked at
+    /// last, which is with every record.
+    pub fn room(&self) -> Option<u64> {
+        Some(self.0.0.room.load(Relaxed)).filter(|room| *room < u64::MAX)
+    }
+
+    /// True if nothing is accepted any more: the log was closed, or writing it has failed.
+    pub fn is_closed(&self) -> bool {
+        self.0.0.queue.lock().closed
     }
 
     /// How many records were ever held, if any are.
@@ -268,7 +301,9 @@ impl RecordLog {
 struct Writer {
     shared: Arc<Shared>,
     files: Files,
+    clock: Arc<dyn Clock>,
     random: Arc<dyn host::Random>,
+    is_patient: bool,
     source: Source,
     generation: u64,
     /// The log is durable up to here.
@@ -284,15 +319,27 @@ impl Writer {
             loop {
                 let (mut group, closing, closed) = self.take();
                 let has_none = group.is_empty();
-                if !group.is_empty()
-                    && let Err(error) = self.commit(&mut group).await
-                {
-                    tracing::error!(%error, "the log takes no more until it is opened again");
-                    return self.end(group, error);
+                let written = if has_none { Ok(()) } else { self.commit(&mut group).await };
+                match written {
+                    Ok(()) => {}
+                    Err(AppendError::Full) if self.is_patient && !closed && closing.is_empty() => {
+                        self.put_back(group);
+                        first(self.shared.wake.notified(), self.clock.sleep(LOOK_PERIOD)).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the log takes no more until it is opened again");
+                        self.end(group, error.clone());
+                        return closing.into_iter().for_each(|done| drop(done.send(Err(error.clone()))));
+                    }
                 }
                 if !closing.is_empty() {
                     let mut late = VecDeque::new();
-                    let last = self.snapshot(&mut late).await;
+                    let last = match self.snapshot(&mut late).await {
+                        // All is durable; it is only more to read next time.
+                        Err(AppendError::Full) if self.is_patient && late.is_empty() => Ok(()),
+                        last => last,
+                    };
                     self.end(late, last.clone().err().unwrap_or(AppendError::Closed));
                     closing.into_iter().for_each(|done| drop(done.send(last.clone())));
                     return;
@@ -326,25 +373,47 @@ impl Writer {
         (group, closing, queue.closed)
     }
 
+    /// What could not be written yet waits, before all that came since.
+    fn put_back(&self, group: VecDeque<Waiting>) {
+        let queue = &mut *self.shared.queue.lock();
+        group.into_iter().rev().for_each(|waiting| queue.waiting.push_front(waiting));
+    }
+
+    /// Sets space aside for the log up to `end`, and for what may come when there is none any more. `Full` if it does not reach that far.
+    async fn find_room(&mut self, end: u64) -> Result<(), AppendError> {
+        let reserve = if self.is_patient { RESERVE_LEN } else { 0 };
+        let mut room = u64::MAX;
+        if end + reserve > self.allocated {
+            let wanted = (end + reserve).next_multiple_of(ALLOCATION_STEP);
+            match self.files.log.allocate(wanted).await {
+                Ok(()) => self.allocated = wanted,
+                Err(error) if is_full(&error) => room = self.allocated.saturating_sub(end),
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        self.shared.room.store(room, Relaxed);
+        if end > self.allocated { Err(AppendError::Full) } else { Ok(()) }
+    }
+
     /// Makes a group durable and answers it. After an error those that were not answered are left in it.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let len: usize = group.iter().map(Waiting::frame_len).sum();
         let fits = |waiting: &Waiting| waiting.record.as_ref().is_none_or(|record| record.len() <= RECORD_LEN_MAX);
         if self.position + len as u64 > self.log_len_max || !group.iter().all(fits) {
-            return self.snapshot(group).await;
+            let taken = self.snapshot(group).await;
+            if taken == Err(AppendError::Full) && self.is_patient {
+                // Nothing was written, and the log can go on to grow.
+                self.log_len_max = (self.position + len as u64).saturating_add(LOG_LEN_MIN);
+            }
+            return taken;
         }
         let end = self.position + len as u64;
-        if end > self.allocated {
-            let wanted = end.next_multiple_of(ALLOCATION_STEP);
-            match self.files.log.allocate(wanted).await {
-                Ok(()) => self.allocated = wanted,
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    group.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Full))));
-                    // What the owner has applied is not there: only a snapshot could bring both together again.
-                    return Err(AppendError::Full);
-                }
-                Err(error) => return Err(failed(&error)),
+        if let Err(error) = self.find_room(end).await {
+            if error == AppendError::Full && !self.is_patient {
+                // What the owner has applied is not there: only a snapshot could bring both together again.
+                group.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Full))));
             }
+            return Err(error);
         }
         let mut frames = Vec::with_capacity(len);
         for record in group.iter().filter_map(|waiting| waiting.record.as_ref()) {
@@ -382,9 +451,16 @@ impl Writer {
         };
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
-        self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);
         let head = Head::of(Of(self.files.owner), sequence, generation, &body).encode();
-        let written = self.files.pair.write((sequence % 2) as usize, head, body.into()).await;
+        let which = (sequence % 2) as usize;
+        if self.is_patient {
+            match self.files.pair.allocate(which, BODY_OFFSET + body.len() as u64).await {
+                Err(error) if is_full(&error) => return Err(AppendError::Full),
+                allocated => allocated.map_err(|error| failed(&error))?,
+            }
+        }
+        self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);
+        let written = self.files.pair.write(which, head, body.into()).await;
         written.map_err(|error| failed(&error))?;
         (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);
         group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
@@ -399,6 +475,11 @@ impl Writer {
         queue.waiting.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Closed))));
         queue.closing.drain(..).for_each(|done| drop(done.send(Err(AppendError::Closed))));
     }
+}
+
+/// True if there is no room on the disk, or no more than its user may have.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn failed(error: &io::Error) -> AppendError {

@@ -20,6 +20,15 @@ fn number(bytes: &[u8]) -> u64 {
 
 async fn start(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
     let found = open(disk.as_ref(), "log", OWNER).await?;
+    go_on(machine, found).await
+}
+
+async fn start_patiently(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
+    let found = open(disk.as_ref(), "log", OWNER).await?;
+    go_on(machine, found.patiently()).await
+}
+
+async fn go_on(machine: Machine, found: Found) -> Result<Owner, OpenError> {
     let snapshot = found.snapshot.clone().unwrap_or_default();
     let numbers: Vec<u64> =
         snapshot.chunks_exact(8).skip(1).chain(found.records.iter().map(|r| &r[..])).map(number).collect();
@@ -132,6 +141,67 @@ fn sim_a_disk_that_fails_ends_the_log_and_what_was_durable_is_there() {
         let found = owner.numbers.lock().len() as u64;
         assert!(found >= last.max(acknowledged), "seed {seed}: {found} of {last}");
     }
+}
+
+#[test]
+fn sim_a_patient_log_has_room_for_more_on_a_full_disk_and_waits_when_there_is_none() {
+    for seed in 0..20 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start_patiently(machine.clone(), disk.mount(&machine))).expect("open");
+        sim.block_on(owner.add_and_wait(10)).expect("added");
+        assert_eq!(owner.log.room(), None);
+        disk.set_capacity(0);
+        let working = owner.clone();
+        machine.host().tasks.spawn(Box::pin(async move { while working.add_and_wait(10_000).await.is_ok() {} }));
+        sim.run_for(Duration::from_secs(60));
+        let acknowledged = *owner.acknowledged.lock();
+        assert!(acknowledged * 10_000 >= RESERVE_LEN - ALLOCATION_STEP, "{acknowledged} found room");
+        assert!(owner.log.room().is_some_and(|room| room < 20_000) && !owner.log.is_closed());
+        match seed % 2 {
+            0 => {
+                // Then it goes on as if nothing had been.
+                disk.set_capacity(1 << 30);
+                sim.run_for(Duration::from_secs(10));
+                assert!(*owner.acknowledged.lock() > 2 * acknowledged);
+                assert_eq!(owner.log.room(), None);
+            }
+            _ => {
+                // Whoever closes it is told what is not there.
+                assert_eq!(sim.block_on(owner.log.close()), Err(AppendError::Full));
+                assert_eq!(sim.block_on(owner.add(1).1), Err(AppendError::Closed));
+            }
+        }
+        let acknowledged = *owner.acknowledged.lock();
+        machine.crash();
+        disk.set_capacity(1 << 30);
+        disk.power_loss();
+        let machine = sim.machine("node");
+        let owner = sim.block_on(start_patiently(machine.clone(), disk.mount(&machine))).expect("open");
+        let found = owner.numbers.lock().clone();
+        assert!(found.len() as u64 >= acknowledged && found.iter().copied().eq(0..found.len() as u64), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_patient_log_without_room_for_a_snapshot_ends_all_the_same_when_all_is_written() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let machine = sim.machine("node");
+    let owner = sim.block_on(start_patiently(machine.clone(), disk.mount(&machine))).expect("open");
+    for _ in 0..1000 {
+        sim.block_on(owner.add_and_wait(1000)).expect("added");
+    }
+    disk.set_capacity(0);
+    assert_eq!(sim.block_on(owner.log.close()), Ok(()));
+    machine.crash();
+    let machine = sim.machine("node");
+    let refused = sim.block_on(start_patiently(machine.clone(), disk.mount(&machine))).err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("make some on its disk")));
+    disk.set_capacity(1 << 30);
+    let owner = sim.block_on(start_patiently(machine.clone(), disk.mount(&machine))).expect("open");
+    assert_eq!(owner.numbers.lock().len(), 1000);
 }
 
 #[test]
