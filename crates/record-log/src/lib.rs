@@ -34,6 +34,8 @@ use types::codec::DecodeError;
 const LOG_LEN_MIN: u64 = 4 << 20;
 /// Space for the log is set aside in steps of this many bytes.
 const ALLOCATION_STEP: u64 = 1 << 20;
+/// Disks give space in units of so many bytes, or fewer.
+const PAGE_LEN: u64 = 4096;
 /// A patient log keeps room for so many bytes of records that come when the disk is full already.
 const RESERVE_LEN: u64 = 2 * ALLOCATION_STEP;
 /// How often a patient log looks whether there is room again, if nobody asks.
@@ -384,11 +386,18 @@ impl Writer {
         let reserve = if self.is_patient { RESERVE_LEN } else { 0 };
         let mut room = u64::MAX;
         if end + reserve > self.allocated {
-            let wanted = (end + reserve).next_multiple_of(ALLOCATION_STEP);
-            match self.files.log.allocate(wanted).await {
-                Ok(()) => self.allocated = wanted,
-                Err(error) if is_full(&error) => room = self.allocated.saturating_sub(end),
-                Err(error) => return Err(failed(&error)),
+            room = self.allocated.saturating_sub(end);
+            // Much, or what is missing.
+            for step in [ALLOCATION_STEP, PAGE_LEN] {
+                let wanted = (end + reserve).next_multiple_of(step);
+                match self.files.log.allocate(wanted).await {
+                    Ok(()) => {
+                        (self.allocated, room) = (wanted, u64::MAX);
+                        break;
+                    }
+                    Err(error) if is_full(&error) => {}
+                    Err(error) => return Err(failed(&error)),
+                }
             }
         }
         self.shared.room.store(room, Relaxed);

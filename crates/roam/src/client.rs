@@ -12,7 +12,7 @@ use record_log::{AppendError, OpenError, RecordLog};
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Client {
             cut();
             live.replica.to_bytes()
         });
-        let log = found.start(host, &disk.tasks(host), snapshot).await?;
+        let log = found.patiently().start(host, &disk.tasks(host), snapshot).await?;
         live.lock().log = Some(log.clone());
         let inner = Inner {
             host: host.clone(),
@@ -136,7 +136,7 @@ impl Client {
             byte_fetches: Mutex::default(),
             writers: Mutex::default(),
         };
-        inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
+        inner.set_tickets();
         inner.live.lock().work_under(inner.settings.lock().consistency, &host.clock);
         let client = Client(Arc::new(inner));
         client.recover().await?;
@@ -178,6 +178,11 @@ impl Client {
                 live.record(Record::Did { operation: Operation::Store { file: id, change }, when });
             }
         }
+        let bases: Vec<u64> = self.look(|replica, _| replica.nodes().map(|(_, node)| node.base).collect());
+        for base in bases.into_iter().filter(|base| names.contains(&data_name(*base))) {
+            let len = inner.disk.open(&data_name(base), false).await?.len().await?;
+            inner.live.lock().base_lens.insert(base, len);
+        }
         for name in names {
             if name.starts_with(['d', 'o']) && !used.contains(&name) {
                 inner.disk.remove(&name).await?;
@@ -210,10 +215,11 @@ impl Client {
             let before = settings.clone();
             change(&mut settings);
             settings.volume = before.volume;
-            self.0.schedule.set_tickets(settings.writes.tickets());
             let anew = (settings.consistency, settings.validation) != (before.consistency, before.validation);
             (anew, settings.consistency)
         };
+        self.0.set_tickets();
+        self.0.live.lock().spare.look_again();
         if anew {
             {
                 let mut live = self.0.live.lock();
@@ -329,9 +335,14 @@ impl Client {
                 live.files.remove(&number);
                 live.shown.remove(&number);
                 live.mapped.remove(&number);
+                live.base_lens.remove(&number);
             }
             // What stays is removed when the cache is opened.
             let _ = self.0.disk.remove(&data_name(number)).await;
+        }
+        if self.0.was_full() || self.0.log.room().is_some() {
+            // Disks may keep what was removed until that is durable.
+            let _ = self.0.disk.sync_names().await;
         }
     }
 
@@ -372,6 +383,12 @@ impl Inner {
         turn(&self.byte_fetches, id).await
     }
 
+    /// Files of which somebody fetches bytes.
+    pub(crate) fn fetched_now(&self) -> HashSet<FileId> {
+        let fetches = self.byte_fetches.lock();
+        fetches.iter().filter(|(_, lock)| Arc::strong_count(lock) > 1).map(|(id, _)| *id).collect()
+    }
+
     /// Only one at a time changes a file's bytes.
     pub(crate) async fn writer(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.writers, id).await
@@ -387,10 +404,18 @@ impl Inner {
         if let Some(file) = known {
             return Ok(file);
         }
-        let file = self.disk.open(&data_name(number), make).await.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => FsError::NotFound,
-            _ => disk_error(&error),
-        })?;
+        let file = loop {
+            match self.disk.open(&data_name(number), make).await {
+                Ok(file) => break file,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(FsError::NotFound),
+                Err(error) => {
+                    let error = disk_error(&error);
+                    if error != FsError::NoSpace || !self.free_disk(0, None).await {
+                        return Err(error);
+                    }
+                }
+            }
+        };
         // It may be new.
         self.made_count.fetch_add(u64::from(make), Relaxed);
         let mut live = self.live.lock();
@@ -473,8 +498,25 @@ impl Inner {
         Ok(())
     }
 
+    /// Writes into a file of the cache.
     pub(crate) async fn put_bytes(&self, file: &Arc<dyn File>, offset: u64, bytes: Bytes) -> Result<(), FsError> {
-        file.write_at(offset, vec![bytes]).await.map_err(|error| disk_error(&error))
+        self.put_instead(file, offset, bytes, None).await
+    }
+
+    /// As [`put_bytes`](Self::put_bytes), but on a full disk only instead of what is less dear than a file, if one is said.
+    pub(crate) async fn put_instead(
+        &self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        bytes: Bytes,
+        instead: Option<FileId>,
+    ) -> Result<(), FsError> {
+        loop {
+            match file.write_at(offset, vec![bytes.clone()]).await.map_err(|error| disk_error(&error)) {
+                Err(FsError::NoSpace) if self.free_disk(bytes.len() as u64, instead).await => {}
+                written => return written,
+            }
+        }
     }
 
     /// Forgets a file that has neither name nor handle.
@@ -499,7 +541,7 @@ impl Inner {
 /// What users are told of the cache's disk.
 pub(crate) fn disk_error(error: &std::io::Error) -> FsError {
     match error.kind() {
-        ErrorKind::StorageFull => FsError::NoSpace,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FsError::NoSpace,
         _ => {
             tracing::error!(%error, "the disk of the cache");
             FsError::Io

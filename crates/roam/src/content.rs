@@ -3,7 +3,7 @@
 //! What is written goes to the file of the cache at once, and is logged as one store when the file is closed or synced. Before the first byte of
 //! a file is changed, it is durable that it may be, so that a crash cannot pass off half of a change as the home's.
 
-use crate::client::{Client, disk_error};
+use crate::client::{Client, data_name, disk_error};
 use crate::delegation::CLAIM_COUNT_MAX;
 use crate::live::{LinkState, Need, Stop, Writing};
 use crate::replica::Record;
@@ -88,7 +88,14 @@ impl Client {
                     asked = Some(need);
                 }
                 Err(Missing::Bytes) => {
-                    self.fetch_bytes(id, offset, len.into(), Class::Demand).await?;
+                    let fetched = match self.0.was_full() {
+                        true => Err(FsError::NoSpace),
+                        false => self.fetch_bytes(id, offset, len.into(), Class::Demand).await,
+                    };
+                    if fetched == Err(FsError::NoSpace) {
+                        return self.read_past_cache(id, offset, len.into()).await;
+                    }
+                    fetched?;
                     self.fetch_rest(id);
                     self.waited_for(id);
                 }
@@ -160,19 +167,34 @@ impl Client {
             (node.data, node.facts.size)
         };
         if anew {
+            self.0.live.lock().base_lens.insert(data, size);
             return Ok(data);
         }
         let from = self.0.open_data(data).await?;
         let (number, to) = self.0.new_data_file().await?;
-        let mut at = 0;
-        while at < size {
-            let len = (size - at).min(PIECE_LEN);
-            let bytes = from.read_at(at, len as usize).await.map_err(|error| disk_error(&error))?;
-            self.0.put_bytes(&to, at, bytes).await?;
-            at += len;
+        let copied = async {
+            let mut at = 0;
+            while at < size {
+                let len = (size - at).min(PIECE_LEN);
+                let bytes = from.read_at(at, len as usize).await.map_err(|error| disk_error(&error))?;
+                self.0.put_bytes(&to, at, bytes).await?;
+                at += len;
+            }
+            self.0.sync_bytes(&to).await
+        };
+        match copied.await {
+            Ok(()) => {
+                self.0.live.lock().base_lens.insert(number, size);
+                Ok(number)
+            }
+            // It is of use, but only if there is room for it.
+            Err(FsError::NoSpace) => {
+                self.0.live.lock().files.remove(&number);
+                self.0.remove_file(data_name(number));
+                Ok(0)
+            }
+            Err(error) => Err(error),
         }
-        self.0.sync_bytes(&to).await?;
-        Ok(number)
     }
 
     /// Makes a file ready to be changed. The caller is its only writer.
@@ -334,6 +356,7 @@ impl Client {
         let open = self.0.live.lock().writable(id, handle)?.clone();
         self.check_file(id)?;
         let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
+        self.wait_for_room(len.into()).await?;
         let _only_writer = self.only_writer(id).await?;
         self.find_stores(id).await?;
         self.prepare_if(len > 0, id).await?;
@@ -345,7 +368,9 @@ impl Client {
         }
         self.spare(id, offset..end).await?;
         if let Err(error) = self.put(id, offset, data).await {
-            // Some of it may be there: then it is not what the home has.
+            // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are expected.
+            let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+            file.set_len(size).await.map_err(|error| disk_error(&error))?;
             self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
             self.know_stores(id).await?;
             return Err(error);

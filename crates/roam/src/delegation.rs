@@ -151,6 +151,7 @@ impl Live {
 
     /// An operation may be done here.
     pub(crate) fn permit(&mut self, operation: &Operation) -> Result<(), Stop> {
+        self.has_room_for(operation)?;
         if self.delegations.is_none() {
             return Ok(());
         }

@@ -203,6 +203,7 @@ impl Client {
             Need::Facts(file) => self.fetch_facts(&[file]).await,
             Need::Change(files) => self.delegate(&files, Hold::Write).await,
             Need::Ids => self.fetch_ids().await,
+            Need::Room => self.free_log().await,
         }
     }
 
@@ -350,7 +351,7 @@ impl Client {
             let request = Request::Read { file: id, contents, offset: missing.start, len };
             match inner.ask(class, &request).await {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
-                    self.cache_bytes(id, contents, missing.start, bytes).await?
+                    self.cache_bytes(id, contents, missing.start, bytes, class).await?
                 }
                 Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
                     changes += 1;
@@ -365,6 +366,40 @@ impl Client {
                     return Err(FsError::Stale);
                 }
                 // Another client has them, and was asked for them.
+                Err(FsError::Busy) if inner.host.clock.now() < waits_until => {}
+                Err(FsError::Busy) => return Err(FsError::TimedOut),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Bytes of a file as the home has them, for whoever waits for them where the disk has no room for more. Fewer than so many only at its end.
+    pub(crate) async fn read_past_cache(&self, id: FileId, offset: u64, len: u64) -> Result<Bytes, FsError> {
+        let inner = &self.0;
+        let (mut read, mut changes) = (Vec::new(), 0);
+        let waits_until = inner.host.clock.now() + WAIT_MAX;
+        loop {
+            let (contents, size) = {
+                let live = inner.live.lock();
+                let facts = &live.replica.node(id)?.facts;
+                (facts.contents, facts.size)
+            };
+            let at = offset + read.len() as u64;
+            let end = offset.saturating_add(len).min(size);
+            if at >= end {
+                return Ok(read.into());
+            }
+            let len = (end - at).min(inner.schedule.chunk_len(Direction::Down)) as u32;
+            match inner.ask(Class::Demand, &Request::Read { file: id, contents, offset: at, len }).await {
+                Ok(Reply::Data(bytes)) if !bytes.is_empty() && bytes.len() <= len as usize => read.extend(bytes),
+                Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
+                    changes += 1;
+                    read.clear();
+                    inner.live.lock().break_callbacks(vec![id], u64::MAX);
+                    self.fetch_facts(&[id]).await?;
+                }
+                Ok(Reply::Changed) => return Err(FsError::TimedOut),
+                Ok(_) => return Err(FsError::Io),
                 Err(FsError::Busy) if inner.host.clock.now() < waits_until => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
                 Err(error) => return Err(error),
@@ -388,6 +423,7 @@ impl Client {
         contents: u64,
         offset: u64,
         bytes: Bytes,
+        class: Class,
     ) -> Result<(), FsError> {
         let inner = &self.0;
         if inner.live.lock().replica.node(id)?.is_dirty {
@@ -399,8 +435,15 @@ impl Client {
         if len == 0 {
             return Err(FsError::Io);
         }
-        inner.put_bytes(&file.1, offset, bytes).await?;
+        let put = match class {
+            Class::Prefetch if inner.was_full() => Err(FsError::NoSpace),
+            // Nothing that is as dear goes for what nobody waits for.
+            Class::Prefetch => inner.put_instead(&file.1, offset, bytes, Some(id)).await,
+            _ => inner.put_bytes(&file.1, offset, bytes).await,
+        };
+        put?;
         let mut live = inner.live.lock();
+        live.spare.take(len);
         let node = live.replica.node_mut(id)?;
         // What was fetched is of use only if it is still wanted there.
         if node.facts.contents == contents && node.data == file.0 {

@@ -73,7 +73,7 @@ impl Client {
         let used = match need {
             Need::Facts(file) => self.0.live.lock().used(&[file]),
             Need::Change(files) => self.0.live.lock().used(&files),
-            Need::Names(_) | Need::Ids => false,
+            Need::Names(_) | Need::Ids | Need::Room => false,
         };
         if used {
             self.0.wake();

@@ -10,7 +10,7 @@ use crate::schedule::Direction;
 use crate::settings::Validation;
 use roam_wire::channel::Class;
 use roam_wire::message::{Facts, Reply, Request};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Weak;
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
@@ -19,8 +19,6 @@ use types::{FileId, FsError, Kind};
 const WALK_PERIOD: Duration = Duration::from_secs(600);
 /// Files that are asked for together.
 const BATCH_COUNT: usize = 200;
-/// When the cache is full, it is emptied to this share of what it may hold.
-const LOW_WATER: (u64, u64) = (9, 10);
 /// How often it is looked at whether the cache is full.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 
@@ -212,72 +210,6 @@ impl Client {
             }
         }
         if stale.is_empty() { Ok(()) } else { self.fetch_facts(&stale).await }
-    }
-
-    /// How dear files are: those that are to be kept, with all below them.
-    fn priorities(&self) -> HashMap<FileId, u8> {
-        self.look(|replica, _| {
-            let mut dear = HashMap::new();
-            for (path, priority) in replica.hoard() {
-                let Child::Is(id) = replica.at_path(path) else { continue };
-                let mut waiting = vec![id];
-                let mut seen = BTreeSet::new();
-                while let Some(id) = waiting.pop() {
-                    if !seen.insert(id) {
-                        continue;
-                    }
-                    let known = dear.entry(id).or_insert(0);
-                    *known = (*known).max(*priority);
-                    waiting.extend(replica.list(id).into_iter().flatten().map(|(_, child)| child));
-                }
-            }
-            dear
-        })
-    }
-
-    /// Bytes of files in the cache.
-    pub fn cached_bytes(&self) -> u64 {
-        self.look(|replica, _| replica.nodes().map(|(_, node)| node.have.len()).sum())
-    }
-
-    /// Makes room in the cache: what was used least lately goes first, among what is least dear. Never what is not home yet, or open, or may be
-    /// mapped to write to.
-    pub(crate) async fn make_room(&self) {
-        let limit = self.0.settings.lock().cache_bytes;
-        let mut cached = self.cached_bytes();
-        if cached <= limit {
-            return;
-        }
-        let dear = self.priorities();
-        let mut clean: Vec<(u8, u64, FileId, u64, u64)> = {
-            let live = self.0.live.lock();
-            let is_in_use = |id: &FileId, data| live.open_counts.contains_key(id) || live.mapped.contains_key(&data);
-            let nodes = live
-                .replica
-                .nodes()
-                .filter(|(id, node)| node.data > 0 && !live.replica.is_own(*id) && !is_in_use(id, node.data));
-            nodes
-                .map(|(id, node)| {
-                    let used = live.used.get(&id).copied().unwrap_or(0);
-                    (dear.get(&id).copied().unwrap_or(0), used, id, node.have.len(), node.data)
-                })
-                .collect()
-        };
-        clean.sort_unstable();
-        for (_, _, id, len, data) in clean {
-            if cached <= limit / LOW_WATER.1 * LOW_WATER.0 {
-                return;
-            }
-            {
-                let mut live = self.0.live.lock();
-                let still = live.replica.node(id).is_ok_and(|node| node.data == data) && !live.replica.is_own(id);
-                if !still || live.open_counts.contains_key(&id) || live.mapped.contains_key(&data) {
-                    continue;
-                }
-                live.record(Record::Dropped(id));
-            }
-            cached -= len;
-        }
     }
 }
 

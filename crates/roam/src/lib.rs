@@ -3,7 +3,9 @@
 //! - [`replica`]: what a client knows and has done; [`oplog`]: what of that its home has not heard of; [`conflict`]: what becomes of what
 //!   cannot be done at home. All pure.
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `content` reads and writes, `fetch` asks the home, `link` keeps the
-//!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the home has; `delegation`: working under what the home has promised; [`hoard`]: what is kept;
+//!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the
+//!   home has; `delegation`: working under what the home has promised; [`hoard`]: what is kept; `room`: what is
+//!   given up for other things, and who waits for room;
 //!   [`schedule`]: who uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;
@@ -19,6 +21,7 @@ mod names;
 pub mod oplog;
 mod replay;
 pub mod replica;
+mod room;
 pub mod schedule;
 pub mod settings;
 mod shown;
@@ -29,5 +32,6 @@ pub mod trunk;
 pub use client::{CacheError, Client, data_name};
 pub use filesystem::VALID;
 pub use live::{Forget, LinkState};
+pub use room::Fullness;
 pub use settings::{Consistency, Settings, Unit, Validation, Writes};
 pub use trunk::{Line, Trunk};

@@ -3,6 +3,7 @@
 use crate::delegation::{Delegations, Wanted};
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
+use crate::room::Spare;
 use crate::there::Lately;
 use crate::together::Waits;
 use host::File;
@@ -54,6 +55,8 @@ pub(crate) enum Need {
     Change(Wanted),
     /// Ids for new files.
     Ids,
+    /// Room for the log, which nobody but this machine has.
+    Room,
 }
 
 /// What is in a directory, by name.
@@ -137,6 +140,9 @@ pub(crate) struct Live {
     pub(crate) overtaken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
     pub(crate) space: Option<FsStat>,
+    pub(crate) spare: Spare,
+    /// How long files of the cache are that have what was there before a change.
+    pub(crate) base_lens: HashMap<u64, u64>,
     /// Who has cached what this client answered.
     pub(crate) cachers: Option<mpsc::UnboundedSender<Forget>>,
 }
@@ -174,6 +180,8 @@ impl Live {
             overtaken: HashMap::new(),
             breaks: 0,
             space: None,
+            spare: Spare::default(),
+            base_lens: HashMap::new(),
             cachers: None,
         }
     }

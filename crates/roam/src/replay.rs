@@ -172,9 +172,11 @@ impl Client {
             };
             operations.push(Sent { seq, bases, operation, data });
         }
+        let inline: usize = operations.iter().map(|sent| sent.data.len()).sum();
         let request = Request::Apply { acknowledged, operations };
         match inner.ask(Class::Replay, &request).await? {
             Reply::Applied(applied) => {
+                inner.went_home(inline as u64);
                 for dir in self.answered(applied) {
                     // What others have put there is not missing when the link is lost next.
                     let _ = self.fetch(Need::Names(dir)).await;
@@ -187,9 +189,12 @@ impl Client {
 
     /// What a store says was written, uploaded before if it is much.
     async fn contents(&self, seq: u64, file: FileId, change: &Change) -> Result<Bytes, FsError> {
-        let from = match self.set_aside(seq, file, change).await? {
-            Outgoing::Inline(bytes) => return Ok(bytes),
-            Outgoing::File(file) => file,
+        let from = match self.set_aside(seq, file, change).await {
+            Ok(Outgoing::Inline(bytes)) => return Ok(bytes),
+            Ok(Outgoing::File(from)) => Some(from),
+            // It goes home all the same, so that there is room again.
+            Err(FsError::NoSpace) => None,
+            Err(error) => return Err(error),
         };
         let (mut offset, end) = (0, change.ranges.len());
         self.take_there(seq, &from, end).await?;
@@ -200,17 +205,51 @@ impl Client {
                 offset = chunk.end;
                 continue;
             };
-            self.upload(Class::Replay, seq, &from, missing.clone()).await?;
+            let data = match &from {
+                Some(from) => self.outgoing(from, &missing).await?,
+                None => self.still_there(seq, file, change, &missing).await?,
+            };
+            self.upload(Class::Replay, seq, missing.start, data).await?;
             offset = missing.end;
         }
         Ok(Bytes::new())
     }
 
-    async fn upload(&self, class: Class, seq: u64, from: &Arc<dyn File>, range: Range<u64>) -> Result<(), FsError> {
-        let (offset, len) = (range.start, (range.end - range.start) as usize);
-        let data = from.read_at(offset, len).await.map_err(|error| disk_error(&error))?;
+    async fn outgoing(&self, from: &Arc<dyn File>, range: &Range<u64>) -> Result<Bytes, FsError> {
+        let len = (range.end - range.start) as usize;
+        from.read_at(range.start, len).await.map_err(|error| disk_error(&error))
+    }
+
+    /// Part of what a store says was written, which is not set aside since there is no room for that: whoever is about to change it does that first, or
+    /// does not change it.
+    async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
+        let _only_writer = self.0.writer(file).await;
+        let aside = self.0.live.lock().outgoing.get(&seq).cloned();
+        if let Some(Outgoing::File(from)) = aside {
+            return self.outgoing(&from, range).await;
+        }
+        let from = self.source(seq, file).await?;
+        let end = from.len().await.map_err(|error| disk_error(&error))?;
+        let (mut at, mut bytes) = (0, Vec::new());
+        for written in change.ranges.iter() {
+            let len = written.end - written.start;
+            let (first, last) = (range.start.max(at), range.end.min(at + len));
+            if first < last {
+                let start = written.start + (first - at);
+                bytes.extend(read_or_zeroes(&from, end, start, last - first).await?);
+            }
+            at += len;
+        }
+        Ok(bytes.into())
+    }
+
+    async fn upload(&self, class: Class, seq: u64, offset: u64, data: Bytes) -> Result<(), FsError> {
+        let len = data.len() as u64;
         match self.0.ask(class, &Request::Upload { seq, offset, data }).await? {
-            Reply::Done => Ok(()),
+            Reply::Done => {
+                self.0.went_home(len);
+                Ok(())
+            }
             _ => Err(FsError::Io),
         }
     }
@@ -231,7 +270,8 @@ impl Client {
                     continue;
                 }
             }
-            self.upload(Class::Demand, seq, &from, chunk.clone()).await?;
+            let data = self.outgoing(&from, &chunk).await?;
+            self.upload(Class::Demand, seq, chunk.start, data).await?;
             self.0.live.lock().ahead.entry(seq).or_default().add(chunk);
         }
         Ok(())
@@ -278,31 +318,33 @@ impl Client {
         let from = self.source(seq, file).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
-        let read = async |start: u64, len: u64| {
-            let there = len.min(end.saturating_sub(start)) as usize;
-            let bytes = from.read_at(start.min(end), there).await.map_err(|error| disk_error(&error))?;
-            let mut bytes = bytes.to_vec();
-            bytes.resize(len as usize, 0);
-            Ok::<_, FsError>(bytes)
-        };
         if change.ranges.len() <= INLINE_LEN_MAX as u64 {
             let mut bytes = Vec::new();
             for range in change.ranges.iter() {
-                bytes.extend(read(range.start, range.end - range.start).await?);
+                bytes.extend(read_or_zeroes(&from, end, range.start, range.end - range.start).await?);
             }
             return Ok(Outgoing::Inline(bytes.into()));
         }
         let to = self.0.disk.open(&outgoing_name(seq), true).await.map_err(|error| disk_error(&error))?;
         // It may be of before the store became part of another.
         to.set_len(0).await.map_err(|error| disk_error(&error))?;
-        let mut at = 0;
-        for range in change.ranges.iter() {
-            let mut start = range.start;
-            while start < range.end {
-                let len = (range.end - start).min(CAPTURE_LEN);
-                self.0.put_bytes(&to, at, read(start, len).await?.into()).await?;
-                (at, start) = (at + len, start + len);
+        let copied = async {
+            let mut at = 0;
+            for range in change.ranges.iter() {
+                let mut start = range.start;
+                while start < range.end {
+                    let len = (range.end - start).min(CAPTURE_LEN);
+                    let bytes = read_or_zeroes(&from, end, start, len).await?;
+                    self.0.put_bytes(&to, at, bytes.into()).await?;
+                    (at, start) = (at + len, start + len);
+                }
             }
+            Ok(())
+        };
+        if let Err(error) = copied.await {
+            // What there is of it takes room that there may not be.
+            let _ = to.set_len(0).await;
+            return Err(error);
         }
         Ok(Outgoing::File(to))
     }
@@ -379,6 +421,15 @@ impl Client {
         self.0.wake();
         merged
     }
+}
+
+/// Bytes of a file, and zeroes beyond its end.
+async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) -> Result<Vec<u8>, FsError> {
+    let there = len.min(end.saturating_sub(start)) as usize;
+    let bytes = from.read_at(start.min(end), there).await.map_err(|error| disk_error(&error))?;
+    let mut bytes = bytes.to_vec();
+    bytes.resize(len as usize, 0);
+    Ok(bytes)
 }
 
 /// The first operations that wait, up to one of them, as many as go together: a file that was made goes with what was stored in it, so that the home

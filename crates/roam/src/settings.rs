@@ -78,7 +78,8 @@ pub struct Settings {
     pub unit: Unit,
     /// How the cache is found to be valid again.
     pub validation: Validation,
-    /// Bytes of files that may be cached; what is not home yet is kept beyond that.
+    /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes waits for the home, if it can be reached, and otherwise it is
+    /// kept beyond that.
     pub cache_bytes: u64,
 }
 
@@ -194,6 +195,12 @@ impl Writes {
             Writes::Preemptive => [demand, Tickets { tickets: 0, ..prefetch }, replay],
             _ => TICKETS,
         }
+    }
+
+    /// The same while somebody waits until something is home: that is as urgent as what he waits to fetch, and nothing is fetched ahead.
+    pub fn urgent_tickets() -> [Tickets; 3] {
+        let [demand, prefetch, replay] = TICKETS;
+        [demand, Tickets { tickets: 0, ..prefetch }, Tickets { tickets: demand.tickets, ..replay }]
     }
 }
 

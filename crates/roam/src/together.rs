@@ -145,11 +145,6 @@ impl Client {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let limit = self.0.settings.lock().cache_bytes;
-        self.cached_bytes() < limit / 10 * 9
-    }
-
     /// Brings small files into the cache, as far as the home gives them: what it does not is asked for alone when it is wanted.
     pub(crate) async fn fetch_together(&self, files: &[FileId]) -> Result<(), FsError> {
         let known: HashMap<FileId, u64> = {
@@ -172,7 +167,7 @@ impl Client {
                 live.is_small_and_missing(id) && live.replica.node(id).is_ok_and(|node| fits(node.facts.size))
             };
             if is_it {
-                self.cache_bytes(id, *contents, 0, bytes).await?;
+                self.cache_bytes(id, *contents, 0, bytes, Class::Prefetch).await?;
             }
         }
         Ok(())

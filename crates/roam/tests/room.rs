@@ -1,0 +1,277 @@
+//! Caches and disks that are full: who waits, what is given up, and that nothing is lost.
+
+mod rig;
+
+use host::sim::SimDisk;
+use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use rig::setup::Setup;
+use roam::{LinkState, Writes};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+use vfs::fs::{Cred, FileSystem};
+
+const LEN: usize = 64 << 10;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn path(number: usize) -> String {
+    format!("/file-{number}")
+}
+
+/// Of a file of its own.
+fn text(number: usize) -> Vec<u8> {
+    format!("{number} ").into_bytes().into_iter().cycle().take(LEN).collect()
+}
+
+impl Setup {
+    fn try_to_write(&self, number: usize) -> Result<(), FsError> {
+        let op = Op::Write(path(number), How::Replace, text(number));
+        self.rig.sim.block_on(perform(&self.client, &op))
+    }
+
+    fn read(&self, number: usize) -> Result<Vec<u8>, FsError> {
+        self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, &path(number)).await?).await })
+    }
+
+    fn make_at_home(&self, count: usize) {
+        let tree = self.rig.home.lock().clone().expect("home").tree;
+        for number in 0..count {
+            let op = Op::Write(path(number), How::Replace, text(number));
+            self.rig.sim.block_on(perform(&tree, &op)).expect("made");
+        }
+        self.rig.sim.run_for(5 * SECOND);
+    }
+
+    fn is_cached(&self, number: usize) -> bool {
+        self.client.look(|replica, _| match replica.at_path(path(number).as_bytes()) {
+            roam::replica::Child::Is(id) => replica.node(id).is_ok_and(|node| node.facts.size > 0 && node.is_whole()),
+            _ => false,
+        })
+    }
+
+    fn waiting(&self) -> usize {
+        self.client.look(|replica, _| replica.log().len())
+    }
+
+    fn troubles(&self) -> usize {
+        self.client.look(|replica, _| replica.troubles().count())
+    }
+
+    /// Leaves so much room on the disk.
+    fn leave_room(&self, bytes: u64) {
+        let space = self.rig.sim.block_on(self.disk.mount(&self.machine).space()).expect("space");
+        self.disk.set_capacity(space.total_bytes - space.free_bytes + bytes);
+    }
+
+    fn is_home(&self, number: usize) -> bool {
+        self.at_home(&path(number)).map(String::into_bytes) == Ok(text(number))
+    }
+}
+
+/// Everybody who writes was answered at once, however far from home what they wrote was, and the cache grew and grew.
+#[test]
+fn whoever_writes_into_a_full_cache_waits_for_the_home() {
+    let setup = Setup::new(1);
+    let bound = 4 * LEN as u64;
+    setup.client.set(|settings| settings.cache_bytes = bound);
+    setup.network.lag_ms.store(1000, Relaxed);
+    let (client, clock) = (setup.client.clone(), setup.machine.host().clock);
+    let begun = clock.now();
+    let done = setup.machine.run(async move {
+        for number in 0..30 {
+            perform(&client, &Op::Write(path(number), How::Replace, text(number))).await?;
+        }
+        Ok::<_, FsError>(())
+    });
+    let (mut waited, mut most) = (0, 0);
+    while (0..30).any(|number| !setup.is_home(number)) {
+        setup.rig.sim.run_for(SECOND / 10);
+        let fullness = setup.client.fullness();
+        waited += u32::from(fullness.writers_wait);
+        most = most.max(fullness.beyond);
+        assert!(clock.now() < begun + 300 * SECOND);
+    }
+    assert_eq!(setup.rig.sim.block_on(done).ok(), Some(Ok(())));
+    assert!(waited > 10, "waited {waited} times");
+    assert!(most < 3 * bound, "{most} bytes beyond the bound");
+    setup.rig.sim.run_for(20 * SECOND);
+    let fullness = setup.client.fullness();
+    assert_eq!((fullness.beyond, fullness.writers_wait, setup.troubles()), (0, false, 0));
+    assert!(setup.client.cached_bytes() <= bound);
+    for number in 0..30 {
+        assert_eq!(setup.read(number), Ok(text(number)));
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_home_that_is_out_of_reach_or_is_not_to_be_sent_anything() {
+    for how in 0..3 {
+        let setup = Setup::new(1);
+        setup.make_at_home(1);
+        assert_eq!(setup.read(0), Ok(text(0)));
+        setup.client.set(|settings| settings.cache_bytes = 4 * LEN as u64);
+        match how {
+            0 => setup.online(false),
+            1 => setup.client.pin(Some(LinkState::FetchOnly)),
+            _ => setup.client.set(|settings| settings.writes = Writes::Manual),
+        }
+        let begun = setup.machine.host().clock.now();
+        (1..21).for_each(|number| setup.try_to_write(number).expect("written"));
+        let took = setup.machine.host().clock.now() - begun;
+        assert!(took < 10 * SECOND, "{how}: {took:?}");
+        let fullness = setup.client.fullness();
+        assert_eq!((fullness.beyond, fullness.writers_wait), (16 * LEN as u64, false), "{how}");
+        // What can be had again is not kept instead.
+        assert!(!setup.is_cached(0) && (1..21).all(|number| setup.is_cached(number)));
+    }
+}
+
+#[test]
+fn what_is_being_written_is_not_waited_for_since_it_cannot_go_home() {
+    let setup = Setup::new(1);
+    setup.client.set(|settings| settings.cache_bytes = LEN as u64);
+    let begun = setup.machine.host().clock.now();
+    setup.rig.sim.block_on(async {
+        let (id, handle) = open_to_write(&setup.client, "/long", How::Append).await.expect("open");
+        for number in 0..20 {
+            setup.client.write(&Cred::ROOT, id, handle, 0, &text(number)).await.expect("written");
+        }
+        close(&setup.client, id, handle).await.expect("closed");
+    });
+    assert!(setup.machine.host().clock.now() < begun + 5 * SECOND);
+}
+
+#[test]
+fn writers_have_room_made_of_what_is_least_dear() {
+    let setup = Setup::new(1);
+    setup.make_at_home(19);
+    (0..19).for_each(|number| assert_eq!(setup.read(number), Ok(text(number))));
+    setup.rig.sim.run_for(5 * SECOND);
+    setup.rig.sim.block_on(setup.client.hoard(b"file-0", Some(50))).expect("hoarded");
+    setup.rig.sim.block_on(setup.client.hoard(b"file-1", Some(10))).expect("hoarded");
+    setup.client.set(|settings| settings.cache_bytes = 20 * LEN as u64);
+    setup.online(false);
+    (20..34).for_each(|number| setup.try_to_write(number).expect("written"));
+    assert!(setup.is_cached(0) && setup.is_cached(1) && !setup.is_cached(2) && !setup.is_cached(3));
+    (34..37).for_each(|number| setup.try_to_write(number).expect("written"));
+    assert!(setup.is_cached(0) && !setup.is_cached(1));
+    assert_eq!(setup.client.fullness().beyond, 0);
+}
+
+/// What was not home yet was refused for want of room that others took which could be had again.
+#[test]
+fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused() {
+    let setup = Setup::new(1);
+    setup.make_at_home(40);
+    (0..40).for_each(|number| assert_eq!(setup.read(number), Ok(text(number))));
+    setup.rig.sim.run_for(5 * SECOND);
+    setup.online(false);
+    setup.leave_room(0);
+    (40..60).for_each(|number| setup.try_to_write(number).expect("written"));
+    (40..60).for_each(|number| assert_eq!(setup.read(number), Ok(text(number))));
+    let setup = setup.restart(true);
+    setup.online(true);
+    assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+    assert!((0..60).all(|number| setup.is_home(number)));
+}
+
+/// Where nothing could be given up, the first record without room ended the log: whatever was done from then on was EIO.
+#[test]
+fn regression_a_full_disk_is_enospc_and_the_client_goes_on() {
+    for seed in 0..10 {
+        let setup = Setup::new(seed);
+        setup.done(Op::List("/".into()));
+        setup.online(false);
+        setup.leave_room(10 * LEN as u64);
+        let written: Vec<usize> = (0..40).filter(|number| setup.try_to_write(*number).is_ok()).collect();
+        assert!((5..20).contains(&written.len()), "{written:?}");
+        assert!(setup.client.fullness().disk_is_full && !setup.client.fullness().log_has_failed);
+        for number in 0..40 {
+            let refused = setup.try_to_write(number + 100);
+            assert_eq!(refused, Err(FsError::NoSpace));
+        }
+        for number in &written {
+            assert_eq!(setup.read(*number), Ok(text(*number)));
+        }
+        // Removing is possible, and makes room.
+        written[..3].iter().for_each(|number| setup.done(Op::Unlink(path(*number))));
+        setup.rig.sim.run_for(10 * SECOND);
+        setup.try_to_write(200).expect("written");
+        setup.disk.set_capacity(1 << 30);
+        setup.rig.sim.run_for(5 * SECOND);
+        setup.try_to_write(201).expect("written");
+        assert!(!setup.client.fullness().disk_is_full);
+        let setup = if seed % 2 == 0 { setup.restart(true) } else { setup };
+        setup.online(true);
+        assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+        assert!(written[3..].iter().chain(&[200, 201]).all(|number| setup.is_home(*number)));
+    }
+}
+
+/// What waited could not be set aside where the disk was full of it, so it never went home, and the disk stayed full.
+#[test]
+fn regression_what_fills_the_disk_goes_home() {
+    let setup = Setup::new(1);
+    setup.done(Op::List("/".into()));
+    setup.online(false);
+    (0..10).for_each(|number| setup.try_to_write(number).expect("written"));
+    // In pieces, with what was there between them.
+    for offset in [100, 30_000, 60_000] {
+        setup.done(Op::Write(path(3), How::At(offset), vec![b'x'; 10_000]));
+    }
+    setup.leave_room(0);
+    assert_eq!(setup.try_to_write(20), Err(FsError::NoSpace));
+    let expected = setup.read(3).expect("read");
+    setup.online(true);
+    assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+    assert!((0..10).filter(|number| *number != 3).all(|number| setup.is_home(number)));
+    assert_eq!(setup.at_home(&path(3)).map(String::into_bytes), Ok(expected));
+    setup.try_to_write(20).expect("there is room again");
+}
+
+/// What others had was not given to who read it, for want of room to keep it.
+#[test]
+fn regression_reading_needs_no_room() {
+    let setup = Setup::new(1);
+    setup.make_at_home(10);
+    setup.done(Op::List("/".into()));
+    // What was made here alone fills the disk.
+    setup.network.lose_answers.store(true, Relaxed);
+    setup.online(false);
+    (10..20).for_each(|number| setup.try_to_write(number).expect("written"));
+    setup.leave_room(0);
+    setup.client.pin(Some(LinkState::FetchOnly));
+    setup.network.lose_answers.store(false, Relaxed);
+    setup.online(true);
+    for number in 0..10 {
+        assert_eq!(setup.read(number), Ok(text(number)), "{number}");
+        assert!(!setup.is_cached(number));
+    }
+    (10..20).for_each(|number| assert_eq!(setup.read(number), Ok(text(number))));
+}
+
+#[test]
+fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
+    let setup = Setup::new(1);
+    setup.done(Op::List("/".into()));
+    setup.online(false);
+    (0..10).for_each(|number| setup.try_to_write(number).expect("written"));
+    let Setup { rig, client, network, disk, machine } = setup;
+    machine.crash();
+    drop(client);
+    disk.power_loss();
+    let machine = rig.sim.machine("laptop 1");
+    let open = |disk: &SimDisk| {
+        let settings = roam::Settings::new(rig::VOLUME);
+        let mounted = disk.mount(&machine);
+        let host = machine.host();
+        let opening = roam::Client::open(&host, mounted, std::sync::Arc::new(network.clone()), settings);
+        rig.sim.block_on(opening)
+    };
+    disk.set_capacity(0);
+    let refused = open(&disk).err().expect("no room").to_string();
+    assert!(refused.contains("no room") && refused.contains("make some"), "{refused}");
+    disk.set_capacity(1 << 30);
+    let client = open(&disk).expect("open");
+    assert_eq!(client.look(|replica, _| replica.log().len()), 20);
+}
