@@ -33,7 +33,12 @@ impl Worker {
             self.mind.lock().pending = None;
             return;
         }
-        if done == Err(FsError::TimedOut) {
+        if matches!(done, Err(FsError::TimedOut | FsError::NoSpace)) {
+            if matches!(op, Op::Read(_) | Op::List(_) | Op::Unlink(_) | Op::RemoveDir(_))
+                && done == Err(FsError::NoSpace)
+            {
+                self.fail(format!("{op:?} needs no room"));
+            }
             return match op.writes().is_some() {
                 true => self.find_out().await,
                 false => self.mind.lock().pending = None,

@@ -54,7 +54,7 @@ impl Worker {
             },
         };
         self.say(format!("… {done:?}"));
-        if done.is_err_and(|error| error != FsError::TimedOut) {
+        if done.is_err_and(|error| !matches!(error, FsError::TimedOut | FsError::NoSpace)) {
             self.fail(format!("{choice} gave {done:?}"));
         }
     }

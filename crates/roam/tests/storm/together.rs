@@ -170,7 +170,7 @@ impl Worker {
         };
         let done = done.await;
         self.say(format!("… {done:?}"));
-        if done.is_err_and(|error| error != FsError::TimedOut) {
+        if done.is_err_and(|error| !matches!(error, FsError::TimedOut | FsError::NoSpace)) {
             self.fail(format!("adding to {path}: {done:?}"));
         }
     }

@@ -23,6 +23,10 @@ use vfs::mem::MemFs;
 const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
 /// Somebody who is not the superuser.
 const USER: u32 = 1000;
+/// How much disks have room for while they are not full.
+const DISK_LEN: u64 = 1 << 30;
+/// Bytes that small caches may hold.
+const CACHE_LEN_SMALL: u64 = 60_000;
 
 pub struct Laptop {
     pub network: Network,
@@ -35,6 +39,10 @@ pub struct Laptop {
 pub struct Storm {
     pub seed: u64,
     pub sort: Sort,
+    /// Caches are small.
+    small: bool,
+    /// Disks are full now and then.
+    full: bool,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
@@ -64,6 +72,8 @@ impl Storm {
         let mut storm = Storm {
             seed,
             sort,
+            small: seed / 3 % 4 % 2 == 1,
+            full: seed / 3 % 4 >= 2,
             user,
             random,
             laptops: Vec::new(),
@@ -104,7 +114,7 @@ impl Storm {
             line: None,
             inside: None,
         };
-        let disk = SimDisk::new(&self.rig.sim, 1 << 30);
+        let disk = SimDisk::new(&self.rig.sim, DISK_LEN);
         let (mind, ended) = (Arc::new(Mutex::new(mind)), Arc::default());
         self.laptops.push(Laptop { network, disk, running: None, mind, ended });
         let last = self.laptops.len() - 1;
@@ -126,10 +136,17 @@ impl Storm {
             return;
         }
         let machine = self.rig.sim.machine(&format!("laptop {number}"));
-        let settings = Settings::new(VOLUME);
+        let mut settings = Settings::new(VOLUME);
+        if self.small {
+            settings.cache_bytes = CACHE_LEN_SMALL;
+        }
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,
+            Err(error) if self.full && error.to_string().contains("make some on its disk") => {
+                // Its user does, and tries again.
+                return laptop.disk.set_capacity(DISK_LEN);
+            }
             Err(error) => return self.ledger.lock().failures.push(format!("opening a cache: {error}")),
         };
         laptop.ended.store(false, Relaxed);
@@ -175,6 +192,21 @@ impl Storm {
             self.rig.start_home();
             self.say("the home starts");
         }
+    }
+
+    /// Others fill the disk of a client, or make room.
+    fn fill_disk(&mut self, number: usize) {
+        let laptop = &self.laptops[number];
+        let Some((machine, _)) = &laptop.running else { return };
+        let Ok(space) = self.rig.sim.block_on(laptop.disk.mount(machine).space()) else { return };
+        let is_full = space.total_bytes < DISK_LEN;
+        let capacity = match is_full {
+            true if self.random.chance(1, 2) => DISK_LEN,
+            true => return,
+            false => space.total_bytes - space.free_bytes + self.random.below(20_000),
+        };
+        laptop.disk.set_capacity(capacity);
+        self.say(format!("disk {number} full: {}", !is_full));
     }
 
     /// Another program changes the home's files.
@@ -258,6 +290,7 @@ impl Storm {
                 }
             }
             13..=15 => self.outside(),
+            16..=18 if self.full => self.fill_disk(number),
             _ => {}
         }
         for number in 0..self.laptops.len() {
@@ -297,6 +330,7 @@ impl Storm {
             network.lose_answers.store(false, Relaxed);
             network.lag_ms.store(0, Relaxed);
             network.answer_lag_ms.store(0, Relaxed);
+            self.laptops[number].disk.set_capacity(DISK_LEN);
             if let Some((machine, _)) = &self.laptops[number].running {
                 match machine.is_up() {
                     true => machine.crash_after(u64::MAX),
