@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     named_count: tokio::sync::Mutex<u64>,
     fetches: Turns<Need>,
     byte_fetches: Turns<FileId>,
+    /// Whoever has this fetches ahead before all others who do.
+    pub(crate) ahead: tokio::sync::Mutex<()>,
     /// One writer of a file at a time.
     writers: Turns<FileId>,
 }
@@ -134,6 +136,7 @@ impl Client {
             named_count: tokio::sync::Mutex::default(),
             fetches: Mutex::default(),
             byte_fetches: Mutex::default(),
+            ahead: tokio::sync::Mutex::default(),
             writers: Mutex::default(),
         };
         inner.set_tickets();

@@ -132,6 +132,7 @@ impl Client {
                     }
                 }
                 Kind::File => {
+                    drop(self.0.ahead.lock().await);
                     walk.bytes += size;
                     progress(walk);
                     let small = {

@@ -5,7 +5,7 @@
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `content` reads and writes, `fetch` asks the home, `link` keeps the
 //!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the
 //!   home has; `delegation`: working under what the home has promised; [`hoard`]: what is kept; `room`: what is
-//!   given up for other things, and who waits for room;
+//!   given up for other things, and who waits for room; `omens` and `leaving`: whether the link may soon be lost, and what is done before;
 //!   [`schedule`]: who uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;
@@ -15,9 +15,11 @@ mod delegation;
 mod fetch;
 mod filesystem;
 pub mod hoard;
+mod leaving;
 mod link;
 mod live;
 mod names;
+mod omens;
 pub mod oplog;
 mod replay;
 pub mod replica;
@@ -31,6 +33,7 @@ pub mod trunk;
 
 pub use client::{CacheError, Client, data_name};
 pub use filesystem::VALID;
+pub use leaving::Missing;
 pub use live::{Forget, LinkState};
 pub use room::Fullness;
 pub use settings::{Consistency, Settings, Unit, Validation, Writes};

@@ -58,6 +58,7 @@ impl Client {
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::replay::replay(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::hoard::keep(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::leaving::keep(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(poll(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(settle(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::delegation::renew(Arc::downgrade(&self.0))));
@@ -391,6 +392,9 @@ async fn keep_connected(inner: Weak<Inner>) {
                 tracing::info!("attached");
                 client.listen(&channel).await;
                 tracing::info!("not attached any more");
+                if !client.0.is_off() {
+                    client.0.schedule.lost();
+                }
                 idle = Some((channel, false));
             }
             (Err(AttachError::Unreachable), Some(channel)) if retry => {

@@ -4,6 +4,7 @@
 //! and one more. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
 //! what the link carries in a moment, so that nobody waits for much longer than that.
 
+use crate::omens::Omens;
 use host::Host;
 use parking_lot::Mutex;
 use policy::lottery::{Class as Tickets, Lottery};
@@ -54,6 +55,7 @@ struct State {
     round_trip: Duration,
     /// When the link was last used for what somebody waited for.
     used: Duration,
+    omens: Omens,
 }
 
 /// See the module's header.
@@ -84,6 +86,7 @@ impl Schedule {
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
             used: Duration::ZERO,
+            omens: Omens::default(),
         };
         Arc::new(Schedule { host: host.clone(), state: Mutex::new(state) })
     }
@@ -140,6 +143,7 @@ impl Schedule {
 
     /// Something of so many bytes has taken so long, all in all.
     pub fn measured(&self, direction: Direction, len: u64, took: Duration, path: &Path) {
+        let now = self.host.clock.now();
         let mut state = self.state.lock();
         state.round_trip = path.round_trip;
         let on_the_link = took.saturating_sub(path.round_trip).max(Duration::from_micros(100));
@@ -151,6 +155,7 @@ impl Schedule {
             // it was thought to be fast.
             let known = &mut state.rates[direction as usize];
             *known = 1.0 / ((1.0 - WEIGHT) / *known + WEIGHT / rate);
+            state.omens.measured(now, direction, rate);
         }
     }
 
@@ -168,6 +173,18 @@ impl Schedule {
     pub fn chunk_len(&self, direction: Direction) -> u64 {
         let len = self.rate(direction) * CHUNK_TIME.as_secs_f64();
         (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+    }
+
+    /// The connection was lost, though nobody wanted that.
+    pub(crate) fn lost(&self) {
+        let now = self.host.clock.now();
+        self.state.lock().omens.lost(now);
+    }
+
+    /// True if the link may soon be lost.
+    pub(crate) fn disconnection_is_likely(&self) -> bool {
+        let now = self.host.clock.now();
+        self.state.lock().omens.disconnection_is_likely(now)
     }
 
     /// For how long nobody has waited for the link.

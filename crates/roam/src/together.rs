@@ -138,6 +138,7 @@ impl Client {
             let Some(last) = files.last() else { return };
             after = *last;
             asked.extend(files.iter().copied());
+            drop(self.0.ahead.lock().await);
             if self.fetch_together(&files).await.is_err() {
                 return;
             }

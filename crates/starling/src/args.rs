@@ -53,7 +53,8 @@ The last line printed is the invitation. Whoever has it is let in as the user na
     Pending(Status),
     /// Choose whether and how a mount uses the network.
     #[command(after_help = "Examples:
-  starling connect off ./work          work from the cache alone
+  starling connect off ./work          work from the cache alone, when files of which a part is cached are whole
+  starling connect off --now ./work    without waiting for that
   starling connect fetch-only ./work   fetch what is needed, send nothing
   starling connect weak ./work         send in the background only, however near the home is
   starling connect auto ./work         as the link is (what a mount begins with)")]
@@ -311,7 +312,7 @@ pub struct Behaviour {
     /// question) or single.
     #[arg(long, value_name = "HOW")]
     pub validation: Option<roam::Validation>,
-    /// Bound of the cache on disk; what is not home yet is kept beyond that.
+    /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the home; without a network it is kept beyond that.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,
 }
@@ -391,6 +392,9 @@ pub struct Connect {
     /// How.
     #[arg(value_parser = ["auto", "weak", "fetch-only", "off"])]
     pub state: String,
+    /// With off: at once. Otherwise what is missing of files that are open, or hoarded and partly cached, is fetched first, for half a minute at most.
+    #[arg(long)]
+    pub now: bool,
     /// The mount point, or anything below it.
     pub mountpoint: PathBuf,
 }

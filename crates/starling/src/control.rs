@@ -52,6 +52,8 @@ pub enum Request {
     Connect {
         /// The state; `auto` leaves it to the link.
         state: String,
+        /// Without what is done before the link goes.
+        now: bool,
     },
     /// See [`crate::roaming::set`].
     Set {

@@ -13,12 +13,49 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Longest wait for what is missing when the user chooses to do without the link.
+const READY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What is hoarded of a volume, as JSON.
 pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
     let path = |path: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(path));
     replica.hoard().iter().map(|(of, priority)| json!({ "path": path(of), "priority": priority })).collect()
+}
+
+/// Fetches what is missing of files that are only in part cached before the link goes, but not for long, telling how much that is; gives what is left.
+pub async fn get_ready(client: &Client, now: bool, progress: mpsc::Sender<Value>) -> Value {
+    let shown = |left: roam::Missing| json!({ "files": left.files, "bytes": left.bytes });
+    if now {
+        return shown(client.missing());
+    }
+    // A full queue only means that a progress line is left out.
+    shown(client.get_ready(READY_TIME_MAX, |left| drop(progress.try_send(shown(left)))).await)
+}
+
+/// Something that turns while a command waits.
+pub fn spinner() -> anyhow::Result<ProgressBar> {
+    Ok(ProgressBar::no_length().with_style(ProgressStyle::with_template("{spinner} {msg}")?))
+}
+
+/// Tells what is still to be fetched before the link goes.
+pub fn tell_missing(bar: &ProgressBar, left: &Value) {
+    let bytes = show(left["bytes"].as_u64().unwrap_or(0));
+    bar.set_message(format!("fetching what is missing of {} files: {bytes}; --now does not wait", left["files"]));
+    bar.tick();
+}
+
+/// What could not be fetched before the link went, in words.
+pub fn still_missing(left: &Value) -> String {
+    match left["files"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        files => {
+            let bytes = show(left["bytes"].as_u64().unwrap_or(0));
+            format!("; of {files} files that are open or hoarded, {bytes} are not cached")
+        }
+    }
 }
 
 /// Walks volumes, each known by what its paths begin with, telling how far it is.
@@ -128,7 +165,7 @@ pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 
 /// `starling hoard walk`. Exit code 1: not all is cached.
 pub async fn walk(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template("{spinner} {msg}")?);
+    let bar = spinner()?;
     let told = |p: &Value| {
         let bytes = |field: &str| show(p[field].as_u64().unwrap_or(0));
         bar.set_message(format!("{} files, {} of {} cached", p["files"], bytes("cached"), bytes("bytes")));

@@ -121,7 +121,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
         }
         Command::Pending(a) => runtime()?.block_on(roaming::pending(&a.mountpoint, a.json)),
-        Command::Connect(a) => runtime()?.block_on(roaming::connect(&a.mountpoint, a.state)),
+        Command::Connect(a) => runtime()?.block_on(roaming::connect(&a.mountpoint, a.state, a.now)),
         Command::Conflicts(a) => match a.command {
             ConflictsCommand::List(a) => runtime()?.block_on(conflicts::list(&a.mountpoint, a.json)),
             ConflictsCommand::Show { mountpoint, number } => runtime()?.block_on(conflicts::show(&mountpoint, number)),

@@ -377,6 +377,20 @@ pub fn age(seconds: &Value) -> String {
     }
 }
 
+/// What there is to say of a cache that has no more room.
+fn fullness(cache: &Value) -> Vec<String> {
+    let is = |field: &str| cache[field] == json!(true);
+    let beyond = cache["beyond"].as_u64().filter(|beyond| *beyond > 0 && !is("writers_wait"));
+    let all = [
+        is("writers_wait").then(|| "full, writers wait for the home".to_string()),
+        beyond.map(|beyond| format!("{} more than it should have: that is not home yet", show(beyond))),
+        is("disk_is_full").then(|| "its disk is full: make room there".to_string()),
+        is("log_has_failed")
+            .then(|| "cannot be written any more: see that its disk works, unmount and mount".to_string()),
+    ];
+    all.into_iter().flatten().collect()
+}
+
 /// `starling status` of a mount that roams.
 pub fn show_status(s: &Value) {
     let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
@@ -413,6 +427,7 @@ pub fn show_status(s: &Value) {
         bytes(&cache["bytes"]),
         bytes(&cache["bytes_max"])
     );
+    fullness(cache).into_iter().for_each(|text| println!("cache         {text}"));
     println!("hoarded       {} paths", s["hoarded"]);
     let text = |field: &str| s[field].as_str().unwrap_or("?").to_string();
     println!("reads         {}", text("reads"));
@@ -474,15 +489,34 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// `starling connect`.
-pub async fn connect(path: &Path, state: String) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Connect { state: state.clone() }, |_| {}).await?;
-    println!("{}: {state}", path.display());
+pub async fn connect(path: &Path, state: String, now: bool) -> anyhow::Result<ExitCode> {
+    let bar = crate::hoarding::spinner()?;
+    let told = |left: &Value| crate::hoarding::tell_missing(&bar, left);
+    let left = ask(path, Request::Connect { state: state.clone(), now }, told).await?;
+    bar.finish_and_clear();
+    println!("{}: {state}{}", path.display(), crate::hoarding::still_missing(&left));
     Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_of_a_full_cache_tells_what_to_do() {
+        let cache = |beyond: u64, waits: bool, full: bool, failed: bool| {
+            fullness(&json!({
+                "beyond": beyond,
+                "writers_wait": waits,
+                "disk_is_full": full,
+                "log_has_failed": failed,
+            }))
+        };
+        assert_eq!(cache(0, false, false, false), Vec::<String>::new());
+        assert_eq!(cache(7, true, false, false), ["full, writers wait for the home"]);
+        assert_eq!(cache(1 << 20, false, false, false), ["1.0 MiB more than it should have: that is not home yet"]);
+        assert!(cache(0, false, true, true).iter().zip(["make room", "mount"]).all(|(text, told)| text.contains(told)));
+    }
 
     #[test]
     fn keys_are_kept_as_text() {

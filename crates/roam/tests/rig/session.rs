@@ -110,6 +110,12 @@ fn written(random: &SplitMix64, tag: &str) -> Vec<u8> {
     bytes
 }
 
+/// Bytes that do not become fewer on their way.
+pub fn noise(len: usize) -> Vec<u8> {
+    let random = SplitMix64::new(len as u64);
+    (0..len).map(|_| random.below(256) as u8).collect()
+}
+
 pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

@@ -1,0 +1,125 @@
+//! Whether the link is about to be lost. Pure.
+//!
+//! Nobody can know. What came before it often enough: the connection was lost several times lately, or the link has become slow, and much slower than it was.
+
+use crate::schedule::Direction;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// So many losses of the connection,
+const LOSS_COUNT: usize = 3;
+/// in so long, are not the last.
+const LOSS_TIME: Duration = Duration::from_secs(300);
+/// A link fades when it is so many times as slow as it was,
+const FADE: f64 = 8.0;
+/// and slower than this, in bytes per second: one that is faster is used for something else now.
+const FADED_RATE: f64 = 128_000.0;
+/// With fewer measurements it is not known what it was.
+const RATE_COUNT_MIN: u32 = 8;
+/// How much a new measurement counts for what the link was, and for what it is.
+const WEIGHTS: [f64; 2] = [1.0 / 32.0, 1.0 / 2.0];
+/// After so long without a measurement nobody knows what it is.
+const RATE_TIME: Duration = Duration::from_secs(60);
+
+/// What was measured in a direction: logarithms of rates, since halves and doubles count alike.
+#[derive(Clone, Copy, Default)]
+struct Trend {
+    was: f64,
+    is: f64,
+    count: u32,
+    last: Duration,
+}
+
+/// See the module's header.
+#[derive(Default)]
+pub(crate) struct Omens {
+    losses: VecDeque<Duration>,
+    trends: [Trend; 2],
+}
+
+impl Omens {
+    /// The connection was lost, though nobody wanted that.
+    pub(crate) fn lost(&mut self, now: Duration) {
+        self.losses.push_back(now);
+        if self.losses.len() > LOSS_COUNT {
+            self.losses.pop_front();
+        }
+    }
+
+    /// The link carried so many bytes in a second.
+    pub(crate) fn measured(&mut self, now: Duration, direction: Direction, rate: f64) {
+        let trend = &mut self.trends[direction as usize];
+        let rate = rate.max(1.0).ln();
+        if trend.count == 0 {
+            (trend.was, trend.is) = (rate, rate);
+        }
+        trend.was += WEIGHTS[0] * (rate - trend.was);
+        trend.is += WEIGHTS[1] * (rate - trend.is);
+        (trend.count, trend.last) = (trend.count.saturating_add(1), now);
+    }
+
+    /// True if the link may soon be lost.
+    pub(crate) fn disconnection_is_likely(&self, now: Duration) -> bool {
+        let often = self.losses.len() >= LOSS_COUNT && self.losses.iter().all(|loss| now < *loss + LOSS_TIME);
+        let fades = |trend: &Trend| {
+            let is_known = trend.count >= RATE_COUNT_MIN && now < trend.last + RATE_TIME;
+            is_known && trend.is < FADED_RATE.ln() && trend.is < trend.was - FADE.ln()
+        };
+        often || self.trends.iter().any(fades)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn measured(omens: &mut Omens, rates: impl IntoIterator<Item = f64>) {
+        rates.into_iter().for_each(|rate| omens.measured(SECOND, Direction::Down, rate));
+    }
+
+    #[test]
+    fn a_connection_that_is_lost_again_and_again_will_be_lost_again() {
+        let mut omens = Omens::default();
+        for minute in [0, 10, 11] {
+            omens.lost(minute * 60 * SECOND);
+            assert!(!omens.disconnection_is_likely(minute * 60 * SECOND));
+        }
+        omens.lost(12 * 60 * SECOND);
+        assert!(omens.disconnection_is_likely(13 * 60 * SECOND));
+        // Until it has held for a while.
+        assert!(!omens.disconnection_is_likely(16 * 60 * SECOND));
+    }
+
+    #[test]
+    fn a_link_that_becomes_slow_is_about_to_be_lost() {
+        let mut omens = Omens::default();
+        measured(&mut omens, [1e6; 20]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+        measured(&mut omens, [5e5, 1e5, 3e4, 1e4, 1e4]);
+        assert!(omens.disconnection_is_likely(SECOND));
+        assert!(!omens.disconnection_is_likely(SECOND + RATE_TIME));
+        // What stays slow is a slow link, and what is fast again was a moment.
+        measured(&mut omens, [1e6; 4]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+        measured(&mut omens, [1e4; 100]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+    }
+
+    #[test]
+    fn one_bad_moment_and_short_messages_on_a_fast_link_mean_nothing() {
+        let mut omens = Omens::default();
+        measured(&mut omens, [1e6; 20]);
+        measured(&mut omens, [1e5]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+        let mut omens = Omens::default();
+        measured(&mut omens, [1e9; 20]);
+        measured(&mut omens, [2e5; 20]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+        // A link that was always slow.
+        let mut omens = Omens::default();
+        measured(&mut omens, [1e3; 50]);
+        assert!(!omens.disconnection_is_likely(SECOND));
+    }
+}
