@@ -3,7 +3,7 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live};
 use crate::replica::{Membership, Record};
-use crate::settings::{Consistency, Validation};
+use crate::settings::{Consistency, Validation, Writes};
 use crate::trunk::DIAL_TIME_MAX;
 use host::{Either, first, timeout};
 use roam_wire::channel::{Channel, Class, Dialer};
@@ -23,6 +23,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 const NEAR: Duration = Duration::from_millis(15);
 /// A home that was near counts as far from this on, so that it does not change its mind all the time.
 const FAR: Duration = Duration::from_millis(30);
+/// For so long after somebody waited for bytes, what is done here waits where the link is slow,
+const FETCH_TIME: Duration = Duration::from_secs(10);
+/// and then until nobody has waited for so long,
+const REST_TIME: Duration = Duration::from_secs(20);
+/// but no longer than this: then as much is sent as goes together.
+const HOLD_TIME_MAX: Duration = Duration::from_secs(120);
 /// How often bytes that were fetched are made durable, and the link is looked at.
 const SETTLE_PERIOD: Duration = Duration::from_secs(2);
 
@@ -102,6 +108,15 @@ impl Client {
             Either::Left(caught_up) => caught_up,
             Either::Right(()) => Err(FsError::TimedOut),
         }
+    }
+
+    /// What is done here does not go home now, since the link is slow and somebody fetches: for how much longer, at most, before some of it does.
+    pub fn held_back(&self) -> Option<Duration> {
+        let pinned = self.0.settings.lock().pinned;
+        let now = self.0.host.clock.now();
+        let live = self.0.live.lock();
+        let since = live.held_since.filter(|_| live.state == LinkState::FetchOnly && pinned.is_none())?;
+        Some((since + HOLD_TIME_MAX).saturating_sub(now))
     }
 
     /// Attaches over a connection, and takes in what has changed meanwhile.
@@ -324,22 +339,67 @@ async fn poll(inner: Weak<Inner>) {
     }
 }
 
+/// What a link that the user has chosen no state for is judged by.
+#[derive(Clone, Copy, Debug)]
+struct Signs {
+    was: LinkState,
+    round_trip: Duration,
+    /// What is sent home keeps whoever fetches waiting for longer than a chunk should.
+    is_slow: bool,
+    /// For how long nobody has waited for bytes.
+    fetched_before: Duration,
+    /// Something waits to go home, and nobody waits until it is there.
+    may_hold: bool,
+    /// For how long nothing was sent for this reason.
+    held_for: Duration,
+}
+
+impl Signs {
+    /// On a slow link whoever fetches goes first (Huston and Honeyman, section 2), although the lottery gives him most of it: a chunk that is on its way is
+    /// not overtaken. What waits must not wait for good, though, and others are to see it: some of it goes now and then.
+    fn state(self) -> LinkState {
+        let near = if self.was == LinkState::Connected { FAR } else { NEAR };
+        let pause = if self.was == LinkState::FetchOnly { REST_TIME } else { FETCH_TIME };
+        let holds = self.is_slow && self.may_hold && self.fetched_before < pause && self.held_for < HOLD_TIME_MAX;
+        match holds {
+            _ if self.round_trip < near => LinkState::Connected,
+            true => LinkState::FetchOnly,
+            false => LinkState::Weak,
+        }
+    }
+}
+
 impl Inner {
     /// Judges what the link is like.
     pub(crate) fn judge(&self) {
-        let pinned = self.settings.lock().pinned;
+        let (pinned, writes) = {
+            let settings = self.settings.lock();
+            (settings.pinned, settings.writes)
+        };
+        let now = self.host.clock.now();
         let mut live = self.live.lock();
         let Some(channel) = &live.channel else { return };
-        let round_trip = channel.path().round_trip;
-        let near = match live.state {
-            LinkState::Connected => round_trip < FAR,
-            _ => round_trip < NEAR,
+        let (was, round_trip) = (live.state, channel.path().round_trip);
+        let log = live.replica.log();
+        let promised = live.promised.max(log.pinned());
+        let urgent = matches!(writes, Writes::Through | Writes::Preemptive);
+        let signs = Signs {
+            was,
+            round_trip,
+            is_slow: self.schedule.is_slow(was == LinkState::FetchOnly),
+            fetched_before: self.schedule.demanded_before(),
+            // What has begun to go is not held.
+            may_hold: !urgent && !log.is_empty() && log.last() > promised,
+            held_for: live.held_since.map_or(Duration::ZERO, |since| now.saturating_sub(since)),
         };
-        live.state = match pinned {
-            Some(state) => state,
-            None if near => LinkState::Connected,
-            None => LinkState::Weak,
-        };
+        live.state = pinned.unwrap_or_else(|| signs.state());
+        if pinned.is_none() && live.state == LinkState::FetchOnly {
+            live.held_since.get_or_insert(now);
+        }
+        if live.state != was {
+            drop(live);
+            self.wake();
+        }
     }
 
     fn is_off(&self) -> bool {
@@ -428,5 +488,49 @@ async fn settle(inner: Weak<Inner>) {
         client.0.judge();
         drop(client);
         clock.sleep(SETTLE_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    /// A slow link on which somebody fetches while something waits to go home.
+    const SLOW: Signs = Signs {
+        was: LinkState::Weak,
+        round_trip: Duration::from_millis(200),
+        is_slow: true,
+        fetched_before: Duration::ZERO,
+        may_hold: true,
+        held_for: Duration::ZERO,
+    };
+
+    #[test]
+    fn what_is_done_here_waits_on_a_slow_link_while_somebody_fetches() {
+        assert_eq!(SLOW.state(), LinkState::FetchOnly);
+        assert_eq!(Signs { is_slow: false, ..SLOW }.state(), LinkState::Weak);
+        assert_eq!(Signs { fetched_before: 15 * SECOND, ..SLOW }.state(), LinkState::Weak);
+        let holds = Signs { was: LinkState::FetchOnly, ..SLOW };
+        assert_eq!(Signs { fetched_before: 15 * SECOND, ..holds }.state(), LinkState::FetchOnly);
+        assert_eq!(Signs { fetched_before: 25 * SECOND, ..holds }.state(), LinkState::Weak);
+        assert_eq!(Signs { round_trip: Duration::from_millis(5), ..SLOW }.state(), LinkState::Connected);
+    }
+
+    #[test]
+    fn it_does_not_wait_for_long_nor_where_somebody_waits_until_it_is_home() {
+        for was in [LinkState::Weak, LinkState::FetchOnly] {
+            let signs = Signs { was, ..SLOW };
+            assert_eq!(Signs { held_for: HOLD_TIME_MAX, ..signs }.state(), LinkState::Weak);
+            assert_eq!(Signs { may_hold: false, ..signs }.state(), LinkState::Weak);
+        }
+    }
+
+    #[test]
+    fn a_home_is_near_until_it_is_far_and_far_until_it_is_near() {
+        let signs = |was, ms| Signs { was, round_trip: Duration::from_millis(ms), is_slow: false, ..SLOW };
+        assert_eq!(signs(LinkState::Connected, 20).state(), LinkState::Connected);
+        assert_eq!(signs(LinkState::Weak, 20).state(), LinkState::Weak);
+        assert_eq!(signs(LinkState::Connected, 30).state(), LinkState::Weak);
     }
 }

@@ -15,6 +15,7 @@ use roam_wire::ranges::Ranges;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
@@ -26,7 +27,8 @@ pub enum LinkState {
     Connected,
     /// The home is far: what is done here goes there in the background.
     Weak,
-    /// What is needed is fetched; what is done here waits.
+    /// What is needed is fetched; what is done here waits, but for what somebody waits to be home. Unless the user has chosen it, the link is slow, and
+    /// somebody fetches: then it does not wait for long.
     FetchOnly,
     /// The home cannot be reached.
     Disconnected,
@@ -107,6 +109,8 @@ pub(crate) struct Live {
     pub(crate) promised: u64,
     /// Why what waits could not be sent last, for as long as none of it has been sent since.
     pub(crate) held_up: Option<FsError>,
+    /// Since when nothing was sent, since the link is slow and somebody fetches.
+    pub(crate) held_since: Option<Duration>,
     /// What is cached is believed, whatever others have done.
     pub(crate) is_frozen: bool,
     /// What is cached is believed only as far as these say.
@@ -161,6 +165,7 @@ impl Live {
             mapped: HashMap::new(),
             promised: 0,
             held_up: None,
+            held_since: None,
             is_frozen: false,
             delegations: None,
             is_delegated: Arc::default(),
@@ -240,6 +245,11 @@ impl Live {
     /// True if the home cannot be asked.
     pub(crate) fn is_offline(&self) -> bool {
         self.state == LinkState::Disconnected
+    }
+
+    /// Some of what waits has gone home.
+    pub(crate) fn some_went(&mut self, now: Duration) {
+        self.held_since = (self.state == LinkState::FetchOnly).then_some(now);
     }
 
     /// True if what is cached has to do.

@@ -81,16 +81,22 @@ enum May {
 impl Client {
     /// What may be sent now, as the user has it.
     fn may_send(&self) -> May {
-        let writes = self.0.settings.lock().writes;
+        let (writes, pinned) = {
+            let settings = self.0.settings.lock();
+            (settings.writes, settings.pinned)
+        };
         let live = self.0.live.lock();
         let log = live.replica.log();
-        if log.is_empty() || !matches!(live.state, LinkState::Connected | LinkState::Weak) {
+        if log.is_empty() || live.is_offline() || pinned == Some(LinkState::FetchOnly) {
             return May::Not;
         }
         // What has been promised, or begun, goes.
         let promised = live.promised.max(log.pinned());
         if log.first().is_some_and(|first| first <= promised) {
             return May::Through(promised);
+        }
+        if live.state == LinkState::FetchOnly {
+            return May::Not;
         }
         let near = live.state == LinkState::Connected;
         match writes {
@@ -130,7 +136,8 @@ impl Client {
                 if live.replica.log().first().is_none_or(|first| first > last) {
                     return Ok(());
                 }
-                if matches!(live.state, LinkState::Disconnected | LinkState::FetchOnly) {
+                let held = live.state == LinkState::FetchOnly && self.0.settings.lock().pinned.is_some();
+                if held || live.is_offline() {
                     return Err(FsError::TimedOut);
                 }
             }
@@ -177,6 +184,7 @@ impl Client {
         match inner.ask(Class::Replay, &request).await? {
             Reply::Applied(applied) => {
                 inner.went_home(inline as u64);
+                inner.live.lock().some_went(inner.host.clock.now());
                 for dir in self.answered(applied) {
                     // What others have put there is not missing when the link is lost next.
                     let _ = self.fetch(Need::Names(dir)).await;

@@ -55,6 +55,8 @@ struct State {
     round_trip: Duration,
     /// When the link was last used for what somebody waited for.
     used: Duration,
+    /// When somebody waited for bytes last.
+    demanded: Duration,
     omens: Omens,
 }
 
@@ -65,7 +67,11 @@ pub struct Schedule {
 }
 
 /// The right to have a chunk under way, until dropped.
-pub struct Permit(Option<Arc<Schedule>>);
+pub struct Permit {
+    schedule: Option<Arc<Schedule>>,
+    /// Somebody waits for it.
+    is_demand: bool,
+}
 
 fn place(class: Class) -> Option<usize> {
     match class {
@@ -86,6 +92,7 @@ impl Schedule {
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
             used: Duration::ZERO,
+            demanded: Duration::ZERO,
             omens: Omens::default(),
         };
         Arc::new(Schedule { host: host.clone(), state: Mutex::new(state) })
@@ -102,30 +109,33 @@ impl Schedule {
         let now = self.host.clock.now();
         let Some(place) = place(class) else {
             self.state.lock().used = now;
-            return Permit(None);
+            return Permit { schedule: None, is_demand: false };
         };
         let turn = {
             let mut state = self.state.lock();
             if class == Class::Demand {
-                state.used = now;
+                (state.used, state.demanded) = (now, now);
             }
             if state.under_way < state.under_way_max() && state.waiting.iter().all(VecDeque::is_empty) {
                 state.under_way += 1;
-                return Permit(Some(self.clone()));
+                return Permit { schedule: Some(self.clone()), is_demand: class == Class::Demand };
             }
             let (sender, turn) = oneshot::channel();
             state.waiting[place].push_back((now, sender));
             turn
         };
         // Whoever is not drawn any more, since the sender is gone, goes without.
-        turn.await.unwrap_or(Permit(None))
+        turn.await.unwrap_or(Permit { schedule: None, is_demand: false })
     }
 
     /// Gives the place of a chunk that is done to the next.
-    fn done(self: &Arc<Self>) {
+    fn done(self: &Arc<Self>, was_demand: bool) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
         state.under_way -= 1;
+        if was_demand {
+            state.demanded = now;
+        }
         while state.under_way < state.under_way_max() {
             // Those who have given up waiting do not take part.
             state.waiting.iter_mut().for_each(|waiting| waiting.retain(|(_, sender)| !sender.is_closed()));
@@ -133,10 +143,11 @@ impl Schedule {
                 state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.0))).collect();
             let Some(class) = state.lottery.draw(&waited, self.host.random.next_u64()) else { return };
             let Some((_, sender)) = state.waiting[class].pop_front() else { return };
-            match sender.send(Permit(Some(self.clone()))) {
+            let is_demand = place(Class::Demand) == Some(class);
+            match sender.send(Permit { schedule: Some(self.clone()), is_demand }) {
                 Ok(()) => state.under_way += 1,
                 // It was never given, and is not given back.
-                Err(mut permit) => permit.0 = None,
+                Err(mut permit) => permit.schedule = None,
             }
         }
     }
@@ -187,6 +198,18 @@ impl Schedule {
         self.state.lock().omens.disconnection_is_likely(now)
     }
 
+    /// For how long nobody has waited for bytes.
+    pub(crate) fn demanded_before(&self) -> Duration {
+        self.host.clock.now().saturating_sub(self.state.lock().demanded)
+    }
+
+    /// True if the shortest chunk takes longer on its way home than a chunk should, so that whoever waits for bytes waits for it. What comes home faster
+    /// than twice that is fast again, if it was slow.
+    pub(crate) fn is_slow(&self, was_slow: bool) -> bool {
+        let slow = MEASURED_LEN_MIN as f64 / CHUNK_TIME.as_secs_f64();
+        self.rate(Direction::Up) < if was_slow { 2.0 * slow } else { slow }
+    }
+
     /// For how long nobody has waited for the link.
     pub fn idle_for(&self) -> Duration {
         self.host.clock.now().saturating_sub(self.state.lock().used)
@@ -203,8 +226,8 @@ impl State {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(schedule) = self.0.take() {
-            schedule.done();
+        if let Some(schedule) = self.schedule.take() {
+            schedule.done(self.is_demand);
         }
     }
 }

@@ -57,7 +57,9 @@ The last line printed is the invitation. Whoever has it is let in as the user na
   starling connect off --now ./work    without waiting for that
   starling connect fetch-only ./work   fetch what is needed, send nothing
   starling connect weak ./work         send in the background only, however near the home is
-  starling connect auto ./work         as the link is (what a mount begins with)")]
+  starling connect auto ./work         as the link is (what a mount begins with)
+
+By itself, a mount is fetch-only while somebody reads over a link that is very slow; then some of what waits goes home every two minutes.")]
     Connect(Connect),
     /// Change how a mount that roams behaves.
     Set(Set),

@@ -5,9 +5,9 @@ use crate::size::show;
 use crate::usage;
 use host::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
-use roam::Client;
 use roam::hoard::Walk;
 use roam::replica::Replica;
+use roam::{Client, Missing};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,26 @@ pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
 }
 
 /// Fetches what is missing of files that are only in part cached before the link goes, but not for long, telling how much that is; gives what is left.
-pub async fn get_ready(client: &Client, now: bool, progress: mpsc::Sender<Value>) -> Value {
-    let shown = |left: roam::Missing| json!({ "files": left.files, "bytes": left.bytes });
+pub async fn get_ready(clients: &[Client], now: bool, progress: mpsc::Sender<Value>) -> Value {
+    let shown = |left: &[Missing]| {
+        let sum = |of: fn(&Missing) -> u64| left.iter().map(of).sum::<u64>();
+        json!({ "files": sum(|left| left.files), "bytes": sum(|left| left.bytes) })
+    };
+    let left: Vec<Missing> = clients.iter().map(Client::missing).collect();
     if now {
-        return shown(client.missing());
+        return shown(&left);
     }
-    // A full queue only means that a progress line is left out.
-    shown(client.get_ready(READY_TIME_MAX, |left| drop(progress.try_send(shown(left)))).await)
+    let left = Mutex::new(left);
+    let all = clients.iter().enumerate().map(|(at, client)| {
+        let (left, progress) = (&left, &progress);
+        client.get_ready(READY_TIME_MAX, move |one| {
+            let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+            left[at] = one;
+            // A full queue only means that a progress line is left out.
+            let _ = progress.try_send(shown(&left));
+        })
+    });
+    shown(&join_all(all.collect()).await)
 }
 
 /// Something that turns while a command waits.

@@ -411,6 +411,9 @@ pub fn show_status(s: &Value) {
     if let Some(why) = pending["held_up"].as_str() {
         println!("held up       {why}: the first that waits, and so all others; it is tried again");
     }
+    if let Some(time) = pending["held_back_s"].as_u64() {
+        println!("held back     the link is slow, and somebody reads: some goes home in {}", age(&time.into()));
+    }
     let saved = &s["saved"];
     println!(
         "saved         {} of {} operations need not go home, about {}; {} of what did was there already",

@@ -6,11 +6,12 @@ use crate::hoarding;
 use host::Clock;
 use roam::replica::Replica;
 use roam::schedule::Direction;
-use roam::{Client, LinkState};
+use roam::{Client, Fullness, LinkState};
 use roam_wire::operation::{Operation, Place};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use types::{BoxFuture, FsError, Time};
 use vfs::FileSystem;
@@ -160,7 +161,7 @@ impl Mounted {
                 let resolved = asked.only().ok().map(|volume| self.cache.join(RESOLVED).join(&volume.name));
                 ready(json!({ "conflicts": all, "resolved": resolved }))
             }
-            Request::Connect { state } => {
+            Request::Connect { state, now } => {
                 let state = match &state[..] {
                     "auto" => None,
                     "weak" => Some(LinkState::Weak),
@@ -168,8 +169,14 @@ impl Mounted {
                     "off" => Some(LinkState::Disconnected),
                     other => return Err(format!("there is no state {other}")),
                 };
-                clients.iter().for_each(|client| client.pin(state));
-                ready(json!({}))
+                Box::pin(async move {
+                    let left = match state {
+                        Some(LinkState::Disconnected) => hoarding::get_ready(&clients, now, progress).await,
+                        _ => json!({}),
+                    };
+                    clients.iter().for_each(|client| client.pin(state));
+                    Ok(left)
+                })
             }
             Request::Settle { path, number } => {
                 let client = self.asked(&path)?.only()?.client.clone();
@@ -230,6 +237,9 @@ struct Counts {
     attached_before: bool,
     /// Why nothing goes home.
     held_up: Option<String>,
+    /// For how long nothing goes home, since somebody fetches.
+    held_back: Option<Duration>,
+    full: Fullness,
     operations: u64,
     operation_bytes: u64,
     logged: u64,
@@ -247,12 +257,15 @@ struct Counts {
 impl Counts {
     fn of(client: &Client) -> Counts {
         let (held_up, consistency_calls) = (client.held_up(), client.consistency_calls());
+        let (held_back, full) = (client.held_back(), client.fullness());
         client.look(|replica, state| {
             let saved = replica.log().saved();
             Counts {
                 state,
                 attached_before: replica.stamp().is_some(),
                 held_up: held_up.map(|error| error.to_string()),
+                held_back,
+                full,
                 operations: replica.log().len() as u64,
                 operation_bytes: replica.log().cost(),
                 logged: saved.logged,
@@ -274,6 +287,13 @@ impl Counts {
             state: self.state.max(other.state),
             attached_before: self.attached_before && other.attached_before,
             held_up: self.held_up.or(other.held_up),
+            held_back: self.held_back.max(other.held_back),
+            full: Fullness {
+                writers_wait: self.full.writers_wait || other.full.writers_wait,
+                beyond: self.full.beyond + other.full.beyond,
+                disk_is_full: self.full.disk_is_full || other.full.disk_is_full,
+                log_has_failed: self.full.log_has_failed || other.full.log_has_failed,
+            },
             operations: self.operations + other.operations,
             operation_bytes: self.operation_bytes + other.operation_bytes,
             logged: self.logged + other.logged,
@@ -293,7 +313,12 @@ impl Counts {
             "volume": volume,
             "state": state_name(self.state),
             "attached_before": self.attached_before,
-            "pending": { "operations": self.operations, "bytes": self.operation_bytes, "held_up": self.held_up },
+            "pending": {
+                "operations": self.operations,
+                "bytes": self.operation_bytes,
+                "held_up": self.held_up,
+                "held_back_s": self.held_back.map(|time| time.as_secs()),
+            },
             "saved": {
                 "logged": self.logged,
                 "operations": self.saved,
@@ -301,7 +326,14 @@ impl Counts {
                 "found_at_home": self.found_there,
             },
             "conflicts": self.conflicts,
-            "cache": { "files": self.files, "bytes": self.file_bytes },
+            "cache": {
+                "files": self.files,
+                "bytes": self.file_bytes,
+                "writers_wait": self.full.writers_wait,
+                "beyond": self.full.beyond,
+                "disk_is_full": self.full.disk_is_full,
+                "log_has_failed": self.full.log_has_failed,
+            },
             "hoarded": self.hoarded,
             "consistency_calls": self.consistency_calls,
         })
@@ -343,14 +375,17 @@ impl Mounted {
             let rate = client.schedule().rate(Direction::Up).max(1.0);
             // What holds up the first holds up all that comes after, too.
             let held_up = client.held_up().map(|error| error.to_string());
+            let held_back = client.held_back();
             client.look(|replica, state| {
                 let all = replica.log().iter().enumerate().map(|(at, (seq, operation))| {
                     let (what, path) = describe(replica, &prefix, operation);
                     let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
                     before += bytes;
                     // As the link is now, and if nothing else is in the way.
-                    let goes = state != LinkState::Disconnected && held_up.is_none();
-                    let home_in = goes.then_some((before as f64 / rate).ceil() as u64);
+                    let is_held = state == LinkState::FetchOnly && held_back.is_none();
+                    let goes = state != LinkState::Disconnected && held_up.is_none() && !is_held;
+                    let later = held_back.map_or(0, |time| time.as_secs());
+                    let home_in = goes.then_some(later + (before as f64 / rate).ceil() as u64);
                     let held_up = held_up.as_ref().filter(|_| at == 0);
                     json!({
                         "number": seq,

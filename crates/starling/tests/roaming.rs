@@ -305,6 +305,33 @@ fn several_volumes_are_directories_of_one_mount() {
 }
 
 #[test]
+fn what_is_open_is_whole_when_the_user_leaves() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let long: Vec<u8> = (0..20_000_000u32).map(|i| (i / 977) as u8).collect();
+    for name in ["open", "other"] {
+        fs::write(home.exported.join(name), &long).expect("write");
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    // What is read is fetched, and no more.
+    run(starling().args(["set", "--unit", "block"]).arg(&laptop.mountpoint));
+    let mut open = fs::File::open(laptop.mountpoint.join("open")).expect("open");
+    let mut first = [0; 10];
+    for file in [&mut open, &mut fs::File::open(laptop.mountpoint.join("other")).expect("open")] {
+        std::io::Read::read_exact(file, &mut first).expect("read");
+    }
+    run(starling().args(["set", "--unit", "auto"]).arg(&laptop.mountpoint));
+    let said = run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    assert!(said.contains("of 1 files that are open or hoarded") && said.contains("are not cached"), "{said}");
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait(LONG, "connected", |laptop| laptop.ask(&["status"])["state"] == "connected");
+    let said = run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    assert!(said.ends_with(": off\n"), "{said}");
+    assert!(fs::read(laptop.mountpoint.join("open")).expect("read") == long);
+    assert!(fs::read(laptop.mountpoint.join("other")).is_err());
+}
+
+#[test]
 fn invitations_are_for_one_use_and_caches_for_one_home() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());

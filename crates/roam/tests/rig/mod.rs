@@ -81,6 +81,8 @@ pub struct Network {
     pub lag_ms: Arc<AtomicU64>,
     /// So do answers.
     pub answer_lag_ms: Arc<AtomicU64>,
+    /// Bytes that each message is carried in a second; 0: as many as it has.
+    pub bytes_per_second: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
     pub dialed: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
@@ -127,6 +129,16 @@ impl Drop for Connection {
     }
 }
 
+impl Network {
+    /// How long a message is on its way, apart from the delay.
+    fn carried(&self, len: usize) -> Duration {
+        match self.bytes_per_second.load(Relaxed) {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64(len as f64 / rate as f64),
+        }
+    }
+}
+
 impl Dialer for Network {
     fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
         let me = self.clone();
@@ -154,10 +166,10 @@ impl Channel for Connection {
         }
         network.requests.fetch_add(1, Relaxed);
         network.bytes.fetch_add(request.len() as u64, Relaxed);
-        let there = network.clone();
+        let (there, carried) = (network.clone(), network.carried(request.len()));
         // What was sent arrives, whether or not somebody still waits for the answer.
         let answered = self.machine.run(async move {
-            there.clock.sleep(there.delay + Duration::from_millis(there.lag_ms.load(Relaxed))).await;
+            there.clock.sleep(there.delay + carried + Duration::from_millis(there.lag_ms.load(Relaxed))).await;
             if !there.up.load(Relaxed) || there.lose_requests.load(Relaxed) {
                 return Err(Missed);
             }
@@ -168,7 +180,7 @@ impl Channel for Connection {
             let Ok(answer) = answer else { return std::future::pending().await };
             let answer = answer.ok_or(Lost)?;
             let lag = Duration::from_millis(network.answer_lag_ms.load(Relaxed));
-            network.clock.sleep(network.delay + lag).await;
+            network.clock.sleep(network.delay + network.carried(answer.len()) + lag).await;
             if !network.up.load(Relaxed) || network.lose_answers.load(Relaxed) {
                 return std::future::pending().await;
             }
@@ -329,6 +341,7 @@ impl Rig {
             delay,
             lag_ms: Arc::default(),
             answer_lag_ms: Arc::default(),
+            bytes_per_second: Arc::default(),
             requests: Arc::default(),
             dialed: Arc::default(),
             bytes: Arc::default(),

@@ -1,0 +1,103 @@
+//! Links that are so slow that whoever reads waits for what goes home.
+
+mod rig;
+
+use rig::session::{How, Op, find, noise, perform, read_all};
+use rig::setup::Setup;
+use roam::{LinkState, Unit, Writes};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Setup {
+    fn state(&self) -> LinkState {
+        self.client.look(|_, state| state)
+    }
+
+    fn waiting(&self) -> usize {
+        self.client.look(|replica, _| replica.log().len())
+    }
+}
+
+/// A client over a slow link, on which somebody reads all the time, one file after the other.
+fn slow(seed: u64) -> Setup {
+    let setup = Setup::new(seed);
+    let tree = setup.rig.home.lock().clone().expect("home").tree;
+    for number in 0..400 {
+        let op = Op::Write(format!("/file-{number}"), How::Replace, noise(4000));
+        setup.rig.sim.block_on(perform(&tree, &op)).expect("made");
+    }
+    setup.rig.sim.run_for(SECOND);
+    setup.client.set(|settings| settings.unit = Unit::Block);
+    setup.done(Op::List("/".into()));
+    setup.network.bytes_per_second.store(1500, Relaxed);
+    let client = setup.client.clone();
+    let host = setup.machine.host();
+    host.tasks.spawn(Box::pin(async move {
+        for number in 0..400 {
+            if let Ok(id) = find(&client, &format!("/file-{number}")).await {
+                let _ = read_all(&client, id).await;
+            }
+        }
+    }));
+    setup
+}
+
+/// Where a chunk took seconds, whoever read waited for those that went home, too.
+#[test]
+fn what_was_done_waits_on_a_slow_link_while_somebody_reads_but_not_for_long() {
+    let setup = slow(1);
+    let mut sent = Vec::new();
+    let (mut states, mut number) = (Vec::new(), 0);
+    let begun = setup.rig.sim.now();
+    let mut waited = setup.waiting();
+    while setup.rig.sim.now() < begun + 900 * SECOND {
+        if number < 40 {
+            let op = Op::Write(format!("/mine-{number}"), How::Replace, noise(2500));
+            setup.rig.sim.block_on(perform(&setup.client, &op)).expect("written");
+            number += 1;
+            waited = setup.waiting();
+        }
+        setup.rig.sim.run_for(SECOND);
+        if setup.waiting() < waited {
+            sent.push(setup.rig.sim.now());
+        }
+        waited = setup.waiting();
+        states.push(setup.state());
+        if setup.state() == LinkState::FetchOnly {
+            assert!(setup.client.held_back().is_some_and(|time| time <= 120 * SECOND));
+        }
+    }
+    let held = states.iter().filter(|state| **state == LinkState::FetchOnly).count();
+    assert!(held > states.len() / 2, "{held} of {} s", states.len());
+    let changes = states.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes < 40, "{changes} changes");
+    // Something went every two minutes, and what that took.
+    let gaps = sent.windows(2).map(|pair| pair[1] - pair[0]).max();
+    assert!(sent.len() > 3 && gaps.is_some_and(|gap| gap < 180 * SECOND), "{sent:?}");
+    // Whoever wants to wait for it does not wait for whoever reads.
+    let begun = setup.rig.sim.now();
+    setup.rig.sim.block_on(setup.client.send_all()).expect("sent");
+    assert!(setup.rig.sim.now() < begun + 300 * SECOND);
+    assert_eq!(setup.waiting(), 0);
+}
+
+#[test]
+fn what_was_done_goes_when_nobody_reads_or_at_once_if_the_user_wants() {
+    for writes in [Writes::Lottery, Writes::Preemptive] {
+        let setup = slow(2);
+        setup.client.set(|settings| settings.writes = writes);
+        let mut states = Vec::new();
+        for number in 0..100 {
+            let op = Op::Write(format!("/mine-{number}"), How::Replace, noise(2500));
+            setup.rig.sim.block_on(perform(&setup.client, &op)).expect("written");
+            setup.rig.sim.run_for(SECOND);
+            states.push(setup.state());
+        }
+        assert_eq!(states.contains(&LinkState::FetchOnly), writes == Writes::Lottery);
+        // There is nothing left to read.
+        setup.rig.sim.run_for(3600 * SECOND);
+        assert_eq!((setup.state(), setup.waiting()), (LinkState::Weak, 0));
+    }
+}
