@@ -510,14 +510,16 @@ impl Client {
             self.prepare(id, false).await?;
             let zeroed = offset.min(size)..end.min(size);
             self.spare(id, zeroed.clone()).await?;
-            let mut at = zeroed.start;
-            while at < zeroed.end {
+            let (mut at, mut put) = (zeroed.start, Ok(()));
+            while at < zeroed.end && put.is_ok() {
                 let len = (zeroed.end - at).min(PIECE_LEN);
-                self.put(id, at, vec![0; len as usize].into()).await?;
+                put = self.put(id, at, vec![0; len as usize].into()).await;
                 at += len;
             }
+            // Some of it may be there: then it is not what the home has.
             self.changed(cred, id, |change| change.ranges.add(zeroed))?;
             self.know_stores(id).await?;
+            put?;
         }
         if matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size {
             return self.resize_to(cred, id, false, |size| size.max(end)).await;

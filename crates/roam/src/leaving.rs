@@ -95,15 +95,20 @@ impl Client {
         let unit = self.0.settings.lock().unit;
         let parts = self.0.live.lock().parts(unit);
         for part in parts {
-            while self.has_room() && self.look(|_, state| state != LinkState::Disconnected) {
+            // What is open is dearer than anything else.
+            let instead = (part.dear < OPEN).then_some(part.file);
+            while self.look(|_, state| state != LinkState::Disconnected) {
                 progress(self.missing());
                 let next = self.look(|replica, _| {
                     let node = replica.node(part.file).ok().filter(|node| !node.is_dirty)?;
-                    node.have.missing(0..node.facts.size).iter().next().map(|range| range.start)
+                    node.have.missing(0..node.facts.size).iter().next()
                 });
-                let Some(start) = next else { break };
-                let len = self.0.schedule.chunk_len(Direction::Down);
-                match self.fetch_bytes(part.file, start, len, Class::Prefetch).await {
+                let Some(range) = next else { break };
+                let len = self.0.schedule.chunk_len(Direction::Down).min(range.end - range.start);
+                if !self.has_room_ahead(len, instead) {
+                    break;
+                }
+                match self.fetch_bytes(part.file, range.start, len, Class::Prefetch).await {
                     Ok(()) => {}
                     Err(FsError::TimedOut) => return,
                     // Others may be had.
@@ -120,12 +125,18 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         let offline = client.look(|_, state| state == LinkState::Disconnected);
-        if !offline && client.disconnection_is_likely() && client.missing().files > 0 {
-            let left = client.get_ready(TIME_MAX, |_| {}).await;
-            tracing::info!(files = left.files, bytes = left.bytes, "the link may soon be lost: still missing");
+        let mut pause = LOOK_PERIOD;
+        if !offline && client.disconnection_is_likely() {
+            let missing = client.missing();
+            if missing.files > 0 {
+                let left = client.get_ready(TIME_MAX, |_| {}).await;
+                tracing::info!(files = left.files, bytes = left.bytes, "the link may soon be lost: still missing");
+                // What cannot be had now is not asked for again and again.
+                pause = if left == missing { TIME_MAX } else { LOOK_PERIOD };
+            }
         }
         drop(client);
-        clock.sleep(LOOK_PERIOD).await;
+        clock.sleep(pause).await;
     }
 }
 

@@ -154,9 +154,13 @@ impl Live {
         for (id, node) in self.replica.nodes() {
             let base = self.base_lens.get(&node.base).copied().unwrap_or(0);
             let len = node.have.len() + base;
+            if len == 0 {
+                continue;
+            }
             usage.all += len;
+            let is_own = node.is_dirty || self.replica.log().is_about(id);
             match self.open_counts.contains_key(&id) || self.mapped.contains_key(&node.data) {
-                false if !self.replica.is_own(id) => usage.idle += node.have.len(),
+                false if !is_own => usage.idle += node.have.len(),
                 false if !node.is_dirty => usage.waiting += len,
                 _ => {}
             }
@@ -399,6 +403,15 @@ impl Client {
         }
         if let Room::GiveUp(bytes) = self.0.look_for_room(0) {
             self.0.give_up(bytes, None);
+        }
+    }
+
+    /// True if so many bytes of a file may be fetched before they are wanted, and makes room for them; `instead`: of what is less dear than that only.
+    pub(crate) fn has_room_ahead(&self, len: u64, instead: Option<FileId>) -> bool {
+        match self.0.look_for_room(len) {
+            Room::Free(_) => !self.0.was_full(),
+            Room::GiveUp(bytes) => !self.0.give_up(bytes, instead).is_empty(),
+            Room::Wait | Room::Beyond => false,
         }
     }
 

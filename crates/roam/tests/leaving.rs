@@ -97,9 +97,19 @@ fn getting_ready_takes_no_longer_than_it_may_and_no_more_than_fits() {
     // Who wants blocks only has no more of what is open.
     setup.client.set(|settings| settings.unit = Unit::Block);
     assert_eq!(setup.client.missing().files, 1);
+    setup.network.lag_ms.store(0, Relaxed);
     setup.client.set(|settings| (settings.unit, settings.cache_bytes) = (Unit::Auto, 1000));
     let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
     assert!(left.files >= 1 && left.bytes > 100_000, "{left:?}");
+    // What is less dear gives way.
+    setup.client.set(|settings| settings.cache_bytes = 1_100_000);
+    let read = |path| setup.rig.sim.block_on(async { read_all(&setup.client, find(&setup.client, path).await?).await });
+    assert_eq!(read("/other").map(|bytes| bytes.len()), Ok(LEN));
+    let kept = setup.begin_to_read("/kept");
+    setup.close(kept);
+    let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
+    assert_eq!(left, Missing::default());
+    assert!(setup.client.cached_bytes() <= 1_100_000 && !setup.is_whole("/other"));
     // Without a link nobody waits.
     setup.online(false);
     let begun = clock.now();

@@ -291,6 +291,11 @@ impl Storm {
             }
             13..=15 => self.outside(),
             16..=18 if self.full => self.fill_disk(number),
+            19 => {
+                let rate = [0, 0, 3000, 20_000][self.random.below(4) as usize];
+                network.bytes_per_second.store(rate, Relaxed);
+                self.say(format!("network {number} carries {rate} bytes in a second"));
+            }
             _ => {}
         }
         for number in 0..self.laptops.len() {
@@ -330,6 +335,7 @@ impl Storm {
             network.lose_answers.store(false, Relaxed);
             network.lag_ms.store(0, Relaxed);
             network.answer_lag_ms.store(0, Relaxed);
+            network.bytes_per_second.store(0, Relaxed);
             self.laptops[number].disk.set_capacity(DISK_LEN);
             if let Some((machine, _)) = &self.laptops[number].running {
                 match machine.is_up() {
