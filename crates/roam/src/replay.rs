@@ -205,7 +205,9 @@ impl Client {
             Err(error) => return Err(error),
         };
         let (mut offset, end) = (0, change.ranges.len());
-        self.take_there(seq, &from, end).await?;
+        if let Some(from) = &from {
+            self.take_there(seq, from, end).await?;
+        }
         while offset < end {
             let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
             let ahead = self.0.live.lock().ahead.get(&seq).cloned().unwrap_or_default();

@@ -287,6 +287,20 @@ mod tests {
     }
 
     #[test]
+    fn a_link_is_slow_from_some_rate_on_and_fast_again_only_at_twice_that() {
+        let sim = Sim::new(4);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        let send = |rate: f64| {
+            let took = Duration::from_secs_f64(MEASURED_LEN_MIN as f64 / rate);
+            (0..100).for_each(|_| schedule.measured(Direction::Up, MEASURED_LEN_MIN, took, &Path::default()));
+        };
+        for (rate, slow, still_slow) in [(3000.0, true, true), (6000.0, false, true), (10_000.0, false, false)] {
+            send(rate);
+            assert_eq!((schedule.is_slow(false), schedule.is_slow(true)), (slow, still_slow), "{rate}");
+        }
+    }
+
+    #[test]
     fn sim_replay_waits_no_longer_than_its_age_allows() {
         let sim = Sim::new(3);
         let machine = sim.machine("laptop");

@@ -262,6 +262,8 @@ mod tests {
         }
         let prefetch = |writes: Writes| writes.tickets()[1].tickets;
         assert_eq!((prefetch(Writes::Preemptive), prefetch(Writes::Lottery) > 0), (0, true));
+        let [demand, ahead, replay] = Writes::urgent_tickets();
+        assert!(demand.tickets == replay.tickets && ahead.tickets == 0);
         for text in ["volume", "batched", "single"] {
             assert_eq!(text.parse::<Validation>().map(|value| value.to_string()), Ok(text.to_string()));
         }
