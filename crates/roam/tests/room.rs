@@ -175,9 +175,44 @@ fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused(
     assert!((0..60).all(|number| setup.is_home(number)));
 }
 
-/// Where nothing could be given up, the first record without room ended the log: whatever was done from then on was EIO.
+/// The first record without room ended the log: whatever was done from then on was EIO, until the cache was opened again.
 #[test]
-fn regression_a_full_disk_is_enospc_and_the_client_goes_on() {
+fn regression_a_log_without_room_refuses_what_is_made_and_goes_on() {
+    for restarts in [false, true] {
+        let setup = Setup::new(1);
+        setup.done(Op::List("/".into()));
+        setup.online(false);
+        setup.leave_room(0);
+        let link = |number: usize| format!("/link-{number}");
+        let make = |setup: &Setup, number| {
+            let op = Op::MakeSymlink(link(number), "target".repeat(600));
+            setup.rig.sim.block_on(perform(&setup.client, &op))
+        };
+        let made = (0..2000).find(|number| make(&setup, *number).is_err()).expect("refused");
+        assert!(made > 200, "{made}");
+        for number in made..made + 20 {
+            assert_eq!(make(&setup, number), Err(FsError::NoSpace));
+        }
+        assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace));
+        // Nothing that was refused is there, and removing needs less.
+        let count = |setup: &Setup| setup.client.look(|replica, _| replica.log().len());
+        assert_eq!(count(&setup), made);
+        (0..100).for_each(|number| setup.done(Op::Unlink(link(number))));
+        setup.disk.set_capacity(1 << 30);
+        let setup = if restarts { setup.restart(true) } else { setup };
+        // What may have reached the home waits all the same.
+        assert!((made - 100..made).contains(&count(&setup)));
+        (0..100).for_each(|number| make(&setup, number).expect("there is room again"));
+        setup.online(true);
+        setup.rig.sim.run_for(600 * SECOND);
+        assert_eq!((count(&setup), setup.troubles()), (0, 0));
+        let there = setup.rig.fs.dump().iter().filter(|entry| entry.path.starts_with(b"/link-")).count();
+        assert_eq!(there, made);
+    }
+}
+
+#[test]
+fn a_full_disk_is_enospc_and_the_client_goes_on() {
     for seed in 0..10 {
         let setup = Setup::new(seed);
         setup.done(Op::List("/".into()));

@@ -215,6 +215,11 @@ fn what_is_written_goes_home_when_the_user_wants() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(!home.exported.join("file").exists());
     assert_eq!(laptop.ask(&["pending"]).as_array().map(Vec::len), Some(2));
+    // What is not home is kept beyond what the cache may hold.
+    assert_eq!(laptop.ask(&["status"])["cache"]["beyond"], 0);
+    fs::write(laptop.mountpoint.join("long"), vec![1; 2 << 20]).expect("write");
+    let cache = &laptop.ask(&["status"])["cache"];
+    assert_eq!((&cache["beyond"], &cache["writers_wait"]), (&((1 << 20) + 4).into(), &false.into()));
     let synced = run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
     assert!(synced.contains("everything is home"), "{synced}");
     assert_eq!(fs::read_to_string(home.exported.join("file")).expect("read"), "text");
