@@ -1,6 +1,6 @@
 //! What is done before the link is lost, if that can be foreseen: files of which a part is cached are of use then only if all of it is (design, section 4.6).
 //!
-//! That are files that are open, and those that are to be kept; what is not cached at all is brought by walks. They are fetched as whatever is fetched ahead, but
+//! These are files that are open, and those that are to be kept; what is not cached at all is brought by walks. They are fetched as whatever is fetched ahead, but
 //! before all else of that.
 
 use crate::client::{Client, Inner};
