@@ -17,7 +17,7 @@ use roam::{Client, Forget, Settings, Trunk};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Refusal, Reply, pack, unpack};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
