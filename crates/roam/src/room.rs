@@ -272,8 +272,8 @@ impl Inner {
     /// the cache without what it thinks that it has, which is noticed when it is opened.
     pub(crate) async fn free_disk(&self, bytes: u64, instead: Option<FileId>) -> bool {
         let given = self.give_up(bytes.max(GIVE_UP_LEN), instead);
-        // What is open stays on the disk.
-        self.live.lock().lately.clear();
+        // What is open stays on the disk though it was removed.
+        let was_open = !std::mem::take(&mut self.live.lock().lately).is_empty();
         for number in &given {
             {
                 let mut live = self.live.lock();
@@ -283,18 +283,18 @@ impl Inner {
             // It may have gone already.
             let _ = self.disk.remove(&data_name(*number)).await;
         }
-        if !given.is_empty() {
+        if was_open || !given.is_empty() {
             // Disks may keep what was removed until that is durable.
             let _ = self.disk.sync_names().await;
         }
-        if given.is_empty() && instead.is_none() {
+        if given.is_empty() && !was_open && instead.is_none() {
             let now = self.host.clock.now();
             let was_full = self.live.lock().spare.full.replace(now);
             if was_full.is_none_or(|full| now > full + WAIT_MAX) {
                 tracing::warn!("the disk of the cache is full, and nothing in the cache can be given up");
             }
         }
-        !given.is_empty()
+        was_open || !given.is_empty()
     }
 
     /// True if the disk was full just now.

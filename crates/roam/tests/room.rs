@@ -300,7 +300,12 @@ fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
         let settings = roam::Settings::new(rig::VOLUME);
         let mounted = disk.mount(&machine);
         let host = machine.host();
-        let opening = roam::Client::open(&host, mounted, std::sync::Arc::new(network.clone()), settings);
+        let opening = roam::Client::open(
+            &host,
+            mounted,
+            roam::Line::alone(&host, std::sync::Arc::new(network.clone())),
+            settings,
+        );
         rig.sim.block_on(opening)
     };
     disk.set_capacity(0);
