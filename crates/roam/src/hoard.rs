@@ -17,6 +17,8 @@ use types::{FileId, FsError, Kind};
 
 /// How often everything is walked.
 const WALK_PERIOD: Duration = Duration::from_secs(600);
+/// For so long it is sure that all has come that the home has told, after it had.
+const SURE_TIME: Duration = Duration::from_secs(5);
 /// Files that are asked for together.
 const BATCH_COUNT: usize = 200;
 /// How often it is looked at whether the cache is full.
@@ -160,14 +162,16 @@ impl Client {
 
     /// Makes sure of all that the home has told by now, where it tells: that nothing came lately may mean that nothing gets here.
     async fn confirm(&self) -> Result<(), FsError> {
+        let now = self.0.host.clock.now();
         let told = {
             let live = self.0.live.lock();
-            live.channel.clone().filter(|_| live.told_over.is_some())
+            let is_old = now.saturating_sub(live.caught_up) > SURE_TIME;
+            live.channel.clone().filter(|_| live.told_over.is_some() && is_old)
         };
-        match told {
-            Some(channel) => self.0.patiently(&channel, channel.caught_up()).await,
-            None => Ok(()),
-        }
+        let Some(channel) = told else { return Ok(()) };
+        self.0.patiently(&channel, channel.caught_up()).await?;
+        self.0.live.lock().caught_up = now;
+        Ok(())
     }
 
     /// Asks for everything of which others may have changed something.

@@ -86,6 +86,7 @@ impl Client {
                 return Err(AttachError::Unreachable);
             }
             live.channel = Some(channel.clone());
+            live.caught_up = self.0.host.clock.now();
             live.state = LinkState::Weak;
         }
         self.0.judge();
@@ -184,6 +185,7 @@ impl Client {
             live.ahead.clear();
             live.channel = Some(channel.clone());
             live.told_over = is_told.then(|| Arc::downgrade(channel));
+            live.caught_up = inner.host.clock.now();
             live.state = LinkState::Weak;
             break kept;
         };

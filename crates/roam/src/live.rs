@@ -135,6 +135,8 @@ pub(crate) struct Live {
     pub(crate) channel: Option<Arc<dyn Channel>>,
     /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
     pub(crate) told_over: Option<Weak<dyn Channel>>,
+    /// When all that it had told had come, last.
+    pub(crate) caught_up: Duration,
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
     pub(crate) asking: usize,
@@ -179,6 +181,7 @@ impl Live {
             ahead: HashMap::new(),
             channel: None,
             told_over: None,
+            caught_up: Duration::ZERO,
             state: LinkState::Disconnected,
             asking: 0,
             broken: HashMap::new(),

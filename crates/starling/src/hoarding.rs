@@ -7,7 +7,7 @@ use host::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use roam::hoard::Walk;
 use roam::replica::Replica;
-use roam::{Client, Missing};
+use roam::{Client, Missing, Validation};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -87,8 +87,19 @@ pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<V
         };
         async move { client.walk(tell).await }
     });
-    // All at once, so that what is asked for all is asked once.
-    let walked = join_all(walks.collect()).await.into_iter().collect::<Result<Vec<Walk>, _>>();
+    let one_by_one = volumes.iter().any(|(_, client)| client.settings().validation != Validation::Volume);
+    // All at once, so that what is asked for all is asked once, unless that is not wanted, for comparison.
+    let walked: Vec<_> = match one_by_one {
+        false => join_all(walks.collect()).await,
+        true => {
+            let mut walked = Vec::new();
+            for walk in walks {
+                walked.push(walk.await);
+            }
+            walked
+        }
+    };
+    let walked = walked.into_iter().collect::<Result<Vec<Walk>, _>>();
     let walked = walked.map_err(|_| "the home cannot be reached: the cache is as it was")?;
     let sum = |of: fn(&Walk) -> u64| walked.iter().map(of).sum::<u64>();
     let missing = volumes.iter().zip(&walked).flat_map(|((prefix, _), walk)| {

@@ -31,6 +31,8 @@ const MOUNT_READY: &str = "mounted at";
 const QUIET_TIME: Duration = Duration::from_millis(1200);
 /// For so long a link is off after the mount has lost its home.
 pub const GAP: Duration = Duration::from_millis(500);
+/// For longer than this a mount does not take for sure what it knows, when it is asked to make sure.
+const SURE_TIME: Duration = Duration::from_secs(6);
 /// How often a state is asked for that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
@@ -338,6 +340,9 @@ impl Rig {
     /// before.
     pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
         self.quiet()?;
+        if set.is_empty() {
+            std::thread::sleep(SURE_TIME);
+        }
         self.relay.off();
         meanwhile()?;
         match set {
