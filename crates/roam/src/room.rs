@@ -246,6 +246,7 @@ impl Inner {
         let may_go = writes != Writes::Manual && pinned != Some(LinkState::FetchOnly);
         let goes_home = may_go && live.held_up.is_none() && !live.is_offline();
         let usage = live.usage();
+        let bound = self.line.share_of(bound, usage.all);
         let room = room_for(len, usage, bound, goes_home);
         match room {
             Room::Free(left) => {
@@ -417,8 +418,9 @@ impl Client {
 
     /// True if more may be fetched than somebody waits for.
     pub(crate) fn has_room(&self) -> bool {
-        let bound = self.0.settings.lock().cache_bytes;
-        self.cached_bytes() < bound / LOW_WATER.1 * LOW_WATER.0 && !self.0.was_full()
+        let (bound, cached) = (self.0.settings.lock().cache_bytes, self.cached_bytes());
+        let bound = self.0.line.share_of(bound, cached);
+        cached < bound / LOW_WATER.1 * LOW_WATER.0 && !self.0.was_full()
     }
 
     /// Bytes of files in the cache.
@@ -432,6 +434,7 @@ impl Client {
         let disk_is_full = self.0.log.room().is_some() || self.0.was_full();
         let live = self.0.live.lock();
         let usage = live.usage();
+        let bound = self.0.line.share_of(bound, usage.all);
         Fullness {
             writers_wait: live.spare.waiting > 0,
             beyond: usage.all.saturating_sub(usage.idle).saturating_sub(bound),

@@ -24,6 +24,8 @@ pub struct Trunk {
     dialer: Arc<dyn Dialer>,
     pub(crate) schedule: Arc<Schedule>,
     dialing: tokio::sync::Mutex<Dialing>,
+    /// Bytes that each line's client has cached: together they have one bound.
+    cached: Mutex<BTreeMap<u8, u64>>,
 }
 
 /// The newest connection, and one that is being made since when. Whoever waits for it makes it; when that one has given up, the next goes on.
@@ -46,7 +48,7 @@ impl Trunk {
     /// To the home that a dialer leads to.
     pub fn new(host: &Host, dialer: Arc<dyn Dialer>) -> Arc<Trunk> {
         let schedule = Schedule::new(host);
-        Arc::new(Trunk { host: host.clone(), dialer, schedule, dialing: Default::default() })
+        Arc::new(Trunk { host: host.clone(), dialer, schedule, dialing: Default::default(), cached: Mutex::default() })
     }
 
     /// A line, for one client. `None` if there are not so many.
@@ -74,6 +76,14 @@ impl Line {
     /// The only one of a trunk.
     pub fn alone(host: &Host, dialer: Arc<dyn Dialer>) -> Line {
         Line { trunk: Trunk::new(host, dialer), number: 0 }
+    }
+
+    /// What of a bound for all is left to this one, which has so many bytes cached.
+    pub(crate) fn share_of(&self, bound: u64, cached: u64) -> u64 {
+        let mut all = self.trunk.cached.lock();
+        all.insert(self.number, cached);
+        let others: u64 = all.iter().filter(|(number, _)| **number != self.number).map(|(_, cached)| cached).sum();
+        bound.saturating_sub(others)
     }
 
     /// The trunk that it is of.

@@ -252,3 +252,26 @@ fn model_volumes_on_a_bad_link_converge() {
         rig.crash_home();
     }
 }
+
+/// The bound of the cache is for all volumes together: what one needs, the others give up.
+#[test]
+fn volumes_share_the_room_that_there_is() {
+    const LEN: usize = 100_000;
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    for (volume, client) in &laptop.clients {
+        client.set(|settings| settings.cache_bytes = 10 * LEN as u64);
+        for number in 0..8 {
+            let write = Op::Write(format!("/{number}"), How::Replace, vec![number; LEN]);
+            rig.sim.block_on(perform(&others(&rig, volume), &write)).expect("written");
+        }
+        rig.sim.run_for(Duration::from_secs(5));
+        for number in 0..8 {
+            assert!(rig.sim.block_on(perform(client, &Op::Read(format!("/{number}")))).is_ok());
+        }
+        rig.sim.run_for(Duration::from_secs(10));
+        let cached = laptop.clients.values().map(Client::cached_bytes).sum::<u64>();
+        assert!(cached <= 10 * LEN as u64, "{volume}: {cached}");
+        assert!(client.cached_bytes() > 0, "{volume} has room, too");
+    }
+}
