@@ -336,6 +336,81 @@ fn what_is_open_is_whole_when_the_user_leaves() {
     assert!(fs::read(laptop.mountpoint.join("other")).is_err());
 }
 
+/// Both halves at once: the home's files are on a Starling file system.
+#[test]
+fn a_home_serves_what_is_on_a_starling_file_system() {
+    let below = tempfile::tempdir().expect("folder");
+    let core = common::Mounted::up(below.path(), "core", &[]);
+    let exported = core.mountpoint.join("exported");
+    fs::create_dir(&exported).expect("mkdir");
+    std::os::unix::fs::symlink(&exported, below.path().join("src")).expect("symlink");
+    let home = Home::serve(below.path());
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    fs::create_dir(one.mountpoint.join("dir")).expect("mkdir");
+    let long: Vec<u8> = (0..3_000_000u32).map(|i| (i / 977) as u8).collect();
+    fs::write(one.mountpoint.join("dir/long"), &long).expect("write");
+    one.wait_until_home(LONG);
+    assert!(fs::read(exported.join("dir/long")).expect("read") == long);
+    let long_is_there = |two: &Laptop| fs::read(two.mountpoint.join("dir/long")).is_ok_and(|bytes| bytes == long);
+    two.wait(LONG, "what one has written", long_is_there);
+    // By another program, on the file system itself.
+    fs::write(exported.join("dir/long"), "short").expect("write");
+    let short_is_there = |laptop: &Laptop| fs::read(laptop.mountpoint.join("dir/long")).is_ok_and(|b| b == b"short");
+    two.wait(LONG, "what another program has written", short_is_there);
+    one.link.off();
+    fs::write(one.mountpoint.join("dir/away"), "in a tunnel").expect("write");
+    fs::rename(one.mountpoint.join("dir"), one.mountpoint.join("renamed")).expect("rename");
+    one.link.on();
+    one.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(exported.join("renamed/away")).expect("read"), "in a tunnel");
+    assert_eq!(one.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn what_others_change_is_seen_as_the_user_has_chosen() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "0").expect("write");
+    let laptop = Laptop::mount_as(&home, below.path(), "laptop", &["--consistency", "none"]);
+    let read = |laptop: &Laptop| fs::read_to_string(laptop.mountpoint.join("file")).expect("read");
+    let change = |text: &str| fs::write(home.exported.join("file"), text).expect("write");
+    assert_eq!(read(&laptop), "0");
+    change("1");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(read(&laptop), "0", "what was seen once stays as it is");
+    for (consistency, text) in [("poll=1s", "2"), ("strong", "3"), ("callbacks", "4"), ("poll=2s", "5")] {
+        run(starling().args(["set", "--consistency", consistency]).arg(&laptop.mountpoint));
+        change(text);
+        laptop.wait(LONG, consistency, |laptop| read(laptop) == text);
+        assert_eq!(laptop.ask(&["status"])["consistency"], consistency);
+    }
+}
+
+#[test]
+fn what_is_done_over_a_slow_link_goes_home_as_the_user_has_chosen() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    for direction in Direction::BOTH {
+        let delay = Duration::from_millis(50);
+        laptop.link.set(direction, Shape { rate: Some(Rate::kbits_per_s(256)), delay, ..Shape::default() });
+    }
+    run(starling().args(["connect", "weak"]).arg(&laptop.mountpoint));
+    for (number, writes) in ["idle", "delayed=2s", "preemptive", "lottery", "through"].into_iter().enumerate() {
+        run(starling().args(["set", "--writes", writes]).arg(&laptop.mountpoint));
+        let name = format!("file{number}");
+        fs::write(laptop.mountpoint.join(&name), writes).expect("write");
+        let is_home = || fs::read_to_string(home.exported.join(&name)).is_ok_and(|text| text == writes);
+        match writes {
+            "delayed=2s" => assert!(!is_home(), "it is not old enough"),
+            "through" => assert!(is_home(), "it was there before close was answered"),
+            _ => {}
+        }
+        laptop.wait(LONG, writes, |_| is_home());
+        laptop.wait_until_home(LONG);
+    }
+}
+
 #[test]
 fn invitations_are_for_one_use_and_caches_for_one_home() {
     let below = tempfile::tempdir().expect("folder");
