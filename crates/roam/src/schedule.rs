@@ -24,6 +24,10 @@ pub const CHUNK_LEN_MAX: u64 = 256 << 10;
 const CHUNK_COUNT_MAX: usize = 64;
 /// What a link is taken for before anything is known, in bytes per second.
 const RATE_AT_FIRST: f64 = 128_000.0;
+/// For so long after a small question the next may come.
+const ASKED_TIME: Duration = Duration::from_secs(10);
+/// By how much the shortest round trip is taken to have become longer with each measurement, unless it is seen to be shorter.
+const ROUND_TRIP_GROWTH: f64 = 1.01;
 /// How much a new measurement counts.
 const WEIGHT: f64 = 0.25;
 /// What is shorter says nothing of the rate.
@@ -52,9 +56,12 @@ struct State {
     under_way: usize,
     /// Bytes per second, up and down.
     rates: [f64; 2],
+    /// The shortest of late: what is under way makes a queue, which is not the link's.
     round_trip: Duration,
     /// When the link was last used for what somebody waited for.
     used: Duration,
+    /// When a small question was asked last.
+    asked: Duration,
     /// When somebody waited for bytes last.
     demanded: Duration,
     omens: Omens,
@@ -92,6 +99,7 @@ impl Schedule {
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
             used: Duration::ZERO,
+            asked: Duration::ZERO,
             demanded: Duration::ZERO,
             omens: Omens::default(),
         };
@@ -108,7 +116,8 @@ impl Schedule {
     pub async fn admit(self: &Arc<Self>, class: Class) -> Permit {
         let now = self.host.clock.now();
         let Some(place) = place(class) else {
-            self.state.lock().used = now;
+            let mut state = self.state.lock();
+            (state.used, state.asked) = (now, now);
             return Permit { schedule: None, is_demand: false };
         };
         let turn = {
@@ -116,7 +125,7 @@ impl Schedule {
             if class == Class::Demand {
                 (state.used, state.demanded) = (now, now);
             }
-            if state.under_way < state.under_way_max() && state.waiting.iter().all(VecDeque::is_empty) {
+            if state.under_way < state.under_way_max(now) && state.waiting.iter().all(VecDeque::is_empty) {
                 state.under_way += 1;
                 return Permit { schedule: Some(self.clone()), is_demand: class == Class::Demand };
             }
@@ -136,7 +145,7 @@ impl Schedule {
         if was_demand {
             state.demanded = now;
         }
-        while state.under_way < state.under_way_max() {
+        while state.under_way < state.under_way_max(now) {
             // Those who have given up waiting do not take part.
             state.waiting.iter_mut().for_each(|waiting| waiting.retain(|(_, sender)| !sender.is_closed()));
             let waited: Vec<Option<Duration>> =
@@ -156,8 +165,11 @@ impl Schedule {
     pub fn measured(&self, direction: Direction, len: u64, took: Duration, path: &Path) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
-        state.round_trip = path.round_trip;
-        let on_the_link = took.saturating_sub(path.round_trip).max(Duration::from_micros(100));
+        state.round_trip = match state.round_trip {
+            Duration::ZERO => path.round_trip,
+            known => path.round_trip.min(known.mul_f64(ROUND_TRIP_GROWTH)),
+        };
+        let on_the_link = took.saturating_sub(state.round_trip).max(Duration::from_micros(100));
         if len >= MEASURED_LEN_MIN {
             // Others were under way at the same time.
             let shared = state.under_way.max(1) as f64;
@@ -217,10 +229,12 @@ impl Schedule {
 }
 
 impl State {
-    /// As many chunks as the link holds, and one.
-    fn under_way_max(&self) -> usize {
+    /// As many chunks as the link holds, and one. Where that is one and a part, it is one while somebody asks small questions, who would have to wait for both, and
+    /// two while nobody does, so that the link is always in use.
+    fn under_way_max(&self, now: Duration) -> usize {
         let held = self.round_trip.as_secs_f64() / CHUNK_TIME.as_secs_f64();
-        (held.ceil() as usize + 1).min(CHUNK_COUNT_MAX)
+        let held = if now.saturating_sub(self.asked) < ASKED_TIME { held.floor() } else { held.ceil() };
+        (held as usize + 1).min(CHUNK_COUNT_MAX)
     }
 }
 
@@ -244,6 +258,30 @@ mod tests {
             schedule.host.clock.sleep(Duration::from_millis(500)).await;
             *count.lock() += 1;
         }
+    }
+
+    #[test]
+    fn a_small_question_has_one_chunk_in_its_way_and_what_is_under_way_does_not_make_the_link_longer() {
+        let sim = Sim::new(1);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        let max = || schedule.state.lock().under_way_max(schedule.host.clock.now());
+        let measured = |millis| {
+            let path = Path { round_trip: Duration::from_millis(millis), ..Path::default() };
+            schedule.measured(Direction::Up, 1, Duration::ZERO, &path);
+        };
+        sim.run_for(ASKED_TIME);
+        measured(100);
+        (0..10).for_each(|_| measured(900));
+        assert_eq!(max(), 2);
+        drop(sim.block_on(schedule.admit(Class::Interactive)));
+        assert_eq!(max(), 1);
+        sim.run_for(ASKED_TIME);
+        assert_eq!(max(), 2);
+        // A link that is long.
+        (0..500).for_each(|_| measured(1200));
+        assert_eq!(max(), 4);
+        drop(sim.block_on(schedule.admit(Class::Interactive)));
+        assert_eq!(max(), 3);
     }
 
     #[test]
