@@ -621,7 +621,7 @@ impl Exported {
     }
 
     /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.
-    fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
+    pub(crate) fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
         let own = name == crate::exported::OWN && self.root()? == *dir;
         let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
         if !is_name || name == b"." || name == b".." || own {

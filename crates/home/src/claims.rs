@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, FsError};
 
+/// Most files that one message recalls.
+const RECALL_COUNT_MAX: usize = 4096;
 /// Longest wait for what others have: whoever asked hears of it before he thinks that the home is out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
@@ -31,9 +33,11 @@ struct Table {
 
 impl Table {
     /// What cannot be sent is sent when the client is attached again.
-    fn send(&self, client: u32, recall: Recall) {
-        if let Some(push) = self.reached.get(&client) {
-            let _ = push.push(pack(&Pushed::Recall(recall)));
+    fn send(&self, client: u32, recalls: Vec<Recall>) {
+        if let Some(push) = self.reached.get(&client).filter(|_| !recalls.is_empty()) {
+            for recalls in recalls.chunks(RECALL_COUNT_MAX) {
+                let _ = push.push(pack(&Pushed::Recall(recalls.to_vec())));
+            }
         }
     }
 }
@@ -53,10 +57,19 @@ impl Met<'_> {
         let mut table = self.claims.table.lock();
         table.delegations.end(self.number, &files);
         let given = table.delegations.number();
-        for recall in table.delegations.trim(self.client, now) {
-            table.send(self.client, recall);
-        }
+        let recalls = table.delegations.trim(self.client, now);
+        table.send(self.client, recalls);
         given
+    }
+}
+
+impl Met<'_> {
+    /// The client has made these, and has had them since.
+    pub(crate) fn made(self, files: BTreeSet<FileId>) {
+        let mut table = self.claims.table.lock();
+        table.delegations.end_making(self.number, &files);
+        let recalls = table.delegations.trim(self.client, self.claims.clock.now());
+        table.send(self.client, recalls);
     }
 }
 
@@ -103,9 +116,7 @@ impl Claims {
         });
         let mut table = self.table.lock();
         table.reached.insert(client, push);
-        for recall in table.delegations.outstanding(client) {
-            table.send(client, recall);
-        }
+        table.send(client, table.delegations.outstanding(client));
         kept
     }
 
@@ -167,6 +178,11 @@ impl Claims {
         self.table.lock().delegations.has_kept(client, self.clock.now())
     }
 
+    /// True if a client has a delegation on a file.
+    pub(crate) fn has(&self, client: u32, file: FileId) -> bool {
+        self.table.lock().delegations.has(client, file)
+    }
+
     /// Tells a client something, if it can be reached.
     pub(crate) fn push(&self, client: u32, pushed: &Pushed) {
         if let Some(push) = self.table.lock().reached.get(&client) {
@@ -175,9 +191,12 @@ impl Claims {
         }
     }
 
-    /// A client has returned what was recalled.
-    pub(crate) fn returned(&self, client: u32, recall: u64) {
-        self.change(|delegations| delegations.returned(client, recall));
+    /// A client has returned what was recalled, and keeps no more than read delegations on these files.
+    pub(crate) fn returned(&self, client: u32, recalls: &[u64], lowered: &[FileId]) {
+        self.change(|delegations| {
+            lowered.iter().for_each(|file| delegations.lower(client, *file, recalls));
+            recalls.iter().for_each(|recall| delegations.returned(client, *recall));
+        });
     }
 
     /// Those of the files on which a client has no read delegation, and can have none at once; and a number that is less than that of a recall of the
@@ -186,9 +205,8 @@ impl Claims {
         let mut table = self.table.lock();
         let withheld = files.filter(|file| !table.delegations.give_if_free(client, *file)).collect();
         let given = table.delegations.number();
-        for recall in table.delegations.trim(client, self.clock.now()) {
-            table.send(client, recall);
-        }
+        let recalls = table.delegations.trim(client, self.clock.now());
+        table.send(client, recalls);
         (withheld, given)
     }
 
@@ -199,18 +217,32 @@ impl Claims {
         wants: Vec<(FileId, Hold)>,
         urgent: bool,
     ) -> Result<Met<'_>, FsError> {
-        let end = self.clock.now() + WAIT_MAX;
         let number = self.table.lock().delegations.claim(client, wants, urgent);
         let met = Met { claims: self, number, client };
+        self.wait(number).await?;
+        Ok(met)
+    }
+
+    /// A client that claims to read a file claims to change it instead, if nobody else waits for that: true. If somebody does, it waits until he has
+    /// had his turn, and claims to read it again. EBUSY: later perhaps.
+    pub(crate) async fn claim_more(&self, met: &mut Met<'_>, file: FileId) -> Result<bool, FsError> {
+        let (number, more) = self.change(|delegations| delegations.claim_more(met.number, file));
+        met.number = number;
+        self.wait(number).await?;
+        Ok(more)
+    }
+
+    async fn wait(&self, number: u64) -> Result<(), FsError> {
+        let end = self.clock.now() + WAIT_MAX;
         loop {
             let mut turn = self.turn.subscribe();
             let now = self.clock.now();
             let until = {
                 let mut table = self.table.lock();
                 match table.delegations.settle(number, now) {
-                    Settled::Met => break,
+                    Settled::Met => return Ok(()),
                     Settled::Waits { recalls, until } => {
-                        recalls.into_iter().for_each(|(client, recall)| table.send(client, recall));
+                        recalls.into_iter().for_each(|(client, recalls)| table.send(client, recalls));
                         until
                     }
                 }
@@ -220,6 +252,5 @@ impl Claims {
             }
             let _ = timeout(&*self.clock, until.min(end).saturating_sub(now), turn.changed()).await;
         }
-        Ok(met)
     }
 }

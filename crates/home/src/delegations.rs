@@ -34,18 +34,26 @@ struct Claim {
     met: bool,
 }
 
-struct Given {
+struct Recalled {
     recall: Recall,
     begun: Duration,
     /// When the client did something about it.
     progressed: Duration,
 }
 
+/// What a client has of a file.
+struct Given {
+    hold: Hold,
+    /// When it was given first, as a number that grows.
+    number: u64,
+    /// When an answer gave it last; 0: it has what it has made.
+    told: u64,
+}
+
 #[derive(Default)]
 struct Held {
-    /// With when each was given, as a number that grows.
-    files: HashMap<FileId, (Hold, u64)>,
-    /// By that number.
+    files: HashMap<FileId, Given>,
+    /// By the number of when each was given first.
     order: BTreeMap<u64, FileId>,
     /// When all this ends.
     until: Duration,
@@ -59,7 +67,7 @@ pub enum Settled {
     /// Not yet.
     Waits {
         /// To be sent to these clients.
-        recalls: Vec<(u32, Recall)>,
+        recalls: BTreeMap<u32, Vec<Recall>>,
         /// When to look again, whatever happens.
         until: Duration,
     },
@@ -74,7 +82,7 @@ pub struct Delegations {
     /// Their numbers, by what they want.
     claimed: HashMap<FileId, BTreeSet<u64>>,
     /// By client and number.
-    recalls: HashMap<u32, BTreeMap<u64, Given>>,
+    recalls: HashMap<u32, BTreeMap<u64, Recalled>>,
     /// What each client was asked to return.
     recalled: HashSet<(u32, FileId)>,
     next: u64,
@@ -130,9 +138,14 @@ impl Delegations {
         self.held.insert(client, Held { until: now + LEASE, ..Held::default() });
         for file in keeps {
             if self.in_the_way(client, file, Hold::Write).is_empty() {
-                self.give(client, file, Hold::Write);
+                self.give(client, file, Hold::Write, 0);
             }
         }
+    }
+
+    /// True if a client has a delegation on a file.
+    pub fn has(&self, client: u32, file: FileId) -> bool {
+        self.holds(client, file, Hold::Read)
     }
 
     /// True if a client has all that it was given and has not returned.
@@ -167,7 +180,7 @@ impl Delegations {
             .any(|given| now >= given.progressed + RECALL_TIME_MAX || now >= given.begun + RECALL_TIME_END)
     }
 
-    fn recalls_of(&self, client: u32) -> impl Iterator<Item = &Given> {
+    fn recalls_of(&self, client: u32) -> impl Iterator<Item = &Recalled> {
         self.recalls.get(&client).into_iter().flat_map(BTreeMap::values)
     }
 
@@ -181,17 +194,30 @@ impl Delegations {
     /// A client has returned what was recalled.
     pub fn returned(&mut self, client: u32, number: u64) {
         let given = self.recalls.get_mut(&client).and_then(|recalls| recalls.remove(&number));
-        let Some(Given { recall: Recall { file, keep, .. }, .. }) = given else { return };
+        let Some(Recalled { recall: Recall { file, keep, .. }, .. }) = given else { return };
         self.recalled.remove(&(client, file));
         let Some(held) = self.held.get_mut(&client) else { return };
         if keep {
-            if let Some((hold, _)) = held.files.get_mut(&file) {
-                *hold = Hold::Read;
+            if let Some(given) = held.files.get_mut(&file) {
+                given.hold = Hold::Read;
                 self.holders.entry(file).or_default().insert(client, Hold::Read);
             }
-        } else if let Some((_, given)) = held.files.remove(&file) {
-            held.order.remove(&given);
+        } else if let Some(given) = held.files.remove(&file) {
+            held.order.remove(&given.number);
             self.let_go(file, client);
+        }
+    }
+
+    /// A client keeps no more than a read delegation on a file, as it says when it returns what was recalled: unless it was given more since.
+    pub fn lower(&mut self, client: u32, file: FileId, recalls: &[u64]) {
+        let own = self.recalls.get(&client);
+        let Some(first) = recalls.iter().filter(|recall| own.is_some_and(|own| own.contains_key(recall))).min() else {
+            return;
+        };
+        let Some(given) = self.held.get_mut(&client).and_then(|held| held.files.get_mut(&file)) else { return };
+        if given.told < *first {
+            given.hold = Hold::Read;
+            self.holders.entry(file).or_default().insert(client, Hold::Read);
         }
     }
 
@@ -204,6 +230,16 @@ impl Delegations {
     /// Begins to claim. Gives the claim's number.
     pub fn claim(&mut self, client: u32, wants: Vec<(FileId, Hold)>, urgent: bool) -> u64 {
         self.enter(Claim { client, wants, urgent, met: false })
+    }
+
+    /// A claim to read a file becomes one to change it, unless somebody else waits to do that: then it becomes one to read it again after him. Gives the
+    /// new claim's number, and whether it is one to change.
+    pub fn claim_more(&mut self, number: u64, file: FileId) -> (u64, bool) {
+        let client = self.claims.get(&number).map_or(0, |claim| claim.client);
+        let more = !self.claims_on(file, client).any(|(_, claim, hold)| hold == Hold::Write && !claim.met);
+        self.end(number, &BTreeSet::new());
+        let hold = if more { Hold::Write } else { Hold::Read };
+        (self.claim(client, vec![(file, hold)], false), more)
     }
 
     fn enter(&mut self, claim: Claim) -> u64 {
@@ -238,7 +274,7 @@ impl Delegations {
         if met {
             return Settled::Met;
         }
-        let (mut recalls, mut until, mut waits) = (Vec::new(), now + LOOK_PERIOD, false);
+        let (mut recalls, mut until, mut waits) = (BTreeMap::<u32, Vec<Recall>>::new(), now + LOOK_PERIOD, false);
         if !self.unknown.0.is_empty() && now >= self.unknown.1 {
             self.unknown.0.clear();
         }
@@ -263,7 +299,8 @@ impl Delegations {
                 }
                 (waits, until) = (true, until.min(lease));
                 if !self.is_recalled(holder, file) {
-                    recalls.push((holder, self.recall(holder, file, held, want == Hold::Read, now)));
+                    let recall = self.recall(holder, file, held, want == Hold::Read, now);
+                    recalls.entry(holder).or_default().push(recall);
                 }
             }
         }
@@ -278,6 +315,16 @@ impl Delegations {
 
     /// A claim is over. Of what was claimed, these files are held from now on, if it was met.
     pub fn end(&mut self, number: u64, keeps: &BTreeSet<FileId>) {
+        let told = self.number();
+        self.end_with(number, keeps, told);
+    }
+
+    /// As [`end`](Self::end), of files that the client has made, and has had since.
+    pub fn end_making(&mut self, number: u64, makes: &BTreeSet<FileId>) {
+        self.end_with(number, makes, 0);
+    }
+
+    fn end_with(&mut self, number: u64, keeps: &BTreeSet<FileId>, told: u64) {
         let Some(Claim { client, wants, met, .. }) = self.claims.remove(&number) else { return };
         for (file, _) in &wants {
             if let Some(numbers) = self.claimed.get_mut(file) {
@@ -289,7 +336,7 @@ impl Delegations {
         }
         if met && self.held.contains_key(&client) {
             for (file, hold) in wants.into_iter().filter(|(file, _)| keeps.contains(file)) {
-                self.give(client, file, hold);
+                self.give(client, file, hold, told);
             }
         }
     }
@@ -308,7 +355,8 @@ impl Delegations {
         let claimed = self.claims_on(file, client).any(|(_, _, hold)| hold == Hold::Write);
         let free = !claimed && self.unknown.0.is_empty() && self.in_the_way(client, file, Hold::Read).is_empty();
         if free {
-            self.give(client, file, Hold::Read);
+            let told = self.number();
+            self.give(client, file, Hold::Read, told);
         }
         free
     }
@@ -319,7 +367,7 @@ impl Delegations {
         let returning = self.recalls.get(&client).map_or(0, BTreeMap::len);
         let too_many = held.files.len().saturating_sub(HELD_COUNT_MAX + returning);
         let first = held.order.values().filter(|file| !self.is_recalled(client, **file)).take(too_many);
-        let first: Vec<_> = first.filter_map(|file| Some((*file, held.files.get(file)?.0))).collect();
+        let first: Vec<_> = first.filter_map(|file| Some((*file, held.files.get(file)?.hold))).collect();
         first.into_iter().map(|(file, hold)| self.recall(client, file, hold, false, now)).collect()
     }
 
@@ -330,7 +378,7 @@ impl Delegations {
     fn recall(&mut self, client: u32, file: FileId, held: Hold, keep: bool, now: Duration) -> Recall {
         self.next += 1;
         let recall = Recall { number: self.next, file, held, keep };
-        let given = Given { recall, begun: now, progressed: now };
+        let given = Recalled { recall, begun: now, progressed: now };
         self.recalls.entry(client).or_default().insert(self.next, given);
         self.recalled.insert((client, file));
         recall
@@ -346,16 +394,15 @@ impl Delegations {
         others.map(|(holder, held)| (*holder, *held)).collect()
     }
 
-    fn give(&mut self, client: u32, file: FileId, hold: Hold) {
-        self.next += 1;
-        let number = self.next;
+    fn give(&mut self, client: u32, file: FileId, hold: Hold, told: u64) {
+        let number = self.number();
         let Some(held) = self.held.get_mut(&client) else { return };
-        let (known, _) = held.files.entry(file).or_insert_with(|| {
+        let given = held.files.entry(file).or_insert_with(|| {
             held.order.insert(number, file);
-            (hold, number)
+            Given { hold, number, told }
         });
-        *known = hold.max(*known);
-        self.holders.entry(file).or_default().insert(client, *known);
+        (given.hold, given.told) = (hold.max(given.hold), told.max(given.told));
+        self.holders.entry(file).or_default().insert(client, given.hold);
     }
 
     fn let_go(&mut self, file: FileId, client: u32) {

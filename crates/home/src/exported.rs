@@ -41,8 +41,14 @@ pub(crate) struct Attached {
     pub(crate) author: u32,
     pub(crate) user: User,
     pub(crate) push: Arc<dyn Push>,
+    /// It works under delegations.
+    pub(crate) delegated: bool,
     /// Changed since it was told last.
     pub(crate) changed: BTreeSet<FileId>,
+    /// Changed by other clients since, which have waited until it had returned what they changed: it is told if it has it for all that.
+    pub(crate) claimed: BTreeSet<FileId>,
+    /// Of these, those that it did not have: of them it is told when there is nothing else to do.
+    pub(crate) later: BTreeSet<FileId>,
     pub(crate) told: Stamp,
 }
 
@@ -89,28 +95,47 @@ impl Live {
             return;
         }
         for attached in self.attached.get_mut(volume).into_iter().flatten() {
-            if attached.author != author || author == OTHERS {
+            if author == OTHERS || (attached.author != author && !attached.delegated) {
                 attached.changed.insert(id);
+            } else if attached.author != author {
+                attached.claimed.insert(id);
             }
         }
     }
 
-    /// What those who are attached have to be told of changes.
-    fn untold(&mut self, volume: &str) -> Vec<(Arc<dyn Push>, Bytes)> {
+    /// What those who are attached have to be told of changes: whoever works under delegations of what he believes, and of the rest when he is
+    /// the one who is idle.
+    fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<(Arc<dyn Push>, Bytes)> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();
-        let attached = self.attached.get_mut(volume).into_iter().flatten().filter(|attached| attached.told != stamp);
-        let untold = attached.flat_map(|attached| {
-            attached.told = stamp;
-            let files = std::mem::take(&mut attached.changed).into_iter();
-            let mut files: Vec<FileId> = files.filter(|file| !known.is_hidden(&attached.user, *file)).collect();
+        let attached = self.attached.get_mut(volume).into_iter().flatten();
+        let untold = attached.filter(|attached| attached.told != stamp).flat_map(|attached| {
+            let (author, mut files) = (attached.author, std::mem::take(&mut attached.changed));
+            for file in std::mem::take(&mut attached.claimed) {
+                let believed = claims.has(author, file);
+                if believed {
+                    files.insert(file)
+                } else {
+                    attached.later.insert(file)
+                };
+            }
+            let partly = attached.delegated && idle != Some(author);
+            if !partly {
+                attached.told = stamp;
+                // Of what it has been given since it knows.
+                files.extend(std::mem::take(&mut attached.later).into_iter().filter(|file| !claims.has(author, *file)));
+            }
+            let mut files: Vec<FileId> =
+                files.into_iter().filter(|file| !known.is_hidden(&attached.user, *file)).collect();
             let mut messages = Vec::new();
             while files.len() > TOLD_COUNT_MAX {
                 // All is told only with the last message.
                 let files = files.split_off(files.len() - TOLD_COUNT_MAX);
                 messages.push(Pushed::Changed { files, stamp, more: true });
             }
-            messages.push(Pushed::Changed { files, stamp, more: false });
+            if !(partly && files.is_empty()) {
+                messages.push(Pushed::Changed { files, stamp, more: partly });
+            }
             let push = attached.push.clone();
             messages.into_iter().map(move |message| (push.clone(), pack(&message)))
         });
@@ -276,10 +301,19 @@ impl Exported {
 
     /// Tells those who are attached what changed, when that is durable: after a crash, no other change gets the number of one that was told.
     pub(crate) async fn tell(&self) {
+        self.tell_with(None).await;
+    }
+
+    /// As [`tell`](Self::tell), and this client is idle.
+    pub(crate) async fn tell_idle(&self, author: u32) {
+        self.tell_with(Some(author)).await;
+    }
+
+    async fn tell_with(&self, idle: Option<u32>) {
         let _in_order = self.telling.lock().await;
         let (log, untold) = {
             let mut live = self.live.lock();
-            (live.log.clone(), live.untold(&self.name))
+            (live.log.clone(), live.untold(&self.name, &self.claims, idle))
         };
         if untold.is_empty() {
             return;

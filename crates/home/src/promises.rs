@@ -113,7 +113,8 @@ impl Exported {
         let Some(promise) = self.promised_by(whose, seq) else { return };
         let (file, author) = (promise.file, whose.author);
         if !done {
-            self.learn(author, |volume| {
+            // Nobody has waited until others had returned it: all are told.
+            self.learn(OTHERS, |volume| {
                 let is_so = volume.file(file).is_some_and(|file| file.contents.seq == promise.contents);
                 volume.rewritten(file, author).filter(|_| is_so)
             });

@@ -24,6 +24,8 @@ use vfs::fs::OpenFlags;
 const LISTING_LEN: usize = 256 << 10;
 /// Most files asked for at once.
 const FILE_COUNT_MAX: usize = 4096;
+/// How often a client that is likely to make a name lets others go first before it has to ask for it.
+const MAKE_COUNT_MAX: u32 = 2;
 /// Most operations sent at once.
 const OPERATION_COUNT_MAX: usize = 4096;
 
@@ -195,12 +197,14 @@ impl Client {
                 Some(stamp) => changed_since(known, stamp, &user),
                 None => Since::Reset { stamp: newest },
             };
+            let delegated = matches!(watch, Watch::Delegations { .. });
             if watch != Watch::Nothing {
                 let (user, push) = (user.clone(), self.push.clone());
-                let attached = Attached { author, user, push, changed: BTreeSet::new(), told: newest };
+                let none = BTreeSet::new;
+                let (changed, claimed, later) = (none(), none(), none());
+                let attached = Attached { author, user, push, delegated, changed, claimed, later, told: newest };
                 live.attached.entry(name.to_string()).or_default().push(attached);
             }
-            let delegated = matches!(watch, Watch::Delegations { .. });
             if live.state.grant(&key, name).is_some_and(|(_, grant)| grant.has_delegations != delegated) {
                 live.record(Record::Delegated { key, volume: name.to_string(), does: delegated });
             }
@@ -261,10 +265,25 @@ impl Client {
                     other => Ok(other),
                 }
             }
-            Request::List { dir, .. } if *delegated => {
+            Request::List { dir, ref makes, .. } if *delegated => {
                 let dir = volume.real(dir)?;
-                let met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
-                let reply = self.look(place, request).await?;
+                let mut met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
+                let mut hold = Hold::Read;
+                // Whoever is likely to make a name need not come again for that; of several one is first, and the others see what he has done.
+                for _ in 0..MAKE_COUNT_MAX {
+                    let Some(name) = makes else { break };
+                    if !self.may_make(place, dir, name).await? {
+                        break;
+                    }
+                    if volume.claims.claim_more(&mut met, dir).await? {
+                        hold = Hold::Write;
+                        break;
+                    }
+                }
+                let mut reply = self.look(place, request).await?;
+                if let Reply::Listing { hold: given, .. } = &mut reply {
+                    *given = hold;
+                }
                 met.keep(BTreeSet::from([dir]));
                 Ok(reply)
             }
@@ -292,7 +311,7 @@ impl Client {
                 if let Reply::Applied(applied) = &reply {
                     // Nobody else has seen what the client made: it may go on changing it.
                     let done = applied.iter().filter(|applied| applied.outcome == Outcome::Done);
-                    met.keep(done.filter_map(|applied| made.get(&applied.seq).copied()).collect());
+                    met.made(done.filter_map(|applied| made.get(&applied.seq).copied()).collect());
                 }
                 Ok(reply)
             }
@@ -340,7 +359,7 @@ impl Client {
                 }
                 Reply::Stale(stale)
             }
-            Request::List { dir, after } => self.list(place, dir, &after).await?,
+            Request::List { dir, after, known, .. } => self.list(place, dir, &after, known).await?,
             Request::Read { file, contents, offset, len } => {
                 self.read(whose, volume, (file, contents), offset, len).await?
             }
@@ -372,16 +391,25 @@ impl Client {
                 live.record(Record::Reserved { key: self.key, volume: volume.name.clone(), next: end });
                 Reply::Ids(first, ID_COUNT)
             }
-            Request::Returned { recall, behind: None } => {
-                volume.claims.returned(whose.author, recall);
+            Request::Returned { recalls, lowered, behind: None } => {
+                if recalls.len().max(lowered.len()) > FILE_COUNT_MAX {
+                    return Err(Stop::Failed(FsError::ArgumentTooBig));
+                }
+                let lowered: Vec<FileId> =
+                    volume.with(|known| lowered.iter().map(|file| known.real(*file)).collect())?;
+                volume.claims.returned(whose.author, &recalls, &lowered);
                 Reply::Done
             }
-            Request::Returned { recall, behind: Some(behind) } => {
+            Request::Returned { recalls, behind: Some(behind), .. } => {
+                let [recall] = recalls[..] else { return Err(Stop::Failed(FsError::InvalidArgument)) };
                 volume.promise(&self.home, whose, recall, behind).await?;
                 Reply::Done
             }
             // It was heard of.
-            Request::Renew => Reply::Done,
+            Request::Renew => {
+                volume.tell_idle(whose.author).await;
+                Reply::Done
+            }
             Request::Resign => {
                 if *delegated {
                     volume.claims.leave(whose.author);
@@ -465,7 +493,19 @@ impl Client {
         }
     }
 
-    async fn list(&self, place: &Place, dir: FileId, after: &[u8]) -> Answered {
+    /// True if a name is not there, and the user may make it.
+    async fn may_make(&self, place: &Place, dir: FileId, name: &[u8]) -> Result<bool, Stop> {
+        let Place { whose, volume, .. } = place;
+        let _scene = volume.scene.read().await;
+        let user = cred(&whose.user);
+        volume.check_reach(&user, dir).await?;
+        let source = volume.source(dir).await?;
+        let may = volume.fs.access(&user, source, vfs::perm::READ | vfs::perm::WRITE | vfs::perm::EXECUTE).await;
+        let may = may.is_ok() && volume.check_name(&(dir, name.to_vec())).is_ok();
+        Ok(may && volume.look(dir, name, OTHERS).await?.is_none())
+    }
+
+    async fn list(&self, place: &Place, dir: FileId, after: &[u8], known: u64) -> Answered {
         let Place { whose, volume, delegated } = place;
         let (user, dir) = (cred(&whose.user), volume.real(dir)?);
         volume.check_reach(&user, dir).await?;
@@ -474,9 +514,14 @@ impl Client {
         volume.fs.access(&user, source, vfs::perm::READ).await?;
         let all = volume.list(dir).await?;
         let facts = Box::new(volume.facts(dir, &whose.user).await?);
-        let from = all.partition_point(|(name, ..)| name.as_slice() <= after);
+        let same = known > 0 && known == facts.contents;
+        let from = match after {
+            _ if same => all.len(),
+            b"" => 0,
+            after => all.partition_point(|(name, ..)| name.as_slice() <= after),
+        };
         let (mut entries, mut len, mut more) = (Vec::new(), 0, false);
-        for (name, id, entry) in all.into_iter().skip(if after.is_empty() { 0 } else { from }) {
+        for (name, id, entry) in all.into_iter().skip(from) {
             if len >= LISTING_LEN {
                 more = true;
                 break;
@@ -495,7 +540,7 @@ impl Client {
             true => volume.claims.withheld(whose.author, entries.iter().map(|entry: &NamedFacts| entry.facts.id)),
             false => (Vec::new(), 0),
         };
-        Ok(Reply::Listing { dir: facts, entries, more, withheld, given, seq })
+        Ok(Reply::Listing { dir: facts, entries, same, more, withheld, given, seq, hold: Hold::Read })
     }
 
     async fn read(

@@ -8,6 +8,8 @@ use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
 use roam_wire::operation::{Attributes, Change, Operation};
 use roam_wire::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
+use vfs::FileSystem;
+use vfs::fs::Cred;
 
 /// A client of a user that works under delegations, and has none.
 fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
@@ -41,15 +43,16 @@ impl Peer<'_> {
     /// What the home wants back, but for what it has wanted back before.
     fn recalled(&self) -> Vec<Recall> {
         let pushed = std::mem::take(&mut *self.pushes.0.lock());
-        let recalls = pushed.iter().filter_map(|message| match unpack(message) {
-            Ok(Pushed::Recall(recall)) => Some(recall),
-            _ => None,
+        let recalls = pushed.iter().flat_map(|message| match unpack(message) {
+            Ok(Pushed::Recall(recalls)) => recalls,
+            _ => Vec::new(),
         });
         recalls.collect()
     }
 
     fn returns(&self, recall: Recall) {
-        assert_eq!(self.ask(Request::Returned { recall: recall.number, behind: None }), Reply::Done);
+        let recalls = vec![recall.number];
+        assert_eq!(self.ask(Request::Returned { recalls, lowered: Vec::new(), behind: None }), Reply::Done);
     }
 }
 
@@ -223,7 +226,7 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
     let change = |size, end| Change { cut: 0, size, ranges: Ranges::of(0..end), mtime: Time::default() };
     let promise = |peer: &Peer, recall, base, change| {
         let behind = Some(Behind { seq: 77, base, change });
-        peer.ask(Request::Returned { recall, behind })
+        peer.ask(Request::Returned { recalls: vec![recall], lowered: Vec::new(), behind })
     };
     // What was never recalled.
     for recall in [0, 1, u64::MAX] {
@@ -294,4 +297,126 @@ fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_
     assert_eq!(other.delegate(plain, Hold::Write), None);
     world.sim.run_for(LEASE);
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+}
+
+/// What the home tells of changes, with whether that is all of them.
+fn news(peer: &Peer<'_>) -> Vec<(Vec<FileId>, bool)> {
+    let pushed = std::mem::take(&mut *peer.pushes.0.lock());
+    let news = pushed.iter().filter_map(|message| match unpack(message) {
+        Ok(Pushed::Changed { files, more, .. }) => Some((files, !more)),
+        _ => None,
+    });
+    news.collect()
+}
+
+#[test]
+fn whoever_works_under_delegations_is_told_of_what_he_has_and_of_the_rest_when_he_is_idle() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), world.client(2, MALLORY));
+    let dir = one.id(ROOT, "mallory");
+    let plain = one.id(dir, "plain");
+    let set = |mode| Operation::Set { file: plain, attributes: Attributes { mode: Some(mode), ..Default::default() } };
+    assert_eq!(other.apply(vec![other.sent(set(0o600), b"")]), Reply::Failed(FsError::Busy), "it was listed");
+    one.recalled().into_iter().for_each(|recall| one.returns(recall));
+    assert_eq!(other.outcome(set(0o600), b""), Outcome::Done);
+    assert_eq!(news(&one), [], "it does not believe it");
+    assert_eq!(one.ask(Request::Renew), Reply::Done);
+    assert_eq!(news(&one), [(vec![plain], true)]);
+    assert_eq!(one.ask(Request::Renew), Reply::Done);
+    assert_eq!(news(&one), []);
+    // What it has heard of since, with a delegation, is no news.
+    assert_eq!(other.outcome(set(0o640), b""), Outcome::Done);
+    assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
+    assert_eq!(one.ask(Request::Renew), Reply::Done);
+    assert_eq!(news(&one), [(vec![], true)]);
+    // Those who are no clients wait for nobody.
+    let source = world.sim.block_on(find(&world, "plain"));
+    world.sim.block_on(give(&world.fs, source, BOB));
+    assert_eq!(other.facts(&[plain])[0].uid, BOB);
+    assert_eq!(other.ask(Request::Renew), Reply::Done);
+    let told = news(&one);
+    assert!(told.iter().any(|(files, all)| files.contains(&plain) && !all), "{told:?}");
+}
+
+/// A file of mallory's directory.
+async fn find(world: &World, name: &str) -> FileId {
+    let dir = world.fs.lookup(&Cred::ROOT, ROOT, b"mallory").await.expect("a directory").attr.id;
+    world.fs.lookup(&Cred::ROOT, dir, name.as_bytes()).await.expect("a file").attr.id
+}
+
+#[test]
+fn whoever_lists_to_make_a_name_may_make_it_if_it_is_free_and_nobody_is_before_him() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let (dir, lock) = (one.id(ROOT, "mallory"), |name: &[u8]| Some(name.to_vec()));
+    let list = |peer: &Peer<'_>, known, makes| match peer.ask(Request::List { dir, after: Vec::new(), known, makes }) {
+        Reply::Listing { dir, entries, same, hold, .. } => Some((dir.contents, entries.len(), same, hold)),
+        Reply::Failed(FsError::Busy) => None,
+        reply => panic!("{reply:?}"),
+    };
+    let (contents, ..) = list(&one, 0, None).expect("nobody has it");
+    assert_eq!(list(&one, contents, None), Some((contents, 0, true, Hold::Read)), "as it was");
+    assert_eq!(list(&other, 0, lock(b"plain")), Some((contents, 1, false, Hold::Read)), "it is there");
+    for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 300]] {
+        assert_eq!(list(&other, contents, lock(bad)), Some((contents, 0, true, Hold::Read)), "it is no name");
+    }
+    assert_eq!(one.recalled(), []);
+    // One may still read it.
+    assert_eq!(list(&other, contents, lock(b"lock")), None);
+    one.recalled().into_iter().for_each(|recall| one.returns(recall));
+    assert_eq!(list(&other, contents, lock(b"lock")), Some((contents, 0, true, Hold::Write)));
+    let file = other.ids();
+    let make = Operation::Make { at: (dir, b"lock".to_vec()), file, made: made(Kind::File, 0o644) };
+    assert_eq!(other.outcome(make, b""), Outcome::Done);
+    assert_eq!(list(&one, contents, lock(b"lock")), None);
+    other.recalled().into_iter().for_each(|recall| other.returns(recall));
+    let after = list(&one, contents, lock(b"lock")).expect("it was returned");
+    assert_eq!((after.1, after.2, after.3), (2, false, Hold::Read));
+    // Whoever may not make it does not get what would let him.
+    let bob = delegated(&world, 3, BOB);
+    assert_eq!(list(&bob, 0, lock(b"mine")).map(|listed| listed.3), Some(Hold::Read));
+}
+
+#[test]
+fn what_is_lowered_is_so_unless_it_was_given_again_since() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let dir = one.id(ROOT, "mallory");
+    let plain = one.id(dir, "plain");
+    let lowers = |recall: Recall| {
+        let (recalls, lowered) = (vec![recall.number], vec![plain]);
+        assert_eq!(one.ask(Request::Returned { recalls, lowered, behind: None }), Reply::Done);
+    };
+    let recalls_dir = || {
+        assert_eq!(one.delegate(dir, Hold::Write), Some(vec![dir]));
+        assert_eq!(other.delegate(dir, Hold::Read), None);
+        let recalls = one.recalled();
+        assert!(matches!(recalls[..], [Recall { file, .. }] if file == dir), "{recalls:?}");
+        recalls[0]
+    };
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    let recall = recalls_dir();
+    // The answer to this may come after it has said that.
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    lowers(recall);
+    assert_eq!(other.delegate(plain, Hold::Read), None, "it has it again");
+    let again = one.recalled();
+    assert_eq!(again.len(), 1);
+    one.returns(again[0]);
+    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]));
+    assert_eq!(one.delegate(plain, Hold::Write), None);
+    other.recalled().into_iter().for_each(|recall| other.returns(recall));
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(other.delegate(dir, Hold::Read), Some(vec![dir]));
+    assert_eq!(one.delegate(dir, Hold::Write), None);
+    other.recalled().into_iter().for_each(|recall| other.returns(recall));
+    let recall = recalls_dir();
+    lowers(recall);
+    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]), "nobody is asked for it");
+    // Without a recall nothing is.
+    assert_eq!(one.delegate(plain, Hold::Write), None);
+    other.recalled().into_iter().for_each(|recall| other.returns(recall));
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    lowers(recall);
+    assert_eq!(other.delegate(plain, Hold::Read), None);
 }

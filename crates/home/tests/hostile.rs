@@ -70,7 +70,10 @@ fn the_homes_own_directory_is_reached_by_no_name_and_no_id() {
                 continue;
             }
             assert_eq!(peer.facts(&[id]), [], "{id}");
-            assert!(matches!(peer.ask(Request::List { dir: id, after: vec![] }), Reply::Failed(_)));
+            assert!(matches!(
+                peer.ask(Request::List { dir: id, after: vec![], known: 0, makes: None }),
+                Reply::Failed(_)
+            ));
             let read = Request::Read { file: id, contents: 0, offset: 0, len: 100 };
             assert!(matches!(peer.ask(read), Reply::Failed(_)));
             for operation in at_place(&at(id, b"upload-1-9999"), plain, dir) {
@@ -102,7 +105,10 @@ fn what_a_user_may_not_read_or_change_stays_as_it_is_and_unknown() {
     assert_eq!(mallory.facts(&[readable]), []);
     let stale = Request::Validate { files: vec![(readable, 0), (readable, 1)] };
     assert_eq!(mallory.ask(stale), Reply::Stale(vec![readable, readable]));
-    assert_eq!(mallory.ask(Request::List { dir: closed, after: vec![] }), Reply::Failed(FsError::AccessDenied));
+    assert_eq!(
+        mallory.ask(Request::List { dir: closed, after: vec![], known: 0, makes: None }),
+        Reply::Failed(FsError::AccessDenied)
+    );
     for file in [diary, letter, readable, bob, closed, root] {
         for name in [&b"x"[..], b"diary", b"readable"] {
             for operation in
@@ -312,7 +318,10 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
         }
         assert_eq!(mallory.facts(&[mine(1)]), mallory.facts(&[closed]));
         assert_eq!(mallory.list(mine(0)), mallory.list(bob));
-        assert_eq!(mallory.ask(Request::List { dir: mine(1), after: vec![] }), Reply::Failed(FsError::AccessDenied));
+        assert_eq!(
+            mallory.ask(Request::List { dir: mine(1), after: vec![], known: 0, makes: None }),
+            Reply::Failed(FsError::AccessDenied)
+        );
         for (place, file) in [(mine(0), diary), (mine(1), readable)] {
             for operation in at_place(&at(place, b"x"), file, dir) {
                 if !matches!(operation, Operation::Remove { .. }) {
@@ -544,7 +553,7 @@ fn whoever_is_not_attached_is_told_nothing() {
     let detached = Reply::Refused(Refusal::Detached);
     for request in [
         Request::Facts { files: vec![ROOT] },
-        Request::List { dir: ROOT, after: vec![] },
+        Request::List { dir: ROOT, after: vec![], known: 0, makes: None },
         Request::Read { file: ROOT, contents: 0, offset: 0, len: 9 },
         Request::Since { stamp: Stamp { epoch: 0, seq: 0 } },
         Request::Validate { files: vec![(ROOT, 0)] },
@@ -630,7 +639,9 @@ fn more_changes_than_a_message_can_tell_are_told_nevertheless() {
         let peer = world.client(1, MALLORY);
         let dir = peer.id(root, "many");
         let mut after = Vec::new();
-        while let Reply::Listing { entries, more: true, .. } = peer.ask(Request::List { dir, after }) {
+        while let Reply::Listing { entries, more: true, .. } =
+            peer.ask(Request::List { dir, after, known: 0, makes: None })
+        {
             after = entries.last().expect("some").name.clone();
         }
         world.home.state().volumes[VOLUME].journal().stamp()

@@ -232,6 +232,10 @@ pub enum Request {
         dir: FileId,
         /// Go on after this name; empty: from the start.
         after: Vec<u8>,
+        /// The client knows the names as of when the contents had this number, and needs them only if they have another; 0: it knows none.
+        known: u64,
+        /// If this name is not there, the client, which works under delegations, is likely to make it.
+        makes: Option<Vec<u8>>,
     },
     /// Bytes of a file, if its contents are still those.
     Read {
@@ -271,11 +275,13 @@ pub enum Request {
         /// For what.
         hold: Hold,
     },
-    /// A delegation is returned: what was done under it was sent before, but for what is said to be behind.
+    /// Delegations are returned: what was done under them was sent before, but for what is said to be behind.
     Returned {
-        /// To which recall.
-        recall: u64,
-        /// What is not home yet, if the client may go on reading.
+        /// To which recalls.
+        recalls: Vec<u64>,
+        /// Files on which the client, unasked, keeps no more than a read delegation, if it was given none since the first of these recalls.
+        lowered: Vec<FileId>,
+        /// What is not home yet, if the client may go on reading, and this is about one recall.
         behind: Option<Behind>,
     },
     /// The client is still there.
@@ -301,14 +307,14 @@ wire_enum!(Request {
     3 => Since { stamp },
     4 => Facts { files },
     5 => Validate { files },
-    6 => List { dir, after },
+    6 => List { dir, after, known, makes },
     7 => Read { file, contents, offset, len },
     8 => Upload { seq, offset, data },
     9 => Apply { acknowledged, operations },
     10 => Space,
     11 => Ids,
     12 => Delegate { files, hold },
-    13 => Returned { recall, behind },
+    13 => Returned { recalls, lowered, behind },
     14 => Renew,
     15 => Resign,
     16 => ReadFiles { files },
@@ -350,6 +356,8 @@ pub enum Reply {
         dir: Box<Facts>,
         /// Its names, and facts of what they mean.
         entries: Vec<NamedFacts>,
+        /// The names are as the client knows them, and not repeated.
+        same: bool,
         /// There are more.
         more: bool,
         /// Of those that are told of, a client that works under delegations has no delegation on these.
@@ -358,6 +366,8 @@ pub enum Reply {
         given: u64,
         /// All changes up to this one are taken into account.
         seq: u64,
+        /// What a client that works under delegations has of the directory now.
+        hold: Hold,
     },
     /// To a claim of delegations: facts of those files that there are, each of them delegated now.
     Delegated {
@@ -403,7 +413,7 @@ wire_enum!(Reply {
     3 => Since(since),
     4 => Facts(facts),
     5 => Stale(files),
-    6 => Listing { dir, entries, more, withheld, given, seq },
+    6 => Listing { dir, entries, same, more, withheld, given, seq, hold },
     7 => Data(bytes),
     8 => Changed,
     9 => Applied(applied),
@@ -438,8 +448,8 @@ pub enum Pushed {
         /// Further messages tell of other files that changed up to then.
         more: bool,
     },
-    /// The home wants a delegation back.
-    Recall(Recall),
+    /// The home wants delegations back.
+    Recall(Vec<Recall>),
     /// Somebody waits for bytes of a store that is behind: they are to be uploaded before others.
     Wanted {
         /// The store's number.
@@ -450,7 +460,7 @@ pub enum Pushed {
         len: u64,
     },
 }
-wire_enum!(Pushed { 1 => Changed { files, stamp, more }, 2 => Recall(recall), 3 => Wanted { seq, offset, len } });
+wire_enum!(Pushed { 1 => Changed { files, stamp, more }, 2 => Recall(recalls), 3 => Wanted { seq, offset, len } });
 
 impl<T: Wire> Wire for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {

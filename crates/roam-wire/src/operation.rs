@@ -266,6 +266,15 @@ impl Operation {
         files
     }
 
+    /// The place that it gives a name that was not there.
+    pub fn makes(&self) -> Option<&Place> {
+        match self {
+            Operation::Make { at, .. } | Operation::Link { at, .. } => Some(at),
+            Operation::Rename { to, replaced: None, .. } => Some(to),
+            _ => None,
+        }
+    }
+
     /// Names files by other ids, all but the one that it makes.
     pub fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
         for (parent, _) in self.places_mut() {

@@ -81,15 +81,18 @@ fn the_corpus_has_what_this_program_writes() {
     let listing = Reply::Listing {
         dir: Box::new(facts(1, Kind::Directory)),
         entries,
+        same: false,
         more: true,
         withheld: vec![file],
         given: 4,
         seq: 71,
+        hold: Hold::Read,
     };
     let compressed = [&[1], &pack(&listing)[..]].concat();
     assert_eq!(compressed[1], 1);
     let attach =
         |watch| Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), watch };
+    let list = |after: &[u8], makes| Request::List { dir: FileId::new(1), after: after.to_vec(), known: 60, makes };
     let strong = Watch::Delegations { run: 5, changed: vec![file] };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
     let change = Change { cut: 4, size: 2000, ranges: Ranges::of(100..1900), mtime: TIME };
@@ -112,12 +115,13 @@ fn the_corpus_has_what_this_program_writes() {
             ("attach", request(attach(Watch::Changes))),
             ("attach_strong", request(attach(strong))),
             ("delegate", request(Request::Delegate { files: vec![file], hold: Hold::Write })),
-            ("returned", request(Request::Returned { recall: 3, behind: None })),
-            ("returned_behind", request(Request::Returned { recall: 3, behind: Some(behind) })),
+            ("returned", request(Request::Returned { recalls: vec![3, 4], lowered: vec![file], behind: None })),
+            ("returned_behind", request(Request::Returned { recalls: vec![3], lowered: vec![], behind: Some(behind) })),
             ("since", request(Request::Since { stamp })),
             ("facts", request(Request::Facts { files: vec![file] })),
             ("validate", request(Request::Validate { files: vec![(file, 70), (FileId::new(1), 0)] })),
-            ("list", request(Request::List { dir: FileId::new(1), after: b"name".to_vec() })),
+            ("list", request(list(b"name", None))),
+            ("list_to_make", request(list(b"", Some(b"lock".to_vec())))),
             ("read", request(Request::Read { file, contents: 60, offset: 1 << 40, len: 1 << 16 })),
             ("take", request(Request::Take { seq: 3, pieces: vec![piece] })),
             ("read_files", request(Request::ReadFiles { files: vec![(file, 60), (FileId::new(9), 0)] })),
@@ -153,7 +157,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("given", reply(Reply::Ids(file, 1 << 24))),
             ("failed", reply(Reply::Failed(FsError::NoSpace))),
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
-            ("recall", plain(2, Pushed::Recall(recall).to_bytes())),
+            ("recall", plain(2, Pushed::Recall(vec![recall]).to_bytes())),
             ("wanted", plain(2, Pushed::Wanted { seq: 9, offset: 65536, len: 4096 }.to_bytes())),
             ("pushed", plain(2, Pushed::Changed { files: vec![file], stamp, more: false }.to_bytes())),
         ],

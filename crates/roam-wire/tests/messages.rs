@@ -215,7 +215,8 @@ fn request() -> impl Strategy<Value = Request> {
         stamp().prop_map(|stamp| Request::Since { stamp }),
         files().prop_map(|files| Request::Facts { files }),
         prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::Validate { files }),
-        (file(), bytes()).prop_map(|(dir, after)| Request::List { dir, after }),
+        (file(), bytes(), any::<u64>(), prop::option::of(bytes()))
+            .prop_map(|(dir, after, known, makes)| Request::List { dir, after, known, makes }),
         (file(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(file, contents, offset, len)| Request::Read {
             file,
             contents,
@@ -228,10 +229,12 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Space),
         Just(Request::Ids),
         (files(), hold()).prop_map(|(files, hold)| Request::Delegate { files, hold }),
-        (any::<u64>(), prop::option::of((any::<(u64, u64)>(), change()))).prop_map(|(recall, behind)| {
-            let behind = behind.map(|((seq, base), change)| Behind { seq, base, change });
-            Request::Returned { recall, behind }
-        }),
+        (any::<Vec<u64>>(), files(), prop::option::of((any::<(u64, u64)>(), change()))).prop_map(
+            |(recalls, lowered, behind)| {
+                let behind = behind.map(|((seq, base), change)| Behind { seq, base, change });
+                Request::Returned { recalls, lowered, behind }
+            }
+        ),
         Just(Request::Renew),
         Just(Request::Resign),
         prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::ReadFiles { files }),
@@ -256,10 +259,10 @@ fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec(facts(), 0..4).prop_map(Reply::Facts),
         files().prop_map(Reply::Stale),
         prop::collection::vec((file(), data()), 0..4).prop_map(Reply::Files),
-        (facts(), prop::collection::vec(named, 0..4), any::<bool>(), files(), any::<[u64; 2]>()).prop_map(
-            |(dir, entries, more, withheld, [given, seq])| {
+        (facts(), prop::collection::vec(named, 0..4), any::<[bool; 2]>(), files(), any::<[u64; 2]>(), hold()).prop_map(
+            |(dir, entries, [same, more], withheld, [given, seq], hold)| {
                 let dir = Box::new(dir);
-                Reply::Listing { dir, entries, more, withheld, given, seq }
+                Reply::Listing { dir, entries, same, more, withheld, given, seq, hold }
             }
         ),
         (prop::collection::vec(facts(), 0..4), any::<[u64; 2]>()).prop_map(|(known, [given, seq])| Reply::Delegated {
@@ -299,7 +302,7 @@ proptest! {
         let [seq, offset, len] = wanted;
         comes_back(&Pushed::Wanted { seq, offset, len });
         comes_back(&Pushed::Changed { files, stamp, more: true });
-        comes_back(&Pushed::Recall(recall));
+        comes_back(&Pushed::Recall(vec![recall, recall]));
     }
 
     /// A value has one encoding.

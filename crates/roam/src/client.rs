@@ -89,6 +89,11 @@ async fn turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> OwnedMutexGuard<()> {
     lock.lock_owned().await
 }
 
+/// Nothing if somebody is at work on it.
+fn try_turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> Option<OwnedMutexGuard<()>> {
+    turns.lock().entry(on).or_default().clone().try_lock_owned().ok()
+}
+
 /// The name of a file of the cache.
 pub fn data_name(number: u64) -> String {
     format!("d{number:x}")
@@ -395,6 +400,11 @@ impl Inner {
     /// Only one at a time changes a file's bytes.
     pub(crate) async fn writer(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.writers, id).await
+    }
+
+    /// As [`writer`](Self::writer). Nothing if somebody else does.
+    pub(crate) fn try_writer(&self, id: FileId) -> Option<OwnedMutexGuard<()>> {
+        try_turn(&self.writers, id)
     }
 
     /// The file of the cache with this number. ENOENT if there is none.

@@ -25,11 +25,15 @@ use types::{FileId, FsError};
 /// The client's own lease is shorter than what the home thinks, so that no difference of their clocks' speeds matters.
 const OWN_LEASE: Duration = LEASE.saturating_sub(Duration::from_secs(3));
 /// A lease that was not renewed for so long is.
-const RENEW_AFTER: Duration = Duration::from_secs(10);
+const RENEW_AFTER: Duration = Duration::from_secs(15);
 /// How often that is looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 /// Longest wait for an answer that gives what is recalled already, or for what is to be done with it.
 const USE_TIME_MAX: Duration = Duration::from_millis(500);
+/// Directories of which it is remembered what was named there.
+const DIRECTORY_COUNT_MAX: usize = 1 << 10;
+/// Most such files of a directory.
+const NAMED_COUNT_MAX: usize = 1 << 10;
 /// How often a file is claimed to be changed while others claim it, too.
 pub(crate) const CLAIM_COUNT_MAX: u32 = 1000;
 
@@ -43,6 +47,10 @@ pub(crate) struct Delegations {
     held: HashMap<FileId, (Hold, u64)>,
     /// Given, and not used yet.
     fresh: HashSet<FileId>,
+    /// The last name that somebody wanted to make in a directory: whoever had a lock that is a file takes it again if nobody has it.
+    made: HashMap<FileId, Vec<u8>>,
+    /// What was given names in a directory since others last wanted to know what is in it.
+    named: HashMap<FileId, BTreeSet<FileId>>,
     /// The last recalls that were answered: what was given before is void, although the answer that gives it comes only now.
     returned: HashMap<FileId, u64>,
     /// All of it ends then, if the home is not heard of.
@@ -56,7 +64,8 @@ pub(crate) struct Delegations {
 impl Delegations {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Delegations {
         let (held, fresh, returned) = (HashMap::new(), HashSet::new(), HashMap::new());
-        Delegations { clock, held, fresh, returned, until: Duration::ZERO, run: 0, losses: 0 }
+        let (made, named) = (HashMap::new(), HashMap::new());
+        Delegations { clock, held, fresh, made, named, returned, until: Duration::ZERO, run: 0, losses: 0 }
     }
 
     fn is_valid(&self) -> bool {
@@ -67,10 +76,30 @@ impl Delegations {
         self.is_valid() && self.held.get(&file).is_some_and(|(held, _)| *held >= hold)
     }
 
+    /// Somebody wants to make a name in a directory.
+    fn will_make(&mut self, dir: FileId, name: &[u8]) {
+        if self.made.len() >= DIRECTORY_COUNT_MAX {
+            self.made.clear();
+        }
+        self.made.insert(dir, name.to_vec());
+    }
+
+    /// A file was given a name in a directory.
+    fn did_name(&mut self, dir: FileId, file: FileId) {
+        if self.named.len() >= DIRECTORY_COUNT_MAX {
+            self.named.clear();
+        }
+        let named = self.named.entry(dir).or_default();
+        if named.len() < NAMED_COUNT_MAX {
+            named.insert(file);
+        }
+    }
+
     fn lose(&mut self) {
         self.held.clear();
         self.fresh.clear();
         self.returned.clear();
+        self.named.clear();
         self.losses += 1;
     }
 
@@ -160,16 +189,56 @@ impl Live {
             _ => None,
         };
         let files: Vec<FileId> = operation.files().into_iter().filter(|file| Some(*file) != made).collect();
+        let place = operation.makes().map(|(dir, name)| (self.replica.real(*dir), name));
+        if let (Some((dir, name)), Some(delegations)) = (&place, &mut self.delegations) {
+            delegations.will_make(*dir, name);
+        }
         if let Some(first) = files.iter().find(|file| !self.may_change(**file)) {
             let mut wanted = [*first; 4];
             wanted.iter_mut().zip(&files).for_each(|(wanted, file)| *wanted = *file);
             return Err(Stop::Need(Need::Change(wanted)));
         }
-        if let (Some(file), Some(delegations)) = (made, &mut self.delegations) {
+        let Some(delegations) = &mut self.delegations else { return Ok(()) };
+        for file in &files {
+            delegations.fresh.remove(file);
+        }
+        match (operation, place) {
+            (operation, Some((dir, _))) => delegations.did_name(dir, operation.file()),
+            (Operation::Remove { at, file, .. }, None) => {
+                if let Some(named) = delegations.named.get_mut(&at.0) {
+                    named.remove(file);
+                }
+            }
+            _ => {}
+        }
+        if let Some(file) = made {
             // Nobody else can know of it.
             delegations.held.insert(file, (Hold::Write, 0));
         }
         Ok(())
+    }
+
+    /// A name that is likely to be made in a directory, if it is not there.
+    pub(crate) fn makes(&self, dir: FileId) -> Option<Vec<u8>> {
+        self.delegations.as_ref()?.made.get(&dir).cloned()
+    }
+
+    /// The home has let the client make that name: whoever looked for it has his turn. Without need it is not asked for again.
+    pub(crate) fn may_make(&mut self, dir: FileId) {
+        if let Some(delegations) = &mut self.delegations {
+            delegations.made.remove(&dir);
+            delegations.fresh.insert(dir);
+        }
+    }
+
+    /// The home has answered an operation: of what may not be believed, others may have done something before it.
+    pub(crate) fn doubt(&mut self, operation: &Operation) {
+        let files = operation.files().into_iter().map(|file| self.replica.real(file));
+        let doubtful = files.filter(|file| self.replica.node(*file).is_ok() && !self.may_believe(*file));
+        let doubtful: Vec<FileId> = doubtful.collect();
+        if !doubtful.is_empty() {
+            self.record(Record::Broken(doubtful));
+        }
     }
 
     /// A file that was made here is another one: nothing is held of what it was thought to be.
@@ -191,7 +260,10 @@ impl Live {
         delegations.fresh.remove(&file);
         match delegations.held.get_mut(&file) {
             Some((held, _)) if keep => *held = Hold::Read,
-            _ => drop(delegations.held.remove(&file)),
+            _ => {
+                delegations.held.remove(&file);
+                self.forget(file);
+            }
         }
     }
 
@@ -280,19 +352,22 @@ impl Client {
         if may { Ok(()) } else { self.fetch(Need::Change([file; 4])).await }
     }
 
-    /// The home wants a delegation back: sends what was done under it, and returns it.
-    async fn recalled(&self, channel: &Arc<dyn Channel>, recall: Recall) {
-        let Recall { number, file, held, .. } = recall;
-        // The answer that gives it may be on its way, and whoever asked for it is to get his turn.
+    /// The home wants delegations back: sends what was done under them, and returns them.
+    async fn recalled(&self, channel: &Arc<dyn Channel>, recalls: &[Recall]) {
+        // The answer that gives one may be on its way, and whoever asked for it is to get his turn.
         let mut tick = self.0.tick.subscribe();
         let used = async {
             loop {
                 let waits = {
                     let live = self.0.live.lock();
-                    live.delegations.as_ref().is_some_and(|delegations| {
-                        let coming = live.asking > 0 && delegations.held.get(&file).is_none_or(|known| known.0 < held);
-                        coming || delegations.fresh.contains(&file)
-                    })
+                    let asking = live.asking > 0;
+                    let waits_for = |delegations: &Delegations| {
+                        recalls.iter().any(|Recall { file, held, .. }| {
+                            let coming = asking && delegations.held.get(file).is_none_or(|known| known.0 < *held);
+                            coming || delegations.fresh.contains(file)
+                        })
+                    };
+                    live.delegations.as_ref().is_some_and(waits_for)
                 };
                 if !waits || tick.changed().await.is_err() {
                     return;
@@ -300,20 +375,51 @@ impl Client {
             }
         };
         let _ = timeout(&*self.0.host.clock, USE_TIME_MAX, used).await;
-        {
-            let _only_writer = self.0.writer(file).await;
-            self.0.live.lock().give_up(recall);
-        }
-        if let Ok(Some(behind)) = self.send_but_last(file, &recall).await {
-            let returned = Request::Returned { recall: number, behind: Some(behind) };
-            if let Ok(Reply::Done) = self.0.ask_over(channel, Class::Interactive, &returned).await {
-                return;
+        let (mut numbers, mut lowered) = (Vec::new(), Vec::new());
+        for recall in recalls {
+            {
+                let _only_writer = self.0.writer(recall.file).await;
+                self.0.live.lock().give_up(*recall);
+            }
+            lowered.extend(self.lower(recall));
+            if let Ok(Some(behind)) = self.send_but_last(recall.file, recall).await {
+                let returned =
+                    Request::Returned { recalls: vec![recall.number], lowered: Vec::new(), behind: Some(behind) };
+                if let Ok(Reply::Done) = self.0.ask_over(channel, Class::Interactive, &returned).await {
+                    continue;
+                }
+            }
+            if self.send_home(recall.file).await.is_ok() {
+                numbers.push(recall.number);
             }
         }
-        if self.send_home(file).await.is_ok() {
-            let returned = Request::Returned { recall: number, behind: None };
+        if !numbers.is_empty() {
+            let returned = Request::Returned { recalls: numbers, lowered, behind: None };
             let _ = self.0.ask_over(channel, Class::Interactive, &returned).await;
         }
+    }
+
+    /// Whoever wants to know the names of a directory wants to know what they are, too: others may read what was named there lately, if nothing was done to
+    /// it that is not sent with that.
+    fn lower(&self, recall: &Recall) -> Vec<FileId> {
+        let dir = recall.file;
+        let named = self.0.live.lock().delegations.as_mut().and_then(|delegations| delegations.named.remove(&dir));
+        let lower = |file: &FileId| {
+            // Whoever is about to write it does so under what he has.
+            let Some(_only_writer) = self.0.try_writer(*file) else { return false };
+            let mut live = self.0.live.lock();
+            let last = |file| live.replica.log().naming(live.replica.real(file)).map(|(seq, _)| seq).last();
+            let is_done = !live.writing.contains_key(file) && last(*file) <= last(dir);
+            let Some(delegations) = live.delegations.as_mut().filter(|_| is_done) else { return false };
+            let is_used = delegations.fresh.contains(file);
+            match delegations.held.get_mut(file) {
+                Some((held, _)) if *held == Hold::Write && !is_used => *held = Hold::Read,
+                _ => return false,
+            }
+            delegations.returned.insert(*file, recall.number);
+            true
+        };
+        named.into_iter().flatten().filter(lower).collect()
     }
 
     /// Sends home what was done to a file but for a last store of very much, if there is such and others only want to read: its bytes can
@@ -378,11 +484,11 @@ impl Client {
         }
     }
 
-    /// Answers a recall, whatever else goes on.
-    pub(crate) fn recall(&self, channel: &Arc<dyn Channel>, recall: Recall) {
+    /// Answers recalls, whatever else goes on.
+    pub(crate) fn recall(&self, channel: &Arc<dyn Channel>, recalls: Vec<Recall>) {
         self.0.consistency_calls.fetch_add(1, Relaxed);
         let (me, channel) = (self.clone(), channel.clone());
-        self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, recall).await }));
+        self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, &recalls).await }));
     }
 
     /// Tells the home that all delegations are returned, if nothing was done under them that it has not heard of.

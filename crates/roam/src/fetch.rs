@@ -58,10 +58,12 @@ impl<'a> Asking<'a> {
         live.overtaken.get(&file).is_some_and(|number| *number > self.since)
     }
 
-    /// True if what is known of a file is newer than an answer, since the answer to an operation came before it.
-    fn is_behind(&self, live: &Live, facts: &Facts) -> bool {
-        let is_newer = |node: &Node| node.facts.version >= facts.version;
-        self.is_overtaken(live, facts.id) && live.replica.node(facts.id).is_ok_and(is_newer)
+    /// True if what is known of a file is newer than an answer that takes all changes up to `seq` into account, since the answer to an operation, or one that
+    /// gave a delegation, came before it.
+    fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
+        let Ok(Node { facts: known, .. }) = live.replica.node(facts.id) else { return false };
+        let is_told = live.was_told(facts.id, seq.saturating_add(1)) && known.version > facts.version;
+        is_told || (self.is_overtaken(live, facts.id) && known.version >= facts.version)
     }
 }
 
@@ -248,7 +250,7 @@ impl Client {
             }
         }
         for facts in known {
-            if !asking.is_broken(live, facts.id, seq) && !asking.is_behind(live, &facts) {
+            if !asking.is_broken(live, facts.id, seq) && !asking.is_behind(live, &facts, seq) {
                 live.record(Record::Known(Box::new(facts)));
             }
         }
@@ -256,15 +258,24 @@ impl Client {
 
     async fn fetch_names(&self, dir: FileId) -> Result<(), FsError> {
         let inner = &self.0;
-        if inner.live.lock().replica.has_names(dir) {
-            return Ok(());
-        }
+        let (names_of, makes) = {
+            let live = inner.live.lock();
+            if live.replica.has_names(dir) && live.may_believe(dir) {
+                return Ok(());
+            }
+            (
+                live.replica.node(dir).ok().filter(|node| node.names.is_some()).and_then(|node| node.names_of),
+                live.makes(dir),
+            )
+        };
         let question = Question::new(inner);
         let asking = question.asking();
         let (mut all, mut after, mut withheld) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut known = (u64::MAX, u64::MAX);
-        let dir_facts = loop {
-            let request = Request::List { dir, after: std::mem::take(&mut after) };
+        let (dir_facts, is_same, hold) = loop {
+            let names_of = names_of.filter(|_| after.is_empty()).unwrap_or(0);
+            let makes = makes.clone().filter(|_| after.is_empty());
+            let request = Request::List { dir, after: std::mem::take(&mut after), known: names_of, makes };
             let reply = match inner.ask(Class::Interactive, &request).await {
                 Err(FsError::Stale) => {
                     let mut live = inner.live.lock();
@@ -278,7 +289,7 @@ impl Client {
                 }
                 reply => reply?,
             };
-            let Reply::Listing { dir: facts, entries, more, withheld: some, given, seq } = reply else {
+            let Reply::Listing { dir: facts, entries, same, more, withheld: some, given, seq, hold } = reply else {
                 return Err(FsError::Io);
             };
             withheld.extend(some);
@@ -293,18 +304,18 @@ impl Client {
             all.extend(entries);
             match all.last() {
                 Some(last) if more => after = last.name.clone(),
-                _ => break facts,
+                _ => break (facts, same, hold),
             }
         };
         let mut live = inner.live.lock();
         // It may have turned out to be another meanwhile.
         let dir = dir_facts.id;
-        if asking.is_overtaken(&live, dir) {
+        if asking.is_overtaken(&live, dir) || asking.is_behind(&live, &dir_facts, known.1) {
             // Whoever wants it asks again.
             return Ok(());
         }
         for entry in &mut all {
-            if asking.is_behind(&live, &entry.facts)
+            if asking.is_behind(&live, &entry.facts, known.1)
                 && let Ok(node) = live.replica.node(entry.facts.id)
             {
                 entry.facts = node.facts.clone();
@@ -315,10 +326,16 @@ impl Client {
             .filter(|file| !asking.is_current(&live, *file, known.1))
             .collect();
         let told = all.iter().map(|entry| entry.facts.id).filter(|file| !withheld.contains(file));
-        for file in told.chain([dir]).collect::<Vec<_>>() {
+        for file in told.collect::<Vec<_>>() {
             question.gives(&mut live, file, Hold::Read, known);
         }
-        live.record(Record::Listed { dir: dir_facts, entries: all });
+        if question.gives(&mut live, dir, hold, known) && hold == Hold::Write {
+            live.may_make(dir);
+        }
+        live.record(match is_same {
+            true => Record::Known(dir_facts),
+            false => Record::Listed { dir: dir_facts, entries: all },
+        });
         if !broken.is_empty() {
             live.record(Record::Broken(broken));
         }

@@ -163,15 +163,22 @@ impl Client {
     /// Makes sure of all that the home has told by now, where it tells: that nothing came lately may mean that nothing gets here.
     async fn confirm(&self) -> Result<(), FsError> {
         let now = self.0.host.clock.now();
-        let told = {
+        let (told, asks) = {
             let live = self.0.live.lock();
             let is_old = now.saturating_sub(live.caught_up) > SURE_TIME;
-            live.channel.clone().filter(|_| live.told_over.is_some() && is_old)
+            let told = live.channel.clone().filter(|_| live.told_over.is_some() && is_old);
+            (told, live.delegations.is_some() && !live.is_offline())
         };
-        let Some(channel) = told else { return Ok(()) };
-        self.0.patiently(&channel, channel.caught_up()).await?;
-        self.0.live.lock().caught_up = now;
-        Ok(())
+        match told {
+            Some(channel) => {
+                self.0.patiently(&channel, channel.caught_up()).await?;
+                self.0.live.lock().caught_up = now;
+                Ok(())
+            }
+            // What it does not believe it is not told of.
+            None if asks => self.poll().await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Asks for everything of which others may have changed something.

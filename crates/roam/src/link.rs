@@ -277,7 +277,7 @@ impl Client {
                     live.record(Record::Stamped(Some(stamp)));
                 }
             }
-            Ok(Pushed::Recall(recall)) => self.recall(channel, recall),
+            Ok(Pushed::Recall(recalls)) => self.recall(channel, recalls),
             Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),
             Err(error) => {
                 tracing::error!(%error, "what the home pushes makes no sense");
@@ -309,7 +309,7 @@ impl Live {
 
 impl Client {
     /// Asks what others have changed. True if they have.
-    async fn poll(&self) -> Result<bool, FsError> {
+    pub(crate) async fn poll(&self) -> Result<bool, FsError> {
         let Some(stamp) = self.look(|replica, _| replica.stamp()) else { return Ok(false) };
         let Reply::Since(since) = self.0.ask(Class::Interactive, &Request::Since { stamp }).await? else {
             return Err(FsError::Io);

@@ -33,7 +33,13 @@ impl Live {
     /// What `name` means in `parent`, for a caller that may search there.
     pub(crate) fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<FileId, Stop> {
         let parent = self.replica.real(parent);
-        let dir = self.node(parent)?;
+        let dir = match self.node(parent) {
+            // Its names are asked for together with that.
+            Err(Stop::Need(Need::Facts(dir))) if self.is_shared_directory(parent) => {
+                return Err(Stop::Need(Need::Names(dir)));
+            }
+            dir => dir?,
+        };
         if dir.facts.kind != Kind::Directory {
             return Err(Stop::Fs(FsError::NotADirectory));
         }
@@ -54,6 +60,11 @@ impl Live {
             Child::Nothing => Err(Stop::Fs(FsError::NotFound)),
             Child::Unknown => Err(Stop::Need(Need::Names(parent))),
         }
+    }
+
+    /// True if it is a directory that may be believed only as far as a delegation says.
+    fn is_shared_directory(&self, dir: FileId) -> bool {
+        self.delegations.is_some() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
     }
 
     /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory has been removed.

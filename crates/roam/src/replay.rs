@@ -377,6 +377,7 @@ impl Client {
                 if let Some(operation) = &about {
                     touched.extend(operation.files());
                     live.overtake(operation.files());
+                    live.doubt(operation);
                 }
                 live.ahead.remove(&applied.seq);
                 live.sources.remove(&applied.seq);

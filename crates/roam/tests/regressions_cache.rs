@@ -336,8 +336,8 @@ fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, 
 #[test]
 fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     let same_again = |_: &Request, reply| match reply {
-        Reply::Listing { dir, entries, withheld, given, seq, .. } => {
-            Reply::Listing { dir, entries, more: true, withheld, given, seq }
+        Reply::Listing { dir, entries, same, withheld, given, seq, hold, .. } => {
+            Reply::Listing { dir, entries, same, more: true, withheld, given, seq, hold }
         }
         other => other,
     };

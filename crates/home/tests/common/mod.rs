@@ -240,7 +240,7 @@ impl Peer<'_> {
     }
 
     pub fn list(&self, dir: FileId) -> BTreeMap<Vec<u8>, Facts> {
-        match self.ask(Request::List { dir, after: Vec::new() }) {
+        match self.ask(Request::List { dir, after: Vec::new(), known: 0, makes: None }) {
             Reply::Listing { entries, .. } => entries.into_iter().map(|entry| (entry.name, entry.facts)).collect(),
             other => panic!("{other:?}"),
         }

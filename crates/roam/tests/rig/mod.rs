@@ -14,8 +14,10 @@ use host::{Clock, Disk, first};
 use parking_lot::Mutex;
 use roam::{Client, Line, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
+use roam_wire::line;
 use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -88,6 +90,29 @@ pub struct Network {
     pub bytes: Arc<AtomicU64>,
     /// What the home asked for of stores that are behind.
     pub wanted: Arc<AtomicU64>,
+    /// How many there were of each kind of request, and of what the home pushes.
+    pub kinds: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+impl Network {
+    /// Kinds are called as the messages are.
+    fn count(&self, message: impl std::fmt::Debug) {
+        let mut kind = Word(String::new());
+        // What comes after it is not wanted.
+        let _ = write!(kind, "{message:?}");
+        *self.kinds.lock().entry(kind.0).or_default() += 1;
+    }
+}
+
+/// The first word of what is written.
+struct Word(String);
+
+impl Write for Word {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let word = text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+        self.0 += word;
+        if word == text { Ok(()) } else { Err(std::fmt::Error) }
+    }
 }
 
 #[derive(Default)]
@@ -166,6 +191,10 @@ impl Channel for Connection {
         }
         network.requests.fetch_add(1, Relaxed);
         network.bytes.fetch_add(request.len() as u64, Relaxed);
+        let (_, asked) = line::take_off(request.clone());
+        if let Ok(asked) = unpack::<Request>(&asked) {
+            network.count(asked);
+        }
         let (there, carried) = (network.clone(), network.carried(request.len()));
         // What was sent arrives, whether or not somebody still waits for the answer.
         let answered = self.machine.run(async move {
@@ -199,8 +228,10 @@ impl Channel for Connection {
                 };
                 if let Some(message) = next {
                     pushes.taken.fetch_add(1, Relaxed);
-                    if matches!(unpack(&message), Ok(Pushed::Wanted { .. })) {
-                        network.wanted.fetch_add(1, Relaxed);
+                    let (_, pushed) = line::take_off(message.clone());
+                    if let Ok(pushed) = unpack::<Pushed>(&pushed) {
+                        network.wanted.fetch_add(u64::from(matches!(pushed, Pushed::Wanted { .. })), Relaxed);
+                        network.count(pushed);
                     }
                     return Ok(message);
                 }
@@ -346,6 +377,7 @@ impl Rig {
             dialed: Arc::default(),
             bytes: Arc::default(),
             wanted: Arc::default(),
+            kinds: Arc::default(),
         }
     }
 
