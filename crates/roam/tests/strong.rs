@@ -484,3 +484,39 @@ fn regression_a_name_in_a_home_that_is_new_is_made_once() {
     let made = clients.each_ref().map(|client| rig.sim.block_on(perform(client, &Op::Make("/lock".into(), 0o644))));
     assert_eq!(made.map(|made| made.map(drop)), [Ok(()), Err(FsError::Exists)]);
 }
+
+/// What an answer to an operation says of a directory is not taken for what was done there by this client alone.
+#[test]
+fn what_others_do_before_what_waited_gets_home_is_seen() {
+    let rig = Rig::new(1);
+    let (one, network, ..) = rig.new_client(1, Duration::from_millis(50));
+    let (other, ..) = rig.new_client(2, Duration::from_millis(5));
+    for client in [&one, &other] {
+        client.set(|settings| settings.consistency = Consistency::Strong);
+    }
+    rig.sim.run_for(Duration::from_secs(5));
+    let done = |client: &Client, op| rig.sim.block_on(perform(client, &op)).map(drop);
+    let make = |path: &str| Op::Make(path.into(), 0o644);
+    assert_eq!(done(&one, Op::MakeDir("/d".into())), Ok(()));
+    assert_eq!(done(&one, make("/d/first")), Ok(()));
+    assert_eq!(done(&one, Op::List("/d".into())), Ok(()));
+    rig.sim.block_on(one.send_all()).expect("sent");
+    // It is told of all that there is.
+    rig.sim.run_for(Duration::from_secs(30));
+    network.up.store(false, Relaxed);
+    assert_eq!(done(&one, make("/d/mine")), Ok(()));
+    rig.sim.run_for(Duration::from_secs(60));
+    network.lag_ms.store(2000, Relaxed);
+    network.up.store(true, Relaxed);
+    while one.look(|_, state| state == roam::LinkState::Disconnected) {
+        rig.sim.run_for(Duration::from_millis(10));
+    }
+    assert_eq!(done(&other, make("/d/between")), Ok(()));
+    rig.sim.block_on(other.send_all()).expect("sent");
+    assert!(one.look(|replica, _| !replica.log().is_empty()), "what waited is on its way");
+    network.lag_ms.store(0, Relaxed);
+    rig.sim.block_on(one.send_all()).expect("sent");
+    for path in ["/d/first", "/d/mine", "/d/between"] {
+        assert!(rig.sim.block_on(find(&one, path)).is_ok(), "{path}");
+    }
+}
