@@ -17,6 +17,9 @@ const RECALL_COUNT_MAX: usize = 4096;
 /// Longest wait for what others have: whoever asked hears of it before he thinks that the home is out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
+/// Whoever can do with less waits no longer than this for more.
+const MORE_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// The delegations of a volume, and who waits for them.
 pub(crate) struct Claims {
     clock: Arc<dyn Clock>,
@@ -47,6 +50,19 @@ pub(crate) struct Met<'a> {
     claims: &'a Claims,
     number: u64,
     client: u32,
+    /// Whoever asked waits until then.
+    end: Duration,
+}
+
+/// What became of a claim to change what could be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum More {
+    /// It was met.
+    Met,
+    /// Somebody else was first.
+    Others,
+    /// Others would have had to be waited for too long.
+    Late,
 }
 
 impl Met<'_> {
@@ -217,23 +233,32 @@ impl Claims {
         wants: Vec<(FileId, Hold)>,
         urgent: bool,
     ) -> Result<Met<'_>, FsError> {
+        let end = self.clock.now() + WAIT_MAX;
         let number = self.table.lock().delegations.claim(client, wants, urgent);
-        let met = Met { claims: self, number, client };
-        self.wait(number).await?;
+        let met = Met { claims: self, number, client, end };
+        self.wait(number, end).await?;
         Ok(met)
     }
 
-    /// A client that claims to read a file claims to change it instead, if nobody else waits for that: true. If somebody does, it waits until he has
-    /// had his turn, and claims to read it again. EBUSY: later perhaps.
-    pub(crate) async fn claim_more(&self, met: &mut Met<'_>, file: FileId) -> Result<bool, FsError> {
+    /// A client that claims to read a file would rather change it: it may if nobody else waits for that, and it can be had soon. Otherwise it claims to read
+    /// it again, after whoever waits. EBUSY: later perhaps.
+    pub(crate) async fn claim_more(&self, met: &mut Met<'_>, file: FileId) -> Result<More, FsError> {
         let (number, more) = self.change(|delegations| delegations.claim_more(met.number, file));
         met.number = number;
-        self.wait(number).await?;
-        Ok(more)
+        if !more {
+            self.wait(number, met.end).await?;
+            return Ok(More::Others);
+        }
+        match self.wait(number, met.end.min(self.clock.now() + MORE_WAIT_MAX)).await {
+            Err(FsError::Busy) => {}
+            waited => return waited.map(|()| More::Met),
+        }
+        met.number = self.change(|delegations| delegations.claim_instead(number, file, Hold::Read));
+        self.wait(met.number, met.end).await?;
+        Ok(More::Late)
     }
 
-    async fn wait(&self, number: u64) -> Result<(), FsError> {
-        let end = self.clock.now() + WAIT_MAX;
+    async fn wait(&self, number: u64, end: Duration) -> Result<(), FsError> {
         loop {
             let mut turn = self.turn.subscribe();
             let now = self.clock.now();

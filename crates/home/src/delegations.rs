@@ -237,9 +237,14 @@ impl Delegations {
     pub fn claim_more(&mut self, number: u64, file: FileId) -> (u64, bool) {
         let client = self.claims.get(&number).map_or(0, |claim| claim.client);
         let more = !self.claims_on(file, client).any(|(_, claim, hold)| hold == Hold::Write && !claim.met);
+        (self.claim_instead(number, file, if more { Hold::Write } else { Hold::Read }), more)
+    }
+
+    /// A claim becomes another on a file, which comes after all that there are. Gives its number.
+    pub fn claim_instead(&mut self, number: u64, file: FileId, hold: Hold) -> u64 {
+        let client = self.claims.get(&number).map_or(0, |claim| claim.client);
         self.end(number, &BTreeSet::new());
-        let hold = if more { Hold::Write } else { Hold::Read };
-        (self.claim(client, vec![(file, hold)], false), more)
+        self.claim(client, vec![(file, hold)], false)
     }
 
     fn enter(&mut self, claim: Claim) -> u64 {

@@ -2,6 +2,7 @@
 
 use crate::Inner;
 use crate::apply::Whose;
+use crate::claims::More;
 use crate::exported::{Attached, Exported, TOLD_COUNT_MAX, cred};
 use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
 use crate::volume::{INDEX_END, OTHERS, Volume};
@@ -275,9 +276,13 @@ impl Client {
                     if !self.may_make(place, dir, name).await? {
                         break;
                     }
-                    if volume.claims.claim_more(&mut met, dir).await? {
-                        hold = Hold::Write;
-                        break;
+                    match volume.claims.claim_more(&mut met, dir).await? {
+                        More::Met => {
+                            hold = Hold::Write;
+                            break;
+                        }
+                        More::Others => {}
+                        More::Late => break,
                     }
                 }
                 let mut reply = self.look(place, request).await?;

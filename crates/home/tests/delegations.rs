@@ -361,8 +361,10 @@ fn whoever_lists_to_make_a_name_may_make_it_if_it_is_free_and_nobody_is_before_h
         assert_eq!(list(&other, contents, lock(bad)), Some((contents, 0, true, Hold::Read)), "it is no name");
     }
     assert_eq!(one.recalled(), []);
-    // One may still read it.
-    assert_eq!(list(&other, contents, lock(b"lock")), None);
+    // One may still read it, and takes his time.
+    let begun = world.sim.now();
+    assert_eq!(list(&other, contents, lock(b"lock")), Some((contents, 0, true, Hold::Read)));
+    assert!(world.sim.now() < begun + LEASE / 10, "whoever only looks does not wait for long");
     one.recalled().into_iter().for_each(|recall| one.returns(recall));
     assert_eq!(list(&other, contents, lock(b"lock")), Some((contents, 0, true, Hold::Write)));
     let file = other.ids();
