@@ -416,7 +416,7 @@ pub fn show_status(s: &Value) {
     }
     let saved = &s["saved"];
     println!(
-        "saved         {} of {} operations need not go home, about {}; {} of what did was there already",
+        "saved         {} of {} operations need not go home, about {}; of what went, {} were there already",
         saved["operations"],
         saved["logged"],
         bytes(&saved["bytes"]),
