@@ -12,6 +12,7 @@ use roam_wire::channel::Class;
 use roam_wire::message::{Reply, Request};
 use roam_wire::operation::Operation;
 use roam_wire::piece::{Hash, PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use roam_wire::ranges::Ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -143,12 +144,13 @@ impl Client {
 
     /// Has the home take what it can of a store from what it has. That counts as uploaded.
     pub(crate) async fn take_there(&self, seq: u64, from: &Arc<dyn File>, len: u64) -> Result<(), FsError> {
-        let is_tried = {
+        {
             let mut live = self.0.live.lock();
-            live.state != LinkState::Weak || len > STORE_LEN_MAX || live.ahead.insert(seq, Default::default()).is_some()
-        };
-        if is_tried {
-            return Ok(());
+            if live.state != LinkState::Weak || len > STORE_LEN_MAX || live.ahead.contains_key(&seq) {
+                return Ok(());
+            }
+            // It is tried once on a connection.
+            live.ahead.insert(seq, Ranges::default());
         }
         let index = self.index().await?;
         let mut offset = 0;
