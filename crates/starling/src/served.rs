@@ -3,7 +3,7 @@
 use crate::args::Behaviour;
 use crate::control::{self, Request, not_here};
 use crate::hoarding;
-use host::Clock;
+use host::{Clock, join_all};
 use roam::replica::Replica;
 use roam::schedule::Direction;
 use roam::{Client, Fullness, LinkState};
@@ -20,6 +20,9 @@ use vfs::FileSystem;
 const STATE: &str = "state";
 /// Folder of a cache where versions of conflicts that were resolved are.
 const RESOLVED: &str = "resolved";
+
+/// Longest wait for the home to be told of how a mount behaves.
+const ATTACH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A volume of a mount.
 #[derive(Clone)]
@@ -122,8 +125,16 @@ impl Mounted {
                     validation: validation.map(|text| text.parse()).transpose()?,
                     cache_size: cache_bytes,
                 };
+                let is_attached = |client: &&Client| client.look(|_, state| state != LinkState::Disconnected);
+                let attached: Vec<Client> = clients.iter().filter(is_attached).cloned().collect();
                 clients.iter().for_each(|client| client.set(|settings| behaviour.apply(settings)));
-                ready(json!({}))
+                Box::pin(async move {
+                    // The home is told, which takes a moment; whoever uses the mount next need not notice that.
+                    let again = join_all(attached.iter().map(Client::attached).collect());
+                    // What it is otherwise, `status` tells.
+                    let _ = tokio::time::timeout(ATTACH_TIME_MAX, again).await;
+                    Ok(json!({}))
+                })
             }
             Request::Hoard { path, priority } => {
                 let asked = self.asked(&path)?;
