@@ -347,7 +347,7 @@ pub struct Sync {
 /// Arguments of `hoard`.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
-  starling hoard add ./work/thesis --priority 90
+  starling hoard add work/thesis --priority 90
   starling hoard add --profile ./hoard.txt --mount ./work      a line each: PRIORITY PATH, from the mount's root
   starling hoard walk ./work                                   fetches all of it; exit code 0: the link may go
   starling hoard list ./work
