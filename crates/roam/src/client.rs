@@ -144,7 +144,7 @@ impl Client {
             ahead: tokio::sync::Mutex::default(),
             writers: Mutex::default(),
         };
-        inner.set_tickets();
+        inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
         inner.live.lock().work_under(inner.settings.lock().consistency, &host.clock);
         let client = Client(Arc::new(inner));
         client.recover().await?;
@@ -226,7 +226,7 @@ impl Client {
             let anew = (settings.consistency, settings.validation) != (before.consistency, before.validation);
             (anew, settings.consistency)
         };
-        self.0.set_tickets();
+        self.0.schedule.set_tickets(self.settings().writes.tickets());
         self.0.live.lock().spare.look_again();
         if anew {
             {

@@ -12,6 +12,7 @@ use roam_wire::channel::Class;
 use roam_wire::message::{Facts, Reply, Request};
 use std::collections::HashMap;
 use std::sync::Weak;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
@@ -171,6 +172,7 @@ impl Client {
         };
         match told {
             Some(channel) => {
+                self.0.consistency_calls.fetch_add(1, Relaxed);
                 self.0.patiently(&channel, channel.caught_up()).await?;
                 self.0.live.lock().caught_up = now;
                 Ok(())

@@ -10,6 +10,8 @@ use std::time::Duration;
 const LOSS_COUNT: usize = 3;
 /// in so long, are not the last.
 const LOSS_TIME: Duration = Duration::from_secs(300);
+/// What several volumes lose within so long is one connection.
+const ONE_LOSS_TIME: Duration = Duration::from_secs(4);
 /// A link fades when it is so many times as slow as it was,
 const FADE: f64 = 8.0;
 /// and slower than this, in bytes per second: one that is faster is used for something else now.
@@ -40,6 +42,9 @@ pub(crate) struct Omens {
 impl Omens {
     /// The connection was lost, though nobody wanted that.
     pub(crate) fn lost(&mut self, now: Duration) {
+        if self.losses.back().is_some_and(|last| now < *last + ONE_LOSS_TIME) {
+            return;
+        }
         self.losses.push_back(now);
         if self.losses.len() > LOSS_COUNT {
             self.losses.pop_front();
@@ -105,6 +110,16 @@ mod tests {
         assert!(!omens.disconnection_is_likely(SECOND));
         measured(&mut omens, [1e4; 100]);
         assert!(!omens.disconnection_is_likely(SECOND));
+    }
+
+    #[test]
+    fn regression_what_all_volumes_lose_at_once_is_one_loss() {
+        let mut omens = Omens::default();
+        (0..12).for_each(|line| omens.lost(SECOND + line * Duration::from_millis(10)));
+        assert!(!omens.disconnection_is_likely(2 * SECOND));
+        omens.lost(10 * SECOND);
+        omens.lost(20 * SECOND);
+        assert!(omens.disconnection_is_likely(21 * SECOND));
     }
 
     #[test]

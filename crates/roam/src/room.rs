@@ -303,13 +303,6 @@ impl Inner {
         let full = self.live.lock().spare.full;
         full.is_some_and(|full| self.host.clock.now() < full + FULL_TIME)
     }
-
-    /// Who waits for room decides, too, who uses the link next.
-    pub(crate) fn set_tickets(&self) {
-        let writes = self.settings.lock().writes;
-        let urgent = self.live.lock().spare.waiting > 0;
-        self.schedule.set_tickets(if urgent { Writes::urgent_tickets() } else { writes.tickets() });
-    }
 }
 
 /// Somebody who waits for room.
@@ -327,7 +320,7 @@ impl Waiter {
         if first {
             tracing::warn!("the cache is full of what is not home yet: writers wait for the home");
         }
-        inner.set_tickets();
+        inner.schedule.hurry();
         inner.judge();
         inner.wake();
         Waiter(inner.clone())
@@ -337,7 +330,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.0.live.lock().spare.waiting -= 1;
-        self.0.set_tickets();
+        self.0.schedule.calm();
     }
 }
 

@@ -5,6 +5,7 @@
 //! what the link carries in a moment, so that nobody waits for much longer than that.
 
 use crate::omens::Omens;
+use crate::settings::Writes;
 use host::Host;
 use parking_lot::Mutex;
 use policy::lottery::{Class as Tickets, Lottery};
@@ -51,6 +52,10 @@ pub const TICKETS: [Tickets; 3] = [
 
 struct State {
     lottery: Lottery,
+    /// Of demand, prefetch and replay, when nobody is in a hurry.
+    tickets: [Tickets; 3],
+    /// How many wait until something is home, of all who share the link.
+    hurried: usize,
     /// Who waits since when, by class.
     waiting: [VecDeque<(Duration, oneshot::Sender<Permit>)>; 3],
     under_way: usize,
@@ -94,6 +99,8 @@ impl Schedule {
     pub fn new(host: &Host) -> Arc<Schedule> {
         let state = State {
             lottery: Lottery::new(TICKETS.to_vec()),
+            tickets: TICKETS,
+            hurried: 0,
             waiting: Default::default(),
             under_way: 0,
             rates: [RATE_AT_FIRST; 2],
@@ -109,7 +116,22 @@ impl Schedule {
     /// Changes the tickets of demand, prefetch and replay.
     pub fn set_tickets(&self, tickets: [Tickets; 3]) {
         let mut state = self.state.lock();
-        tickets.into_iter().enumerate().for_each(|(class, tickets)| state.lottery.set(class, tickets));
+        state.tickets = tickets;
+        state.deal();
+    }
+
+    /// Somebody waits until something is home: until he does not any more, that is as urgent as what is fetched for others who wait.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.state.lock();
+        state.hurried += 1;
+        state.deal();
+    }
+
+    /// One of them waits no more.
+    pub(crate) fn calm(&self) {
+        let mut state = self.state.lock();
+        state.hurried -= 1;
+        state.deal();
     }
 
     /// Waits for the right to send or fetch a chunk. Small questions need none.
@@ -229,6 +251,11 @@ impl Schedule {
 }
 
 impl State {
+    fn deal(&mut self) {
+        let tickets = if self.hurried > 0 { Writes::urgent_tickets() } else { self.tickets };
+        tickets.into_iter().enumerate().for_each(|(class, tickets)| self.lottery.set(class, tickets));
+    }
+
     /// As many chunks as the link holds, and one. Where that is one and a part, it is one while somebody asks small questions, who would have to wait for both, and
     /// two while nobody does, so that the link is always in use.
     fn under_way_max(&self, now: Duration) -> usize {
@@ -282,6 +309,25 @@ mod tests {
         assert_eq!(max(), 4);
         drop(sim.block_on(schedule.admit(Class::Interactive)));
         assert_eq!(max(), 3);
+    }
+
+    #[test]
+    fn regression_one_volume_that_is_calm_does_not_calm_the_others() {
+        let sim = Sim::new(1);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        let prefetches = || {
+            let mut state = schedule.state.lock();
+            let both = [Some(Duration::ZERO), Some(Duration::ZERO), None];
+            (0..200u64).any(|n| state.lottery.draw(&both, n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) == Some(1))
+        };
+        assert!(prefetches());
+        schedule.hurry();
+        schedule.hurry();
+        schedule.set_tickets(TICKETS);
+        schedule.calm();
+        assert!(!prefetches());
+        schedule.calm();
+        assert!(prefetches());
     }
 
     #[test]

@@ -53,13 +53,13 @@ struct Chunk {
 impl Live {
     /// A file is closed; what is in it may soon be elsewhere, too. Where the home is near that does not matter.
     pub(crate) fn remember(&mut self, id: FileId) {
+        if self.state == LinkState::Connected {
+            return;
+        }
         let Ok(node) = self.replica.node(id) else { return };
         let data = node.data;
         let is_fit = node.facts.kind == Kind::File && LENS.contains(&node.facts.size) && node.is_whole();
-        let Some(bytes) = self.files.get(&data).filter(|_| is_fit && self.state != LinkState::Connected).cloned()
-        else {
-            return;
-        };
+        let Some(bytes) = self.files.get(&data).filter(|_| is_fit).cloned() else { return };
         self.lately.retain(|lately| lately.data != data);
         self.lately.push_back(Lately { file: self.replica.real(id), data, bytes, contents: 0, chunks: None });
         if self.lately.len() > LATELY_COUNT_MAX {
