@@ -301,7 +301,8 @@ impl Counts {
             held_back: self.held_back.max(other.held_back),
             full: Fullness {
                 writers_wait: self.full.writers_wait || other.full.writers_wait,
-                beyond: self.full.beyond + other.full.beyond,
+                // They have one bound, so each tells by how much all are beyond it.
+                beyond: self.full.beyond.max(other.full.beyond),
                 disk_is_full: self.full.disk_is_full || other.full.disk_is_full,
                 log_has_failed: self.full.log_has_failed || other.full.log_has_failed,
             },
