@@ -298,7 +298,9 @@ impl OpLog {
         let mut inherited = None;
         for seq in life.into_iter().filter(|seq| *seq != end) {
             if let Some(Operation::Rename { to, replaced: Some((older, last)), .. }) = self.remove(seq) {
-                if Some(seq) == came && to == *place {
+                // Until the end, it would still have this name: for whoever counts its names meanwhile, that makes a difference.
+                let is_named = self.naming(older).any(|(other, _)| seq < other && other < end);
+                if Some(seq) == came && to == *place && !is_named {
                     inherited = Some((older, last));
                 } else {
                     self.insert(seq, Operation::Remove { at: to, file: older, last });

@@ -342,6 +342,20 @@ fn what_was_replaced_twice_is_gone_twice() {
     assert_eq!(rig.home, rig.here);
 }
 
+/// What was replaced lost its name later than it was said to: by then it was another of its names that was the last.
+#[test]
+fn regression_what_was_replaced_goes_before_its_other_names_do() {
+    let mut rig = Rig::new();
+    let (file, place) = (FileId::new(6), at(ROOT, "place"));
+    assert!(rig.act(Operation::Link { file, at: place.clone() }));
+    assert!(rig.make(at(ROOT, "new"), Kind::File).is_some() && rig.rename(at(ROOT, "new"), place.clone()));
+    let other = (FileId::new(3), vec![0]);
+    assert!(rig.rename((FileId::new(2), vec![1]), other.clone()), "over the last of its names");
+    assert!(rig.rename(other, place));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Make(u64, u8, bool),
