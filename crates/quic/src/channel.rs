@@ -9,13 +9,21 @@ use quinn::{Connection, Endpoint, ReadToEndError};
 use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
 use roam_wire::codec::Wire;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use types::BoxFuture;
 
 /// Pushed messages that wait here to be taken; further ones wait at the home.
 const PUSHED_COUNT_MAX: usize = 4;
+
+/// An end that is out of reach is called first after so long,
+const CALL_PAUSE_MIN: Duration = Duration::from_secs(1);
+/// and then whenever this part of its absence has passed again: QUIC's own tries double their distance.
+const CALL_PART: u32 = 8;
 
 /// A connection to a home.
 pub(crate) struct QuicChannel {
@@ -62,7 +70,15 @@ impl Channel for QuicChannel {
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
         let (connection, mut taken) = (self.connection.clone(), self.taken.subscribe());
         Box::pin(async move {
-            let answer = ask_of(&connection, Class::Interactive, [Bytes::from_static(&[COUNT]), Bytes::new()]).await?;
+            let begun = Instant::now();
+            let mut asked = pin!(ask_of(&connection, Class::Interactive, [Bytes::from_static(&[COUNT]), Bytes::new()]));
+            let answer = loop {
+                match timeout(pause_after(begun.elapsed()), &mut asked).await {
+                    Ok(answer) => break answer?,
+                    // Without room for it, it is not the first; QUIC's own tries go on, fewer and fewer.
+                    Err(_) => drop(connection.send_datagram(Bytes::new())),
+                }
+            };
             let count = u64::from_bytes(&answer).map_err(|_| {
                 Close::Refused.close(&connection);
                 Lost
@@ -91,9 +107,18 @@ impl Channel for QuicChannel {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
     fn close(&self) {
         Close::Done.close(&self.connection);
     }
+}
+
+/// How long to wait for an end that has been out of reach for so long, before it is called again.
+fn pause_after(absence: Duration) -> Duration {
+    (absence / CALL_PART).max(CALL_PAUSE_MIN)
 }
 
 /// Asks the home's service something, when there is room for it.

@@ -29,6 +29,8 @@ const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
 const STRANGER_REQUEST_COUNT_MAX: u32 = 8;
 /// Bytes that a client lets its home send unread, and that either keeps until they are acknowledged.
 pub(crate) const DOWN_WINDOW_BYTES: u32 = 16 << 20;
+/// Bytes kept of datagrams, which nobody reads: clients send empty ones to be acknowledged.
+const DATAGRAM_BUFFER_BYTES: usize = 256;
 /// What sockets are asked to hold, in bytes; systems give less.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;
 /// Handshakes that wait to be looked at; further ones are refused.
@@ -98,7 +100,8 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(STRANGER_REQUEST_COUNT_MAX))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES));
+        .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls::of_home(identity)?)?));
     config
         .transport_config(Arc::new(transport))

@@ -75,12 +75,15 @@ pub trait Channel: Send + Sync + 'static {
     /// The next message that the home pushed. For one caller at a time.
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>>;
     /// Done when the home has said how much it has pushed, and all of that was taken: then nothing that was pushed before this was called is still on
-    /// its way, however long the other end was out of reach. While this is waited for, somebody has to take what was pushed.
+    /// its way, however long the other end was out of reach. While this is waited for, somebody has to take what was pushed, and an end that is out of
+    /// reach is called now and then, so that it is soon noticed when it is back.
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>>;
     /// This machine's addresses may have changed: go on from wherever it is now.
     fn rebind(&self);
     /// What is known of the path.
     fn path(&self) -> Path;
+    /// True once it has ended. One that is merely silent has not.
+    fn has_ended(&self) -> bool;
     /// Ends it.
     fn close(&self);
 }

@@ -409,71 +409,151 @@ impl Inner {
     }
 }
 
+impl Client {
+    /// A new connection. `None` if there is none now.
+    async fn dial(&self) -> Option<Arc<dyn Channel>> {
+        match timeout(&*self.0.host.clock, DIAL_TIME_MAX, self.0.line.dial()).await {
+            Ok(Ok(channel)) => Some(channel),
+            Ok(Err(error)) => {
+                tracing::info!(%error, "the home");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Attaches over a new connection, which it gives if there is one, whether or not it could.
+    async fn attach_anew(&self) -> (Result<(), AttachError>, Option<Arc<dyn Channel>>) {
+        let channel = self.dial().await;
+        let attached = match &channel {
+            Some(channel) => self.come_back(channel).await,
+            None => Err(AttachError::Unreachable),
+        };
+        (attached, channel)
+    }
+
+    /// Goes on over a connection that is silent, once it is not any more. One that has ended never is.
+    async fn revive(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
+        while !channel.has_ended() {
+            match self.come_back(channel).await {
+                Err(AttachError::Unreachable) => {
+                    self.0.lost(channel);
+                    self.0.host.clock.sleep(PAUSE_MIN).await;
+                }
+                come_back => return come_back,
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Goes on over a connection that is silent, or over a new one, whichever is the first to be there. Gives up after a pause and the time that a new one
+    /// may take.
+    async fn revive_or_dial(
+        &self,
+        silent: &Arc<dyn Channel>,
+        pause: Duration,
+    ) -> (Result<(), AttachError>, Option<Arc<dyn Channel>>) {
+        let dialing = async {
+            self.0.host.clock.sleep(pause).await;
+            self.dial().await
+        };
+        match first(self.revive(silent), dialing).await {
+            Either::Left(attached) => {
+                self.0.line.trunk().stop_dialing();
+                (attached, Some(silent.clone()))
+            }
+            Either::Right(made) => {
+                self.0.lost(silent);
+                let attached = match &made {
+                    Some(made) => self.attach(made).await,
+                    None => Err(AttachError::Unreachable),
+                };
+                (attached, made)
+            }
+        }
+    }
+}
+
+/// How a connection that has fallen silent is tried next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// As it is: it may have been through a tunnel.
+    Again,
+    /// From another socket. That is the second try only, since what proves to each side that the other is there takes several full packets.
+    Rebound,
+    /// For as long as there is none beside it: to go on over it takes a few bytes, and a new one many.
+    WithAnother,
+}
+
 /// Keeps a client connected for as long as it exists.
 async fn keep_connected(inner: Weak<Inner>) {
     let mut pause = PAUSE_MIN;
-    // Whether its socket is to be another.
-    let mut idle: Option<(Arc<dyn Channel>, bool)> = None;
+    let mut silent: Option<(Arc<dyn Channel>, Next)> = None;
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         let mut tick = client.0.tick.subscribe();
         if client.0.is_off() {
-            idle = None;
+            silent = None;
             drop(client);
             if tick.changed().await.is_err() {
                 return;
             }
             continue;
         }
-        // A connection that was silent may have been through a tunnel. Another socket is the second try only, since what proves to each side that the
-        // other is there takes several full packets.
-        let (channel, retry) = match idle.take() {
-            Some((channel, anew)) => {
-                if anew {
-                    channel.rebind();
+        let (attached, channel) = match &silent {
+            None => client.attach_anew().await,
+            Some((known, Next::WithAnother)) => client.revive_or_dial(known, pause).await,
+            Some((known, next)) => {
+                if *next == Next::Rebound {
+                    known.rebind();
                 }
-                (Some(channel), !anew)
+                (client.come_back(known).await, Some(known.clone()))
             }
-            None => match timeout(&*clock, DIAL_TIME_MAX, client.0.line.dial()).await {
-                Ok(Ok(channel)) => (Some(channel), false),
-                Ok(Err(error)) => {
-                    tracing::info!(%error, "the home");
-                    (None, false)
-                }
-                Err(_) => (None, false),
-            },
-        };
-        let attached = match &channel {
-            Some(channel) => client.come_back(channel).await,
-            None => Err(AttachError::Unreachable),
         };
         match (attached, channel) {
             (Ok(()), Some(channel)) => {
                 pause = PAUSE_MIN;
+                if let Some((known, _)) = silent.take()
+                    && !Arc::ptr_eq(&known, &channel)
+                {
+                    known.close();
+                }
                 tracing::info!("attached");
                 client.listen(&channel).await;
                 tracing::info!("not attached any more");
                 if !client.0.is_off() {
                     client.0.schedule.lost();
                 }
-                idle = Some((channel, false));
-            }
-            (Err(AttachError::Unreachable), Some(channel)) if retry => {
-                client.0.lost(&channel);
-                idle = Some((channel, true));
+                silent = Some((channel, Next::Again));
             }
             (attached, channel) => {
-                if let Some(channel) = channel {
-                    client.0.lost(&channel);
-                    channel.close();
-                }
                 if let Err(error @ (AttachError::Stranger | AttachError::Volume | AttachError::Failed(_))) = attached {
                     tracing::error!(%error, "attaching");
                 }
-                drop(client);
-                clock.sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                let is_alive =
+                    |known: &Arc<dyn Channel>| attached == Err(AttachError::Unreachable) && !known.has_ended();
+                let next = silent.take().filter(|(known, _)| is_alive(known));
+                if let Some(channel) = &channel {
+                    client.0.lost(channel);
+                    if !next.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, channel)) {
+                        channel.close();
+                    }
+                }
+                silent = match next {
+                    Some((known, Next::Again)) => Some((known, Next::Rebound)),
+                    Some((known, Next::Rebound)) => Some((known, Next::WithAnother)),
+                    Some((known, Next::WithAnother)) => {
+                        pause = (pause * 2).min(PAUSE_MAX);
+                        Some((known, Next::WithAnother))
+                    }
+                    None => {
+                        drop((client, channel));
+                        clock.sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE_MAX);
+                        None
+                    }
+                };
             }
         }
     }

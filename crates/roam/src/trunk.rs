@@ -70,6 +70,13 @@ impl Trunk {
         dialing.current = Arc::downgrade(&shared);
         shared.join(line).ok_or_else(|| DialError::Unreachable("it ended at once".into()))
     }
+
+    /// Ends an attempt that nobody waits for any more.
+    pub(crate) fn stop_dialing(&self) {
+        if let Ok(mut dialing) = self.dialing.try_lock() {
+            dialing.under_way = None;
+        }
+    }
 }
 
 impl Line {
@@ -307,6 +314,10 @@ impl Channel for OnLine {
 
     fn path(&self) -> Path {
         self.shared.channel.path()
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.end.borrow() || self.shared.channel.has_ended()
     }
 
     fn close(&self) {

@@ -302,6 +302,10 @@ impl Channel for Lying {
         self.channel.path()
     }
 
+    fn has_ended(&self) -> bool {
+        self.channel.has_ended()
+    }
+
     fn close(&self) {
         self.channel.close();
     }

@@ -200,6 +200,33 @@ fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
     }
 }
 
+/// However long nothing is heard of the home, the connection is not given up for a new one that cannot be made.
+#[test]
+fn regression_a_connection_outlives_a_gap_that_was_noticed() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    for (volume, client) in &laptop.clients {
+        write(&rig, &others(&rig, volume), "/file", "1");
+        assert_eq!(read(&rig, client, "/file").as_deref(), Ok("1"));
+    }
+    laptop.network.up.store(false, Relaxed);
+    for (volume, client) in &laptop.clients {
+        write(&rig, client, "/made away", volume);
+        write(&rig, &others(&rig, volume), "/file", "2");
+    }
+    rig.sim.run_for(Duration::from_secs(3600));
+    assert_eq!(laptop.states(), [LinkState::Disconnected; 3]);
+    let dialed = laptop.network.dialed.load(Relaxed);
+    laptop.network.up.store(true, Relaxed);
+    rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(laptop.states(), [LinkState::Weak; 3]);
+    for (volume, client) in &laptop.clients {
+        assert_eq!(read(&rig, client, "/file").as_deref(), Ok("2"));
+        assert_eq!(read(&rig, source(&rig, volume), "/made away").as_deref(), Ok(*volume));
+    }
+    assert_eq!(laptop.network.dialed.load(Relaxed), dialed);
+}
+
 /// Links that come and go, crashes of both sides, lost requests and answers, and changes of consistency: in the end all is home, in its volume.
 #[test]
 fn model_volumes_on_a_bad_link_converge() {

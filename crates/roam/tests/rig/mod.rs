@@ -276,6 +276,10 @@ impl Channel for Connection {
         Path { round_trip: self.network.delay * 2, window: 1 << 20, sent: 0, received: 0 }
     }
 
+    fn has_ended(&self) -> bool {
+        self.pushes.ended.load(Relaxed) || !self.machine.is_up()
+    }
+
     fn close(&self) {
         self.pushes.ended.store(true, Relaxed);
         self.pushes.come.notify_one();
