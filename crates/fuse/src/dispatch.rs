@@ -15,8 +15,8 @@ use host::real::TokioTasks;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Answer, FsError};
@@ -28,6 +28,8 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
+    /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
+    kernel: Arc<OnceLock<fuser::Notifier>>,
     groups: GroupCache,
     tasks: TokioTasks,
 }
@@ -79,9 +81,10 @@ impl FrontEnd {
         options: MountOptions,
         counters: Arc<Counters>,
         passing: Arc<Passing>,
+        kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, passing, groups: GroupCache::new(), tasks }
+        FrontEnd { fs, options, counters, passing, kernel, groups: GroupCache::new(), tasks }
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {
@@ -126,7 +129,9 @@ impl FrontEnd {
         self.counters.add(op);
         let valid = if self.is_uncached() { Duration::ZERO } else { self.options.default_valid };
         let (fs, passing) = (Arc::clone(&self.fs), Arc::clone(&self.passing));
-        let listing = Listing { fs, id: passing.file(ino), passing, handle: Handle(fh.0), cookie, valid };
+        // What it caches without being asked to, it forgets before it knows that it has all.
+        let forget = (self.is_uncached() && !self.options.open_dirs).then(|| (Arc::clone(&self.kernel), ino));
+        let listing = Listing { fs, id: passing.file(ino), passing, handle: Handle(fh.0), cookie, valid, forget };
         self.later(op, listing.send(reply));
     }
 

@@ -106,6 +106,8 @@ impl Filesystem for FrontEnd {
         if config.set_max_background(BACKGROUND_MAX).is_err() {
             return refused("fuser refused the number of background requests");
         }
+        // Older kernels take the answer that says so for a failure.
+        self.options.open_dirs |= !config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         Ok(())
     }
 
@@ -321,6 +323,11 @@ impl Filesystem for FrontEnd {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if !self.options.open_dirs {
+            // It does not ask again.
+            self.counters.add(Op::Opendir);
+            return reply.error(Errno::ENOSYS);
+        }
         let call = |fs: &dyn FileSystem| fs.opendir(&self.cred(req), self.file(ino));
         let flags = self.opendir_reply_flags();
         self.answer(Op::Opendir, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags));

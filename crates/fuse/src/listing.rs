@@ -2,10 +2,10 @@
 
 use crate::convert::{bare_attr, errno, file_type};
 use crate::passing::Passing;
-use fuser::{Errno, FileAttr, Generation, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{Errno, FileAttr, Generation, INodeNo, Notifier, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{DirEntry, FileSystem, Handle};
@@ -22,6 +22,8 @@ pub(crate) struct Listing {
     pub(crate) handle: Handle,
     pub(crate) cookie: u64,
     pub(crate) valid: Duration,
+    /// The inode of a listing that the kernel is to have forgotten when it ends.
+    pub(crate) forget: Option<(Arc<OnceLock<Notifier>>, INodeNo)>,
 }
 
 /// The two forms of reply.
@@ -68,7 +70,15 @@ impl Listing {
     /// Fills and sends `reply`. A failure after some entries ends the reply early; the kernel then asks again, and gets it.
     pub(crate) async fn send<R: ListingReply>(mut self, mut reply: R) {
         let mut added = 0usize;
-        match self.fill(&mut reply, &mut added).await {
+        let filled = self.fill(&mut reply, &mut added).await;
+        if added == 0
+            && let Some((kernel, inode)) = &self.forget
+            && let Some(Err(error)) = kernel.get().map(|kernel| kernel.inval_inode(*inode, 0, 0))
+        {
+            // It has nothing of it.
+            tracing::debug!(%error, "the kernel was told to forget a listing");
+        }
+        match filled {
             Err(error) if added == 0 => reply.error(errno(error)),
             Ok(()) | Err(_) => reply.ok(),
         }

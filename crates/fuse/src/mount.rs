@@ -13,7 +13,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use types::{FileId, FsError};
@@ -75,11 +75,14 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let counters = Arc::new(Counters::new());
     let passing = Passing::new();
     let own = options.passthrough.then(|| kernel.try_clone().ok()).flatten();
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), Arc::clone(&counters), Arc::clone(&passing));
+    let notifier = Arc::new(OnceLock::new());
+    let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, told);
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
             own.iter().for_each(|kernel| passing.begin(kernel));
+            notifier.get_or_init(|| session.notifier());
             let shared = Arc::new(Shared {
                 notifier: session.notifier(),
                 mountpoint: at.path.clone(),

@@ -35,6 +35,9 @@ pub struct MountOptions {
     /// While any of these is true, the kernel keeps nothing that it is told: every call comes to the file system, reads and writes of files that are opened then,
     /// too. Such files cannot be mapped into memory to be shared.
     pub uncached: Vec<Arc<AtomicBool>>,
+    /// Asks the file system for a handle when a directory is opened. Otherwise the kernel decides on its own who may open it (right with
+    /// [`kernel_checks`](Self::kernel_checks) only), lists what it has cached without a call, and reads the rest with [`Handle::NONE`](vfs::fs::Handle::NONE).
+    pub open_dirs: bool,
     /// Lets the kernel read files itself that the file system has on this machine, where it can (Linux 6.9) and this process may offer that (as root).
     pub passthrough: bool,
     /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
@@ -62,6 +65,7 @@ impl MountOptions {
             default_valid: Duration::from_secs(1),
             absent_valid: Duration::from_secs(1),
             uncached: Vec::new(),
+            open_dirs: true,
             passthrough: false,
             flush: false,
             control_xattr: None,

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use types::{Answer, FileId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
@@ -275,6 +277,74 @@ fn listing_is_asked_for_once_and_shows_every_change() {
         is(&["c", "e", "f", "g"]);
         assert_eq!(asked(), before, "the kernel answers what it has seen");
     });
+}
+
+/// As where the kernel checks permissions, and opens directories by itself.
+fn without_open_dirs(uncached: &Arc<AtomicBool>) -> Mounted {
+    Mounted::with(NOW, |options| {
+        (options.kernel_checks, options.open_dirs) = (true, false);
+        options.uncached.push(uncached.clone());
+    })
+}
+
+fn names_in(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A directory as getdents64(2) gives it, with no other call than that.
+fn raw_listing(dir: &Path) -> Vec<u8> {
+    let dir = File::open(dir).unwrap();
+    let mut all = Vec::new();
+    loop {
+        let mut some = vec![0u8; 4096];
+        // SAFETY: the buffer is as long as it is said to be.
+        let len = unsafe { libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), some.as_mut_ptr(), some.len()) };
+        match usize::try_from(len).expect("getdents64") {
+            0 => return all,
+            len => all.extend_from_slice(&some[..len]),
+        }
+    }
+}
+
+#[test]
+fn a_cached_listing_takes_no_request_where_the_kernel_opens_directories() {
+    let m = without_open_dirs(&Arc::default());
+    fs::create_dir(m.path("d")).unwrap();
+    let names: BTreeSet<String> = (0..2000).map(|i| format!("name-{i}")).collect();
+    for name in &names {
+        File::create(m.path("d").join(name)).unwrap();
+    }
+    assert_eq!(names_in(&m.path("d")), names);
+    assert_eq!(names_in(&m.path("d")), names);
+    let requests = || m.mount.as_ref().unwrap().requests();
+    let before = requests();
+    assert_eq!(names_in(&m.path("d")), names);
+    assert_eq!(requests(), before);
+    assert_eq!((m.count("opendir"), m.count("releasedir")), (1, 0));
+    File::open(m.path("d")).unwrap().sync_all().unwrap();
+    fs::remove_file(m.path("d/name-7")).unwrap();
+    assert_eq!(names_in(&m.path("d")).len(), 1999);
+}
+
+/// While nothing may be cached, what others change is in the next listing, although the kernel keeps listings on its own.
+#[test]
+fn what_others_change_is_listed_at_once_while_nothing_is_cached() {
+    let uncached = Arc::new(AtomicBool::new(true));
+    let m = without_open_dirs(&uncached);
+    fs::create_dir(m.path("d")).unwrap();
+    let dir = now(m.fs.lookup(&Cred::ROOT, FileId::ROOT, b"d")).attr.id;
+    for i in 0..20 {
+        let name = format!("name-{i}");
+        now(m.fs.mkdir(&Cred::ROOT, dir, name.as_bytes(), 0o755, 0));
+        // opendir(3) asks for attributes, and so may make the kernel notice.
+        let listed = raw_listing(&m.path("d"));
+        assert!(listed.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
+    }
+    uncached.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((names_in(&m.path("d")).len(), names_in(&m.path("d")).len()), (20, 20));
+    let before = m.count("readdir") + m.count("readdirplus");
+    assert_eq!(names_in(&m.path("d")).len(), 20);
+    assert_eq!(m.count("readdir") + m.count("readdirplus"), before);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! Whatever is cached is answered at once. What is not is asked for, and the operation is tried again.
 
 use crate::client::Client;
-use crate::live::{LinkState, Live, Need, Open, Stop};
+use crate::listings::{self, Listed};
+use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::{Node, Record};
 use bytes::Bytes;
 use roam_wire::channel::Class;
@@ -20,8 +21,6 @@ use vfs::perm::{self, XattrUse};
 
 /// How long answers may be believed by who is told when they are not true any more. What such news cross on their way is true again after this.
 pub const VALID: Duration = Duration::from_secs(30);
-/// Cookies of `.` and `..`; entries come after.
-const DOT_COUNT: u64 = 2;
 /// How often an operation is tried again when others keep changing what it needs.
 const TRY_COUNT_MAX: u32 = 32;
 /// The extended attribute that tells what is cached of a file.
@@ -189,10 +188,10 @@ impl Live {
         Ok(self.replica.node(id)?.facts.attr())
     }
 
-    fn listed(&self, open: &Open, name: &[u8], id: FileId, plus: bool) -> Option<(Kind, Option<Attr>)> {
+    fn listed(&self, dir: FileId, name: &[u8], id: FileId, plus: bool) -> Option<(Kind, Option<Attr>)> {
         // It has gone since the listing began.
         let node = self.replica.node(id).ok()?;
-        let still = self.replica.child(&(open.id, name.to_vec())) == crate::replica::Child::Is(id);
+        let still = self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id);
         let fresh = !self.replica.is_stale(id) || self.is_offline();
         still.then(|| (node.facts.kind, (plus && fresh).then(|| node.facts.attr())))
     }
@@ -421,7 +420,7 @@ impl FileSystem for Client {
     fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()> {
         let me = self.clone();
         Answer::later(async move {
-            me.0.live.lock().handle(id, handle, true)?;
+            me.0.live.lock().open_directory(id, handle)?;
             me.0.log.settled().await.map_err(|_| FsError::Io)
         })
     }
@@ -491,24 +490,23 @@ impl FileSystem for Client {
 
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
         let owner = self.0.settings.lock().owner;
-        self.run(move |live, _| {
+        self.run(move |live, now| {
             let id = live.replica.real(id);
-            let mut open = live.handle(id, handle, true)?.clone();
+            live.open_directory(id, handle)?;
             let (parent, removed) = {
                 let node = live.replica.node(id)?;
                 (node.parent, node.facts.nlink == 0)
             };
-            if cookie == 0 || open.listing.is_none() {
-                let listing = match removed {
-                    true => Vec::new(),
-                    false => {
-                        live.directory(id)?;
-                        live.replica.list(id).ok_or(Stop::Need(Need::Names(id)))?.into_iter().collect()
-                    }
-                };
-                open.listing = Some(Arc::new(listing));
-                live.handles.insert(handle, open.clone());
-            }
+            let known = (cookie != 0).then(|| live.listings.of(id, now)).flatten();
+            let listing = match known {
+                _ if removed => Arc::new([]),
+                Some(listing) => listing,
+                None => {
+                    live.directory(id)?;
+                    let names = live.replica.list(id).ok_or(Stop::Need(Need::Names(id)))?;
+                    live.listings.begin(id, names, now)
+                }
+            };
             let mut entries = Vec::new();
             for (at, name, of) in [(1, &b"."[..], id), (2, &b".."[..], parent)] {
                 if at > cookie && !removed && entries.len() < count_max {
@@ -517,17 +515,14 @@ impl FileSystem for Client {
                     entries.push(DirEntry { name: name.to_vec(), id: of, kind: Kind::Directory, cookie: at, attr });
                 }
             }
-            let listing = open.listing.clone().unwrap_or_default();
-            let from = usize::try_from(cookie.saturating_sub(DOT_COUNT)).unwrap_or(usize::MAX);
-            for (at, (name, of)) in listing.iter().enumerate().skip(from) {
+            for Listed { name, id: of, cookie } in listings::after(&listing, cookie) {
                 if entries.len() >= count_max {
                     break;
                 }
                 let of = live.replica.real(*of);
-                if let Some((kind, attr)) = live.listed(&open, name, of, plus) {
+                if let Some((kind, attr)) = live.listed(id, name, of, plus) {
                     let attr = attr.map(|attr| shown(live, owner, attr));
-                    let cookie = at as u64 + DOT_COUNT + 1;
-                    entries.push(DirEntry { name: name.clone(), id: of, kind, cookie, attr });
+                    entries.push(DirEntry { name: name.clone(), id: of, kind, cookie: *cookie, attr });
                 }
             }
             Ok(entries)

@@ -1,6 +1,7 @@
 //! A client while it runs: what it knows, what is open, and the connection.
 
 use crate::delegation::{Delegations, Wanted};
+use crate::listings::Listings;
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
@@ -61,17 +62,12 @@ pub(crate) enum Need {
     Room,
 }
 
-/// What is in a directory, by name.
-pub(crate) type Listing = Vec<(Vec<u8>, FileId)>;
-
 /// An open file or directory.
 #[derive(Clone)]
 pub(crate) struct Open {
     pub(crate) id: FileId,
     pub(crate) flags: OpenFlags,
     pub(crate) directory: bool,
-    /// What is in the directory, as of when its listing began.
-    pub(crate) listing: Option<Arc<Listing>>,
 }
 
 /// Bytes of a file that are being changed and were not logged yet.
@@ -96,6 +92,7 @@ pub(crate) struct Live {
     pub(crate) replica: Replica,
     pub(crate) log: Option<RecordLog>,
     pub(crate) handles: BTreeMap<Handle, Open>,
+    pub(crate) listings: Listings,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
     pub(crate) writing: BTreeMap<FileId, Writing>,
@@ -159,6 +156,7 @@ impl Live {
             replica,
             log: None,
             handles: BTreeMap::new(),
+            listings: Listings::default(),
             last_handle: 0,
             open_counts: HashMap::new(),
             writing: BTreeMap::new(),
@@ -294,7 +292,7 @@ impl Live {
         let id = self.replica.real(id);
         self.last_handle += 1;
         let handle = Handle(self.last_handle);
-        self.handles.insert(handle, Open { id, flags, directory, listing: None });
+        self.handles.insert(handle, Open { id, flags, directory });
         *self.open_counts.entry(id).or_default() += 1;
         self.touch(id);
         handle
@@ -319,6 +317,11 @@ impl Live {
             Some(open) if open.id == self.replica.real(id) && open.directory == directory => Ok(open),
             _ => Err(FsError::BadHandle),
         }
+    }
+
+    /// EBADF unless `handle` is open on the directory `id`, or is that of all directories.
+    pub(crate) fn open_directory(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
+        if handle == Handle::NONE { Ok(()) } else { self.handle(id, handle, true).map(drop) }
     }
 
     /// EBADF unless `handle` is open on the file `id` for writing.
@@ -384,6 +387,7 @@ impl Live {
         let real = self.replica.real(file);
         self.disown(file);
         self.handles.values_mut().filter(|open| open.id == file).for_each(|open| open.id = real);
+        self.listings.became(file, real);
         if let Some(count) = self.open_counts.remove(&file) {
             *self.open_counts.entry(real).or_default() += count;
         }

@@ -257,6 +257,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
     options.kernel_checks = volumes.iter().all(|Volume { client, .. }| is_same_user(client))
         && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
+    options.open_dirs = !options.kernel_checks;
     options.fs_name = format!("starling:{}", about.name());
     options.default_valid = roam::VALID;
     // Others may make what is not there.

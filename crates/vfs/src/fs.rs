@@ -44,6 +44,11 @@ impl Cred {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
+impl Handle {
+    /// Of all directories, where the file system can do without handles of them: the kernel need not ask to open them then, and decides who may read them.
+    pub const NONE: Handle = Handle(0);
+}
+
 /// A place in an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {

@@ -334,7 +334,7 @@ impl State {
         plus: bool,
         now: Time,
     ) -> Result<Vec<DirEntry>, FsError> {
-        self.handle(id, handle, true)?;
+        self.open_directory(id, handle)?;
         self.node_mut(id)?.accessed(now);
         let node = self.node(id)?;
         let directory = node.directory()?;

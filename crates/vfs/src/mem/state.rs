@@ -243,6 +243,11 @@ impl State {
         }
     }
 
+    /// EBADF unless `handle` is open on the directory `id`, or is that of all directories.
+    pub(super) fn open_directory(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
+        if handle == Handle::NONE { Ok(()) } else { self.handle(id, handle, true).map(drop) }
+    }
+
     /// EBADF unless `handle` is open on the file `id` for writing.
     pub(super) fn writable(&self, id: FileId, handle: Handle) -> Result<Open, FsError> {
         let open = self.handle(id, handle, false)?;
