@@ -91,6 +91,7 @@ pub struct Laptop {
     pub cache: PathBuf,
     pub link: Relay,
     process: Option<Child>,
+    environment: Vec<(String, PathBuf)>,
 }
 
 impl Laptop {
@@ -101,10 +102,16 @@ impl Laptop {
 
     /// A mount that behaves as options say.
     pub fn mount_as(home: &Home, below: &Path, name: &str, options: &[&str]) -> Laptop {
+        Laptop::mount_in(home, below, name, options, &[])
+    }
+
+    /// A mount whose process has these environment variables.
+    pub fn mount_in(home: &Home, below: &Path, name: &str, options: &[&str], environment: &[(&str, &Path)]) -> Laptop {
         let link = Relay::start(([127, 0, 0, 1], 0).into(), home.address, Settings::both(Shape::default()));
         let link = link.expect("a link");
         let (mountpoint, cache) = (below.join(name), below.join(format!("{name}.cache")));
-        let mut laptop = Laptop { mountpoint, cache, link, process: None };
+        let environment = environment.iter().map(|(name, value)| (name.to_string(), value.to_path_buf())).collect();
+        let mut laptop = Laptop { mountpoint, cache, link, process: None, environment };
         let invitation = home.invite(laptop.link.address());
         laptop.start(&[&[&invitation[..]], options].concat());
         laptop
@@ -113,6 +120,7 @@ impl Laptop {
     fn start(&mut self, what: &[&str]) {
         let mut command = starling();
         command.arg("mount").args(what).arg(&self.mountpoint).arg("--cache").arg(&self.cache);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.process = Some(start(&mut command, "mounted at").0);
     }
 
