@@ -27,8 +27,11 @@ const CHUNK_COUNT_MAX: usize = 64;
 const RATE_AT_FIRST: f64 = 128_000.0;
 /// For so long after a small question the next may come.
 const ASKED_TIME: Duration = Duration::from_secs(10);
-/// By how much the shortest round trip is taken to have become longer with each measurement, unless it is seen to be shorter.
-const ROUND_TRIP_GROWTH: f64 = 1.01;
+/// In so long the shortest round trip is taken to have doubled, unless it is seen to be shorter. A link in use is never seen without a queue.
+const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(600);
+/// Of the time that something took, at least this part was on the link, whatever the round trip is thought to be: else a queue that is taken for a long link would
+/// make chunks longer, and these the queue.
+const ON_THE_LINK_PART: u32 = 2;
 /// How much a new measurement counts.
 const WEIGHT: f64 = 0.25;
 /// What is shorter says nothing of the rate.
@@ -63,6 +66,8 @@ struct State {
     rates: [f64; 2],
     /// The shortest of late: what is under way makes a queue, which is not the link's.
     round_trip: Duration,
+    /// When that was looked at last.
+    looked: Duration,
     /// When the link was last used for what somebody waited for.
     used: Duration,
     /// When a small question was asked last.
@@ -105,6 +110,7 @@ impl Schedule {
             under_way: 0,
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
+            looked: Duration::ZERO,
             used: Duration::ZERO,
             asked: Duration::ZERO,
             demanded: Duration::ZERO,
@@ -187,11 +193,14 @@ impl Schedule {
     pub fn measured(&self, direction: Direction, len: u64, took: Duration, path: &Path) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
+        let since = now.saturating_sub(std::mem::replace(&mut state.looked, now));
+        let growth = (since.as_secs_f64() / ROUND_TRIP_DOUBLES.as_secs_f64()).min(32.0).exp2();
         state.round_trip = match state.round_trip {
             Duration::ZERO => path.round_trip,
-            known => path.round_trip.min(known.mul_f64(ROUND_TRIP_GROWTH)),
+            known => path.round_trip.min(known.mul_f64(growth)),
         };
-        let on_the_link = took.saturating_sub(state.round_trip).max(Duration::from_micros(100));
+        let on_the_link =
+            took.saturating_sub(state.round_trip).max(took / ON_THE_LINK_PART).max(Duration::from_micros(100));
         if len >= MEASURED_LEN_MIN {
             // Others were under way at the same time.
             let shared = state.under_way.max(1) as f64;
@@ -305,10 +314,39 @@ mod tests {
         sim.run_for(ASKED_TIME);
         assert_eq!(max(), 2);
         // A link that is long.
-        (0..500).for_each(|_| measured(1200));
+        sim.run_for(5 * ROUND_TRIP_DOUBLES);
+        measured(1200);
         assert_eq!(max(), 4);
         drop(sim.block_on(schedule.admit(Class::Interactive)));
         assert_eq!(max(), 3);
+    }
+
+    /// What goes home for a long time is the queue that it sees.
+    #[test]
+    fn regression_chunks_do_not_become_longer_by_the_queue_that_they_make() {
+        let sim = Sim::new(2);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        let (rate, link) = (4800.0, Duration::from_millis(100));
+        let send = || {
+            let on_the_link = Duration::from_secs_f64(schedule.chunk_len(Direction::Up) as f64 / rate);
+            sim.run_for(on_the_link + link);
+            let path = Path { round_trip: link + on_the_link, ..Path::default() };
+            schedule.measured(Direction::Up, schedule.chunk_len(Direction::Up), on_the_link + link, &path);
+            on_the_link
+        };
+        let path = Path { round_trip: link, ..Path::default() };
+        schedule.measured(Direction::Up, 0, link, &path);
+        let mut longest = Duration::ZERO;
+        for chunk in 0..600 {
+            let took = send();
+            longest = if chunk < 20 { Duration::ZERO } else { longest.max(took) };
+        }
+        assert!(longest < CHUNK_TIME * 5 / 4, "{longest:?}");
+        // For hours.
+        for _ in 0..20_000 {
+            longest = longest.max(send());
+        }
+        assert!(longest < CHUNK_TIME * 5 / 2, "{longest:?}");
     }
 
     #[test]
