@@ -75,8 +75,7 @@ impl Channel for QuicChannel {
             let answer = loop {
                 match timeout(pause_after(begun.elapsed()), &mut asked).await {
                     Ok(answer) => break answer?,
-                    // Without room for it, it is not the first; QUIC's own tries go on, fewer and fewer.
-                    Err(_) => drop(connection.send_datagram(Bytes::new())),
+                    Err(_) => call(&connection),
                 }
             };
             let count = u64::from_bytes(&answer).map_err(|_| {
@@ -119,6 +118,13 @@ impl Channel for QuicChannel {
 /// How long to wait for an end that has been out of reach for so long, before it is called again.
 fn pause_after(absence: Duration) -> Duration {
     (absence / CALL_PART).max(CALL_PAUSE_MIN)
+}
+
+/// Sends the least that is acknowledged. Without room for it on the way, it is not the first; QUIC's own tries go on, fewer and fewer.
+fn call(connection: &Connection) {
+    if let Err(error) = connection.send_datagram(Bytes::new()) {
+        tracing::debug!(%error, "the home was not called");
+    }
 }
 
 /// Asks the home's service something, when there is room for it.
@@ -168,6 +174,51 @@ async fn receive(connection: Connection, to: mpsc::Sender<Bytes>) {
             Err(Unread::Wrong(close)) => return close.close(&connection),
             // Without an end of the connection, the home has broken the rules.
             Err(Unread::Gone) => return Close::Refused.close(&connection),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Identity;
+    use crate::{tls, transport};
+    use quinn::TokioRuntime;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn whoever_is_away_for_longer_is_called_less_often_but_soon_enough() {
+        let mut absence = Duration::ZERO;
+        for calls in 0..60 {
+            let pause = pause_after(absence);
+            assert!(pause <= CALL_PAUSE_MIN.max(absence / 8) && (calls > 8 || pause == CALL_PAUSE_MIN));
+            absence += pause;
+        }
+        // They do not use up what may be under way, of two packets, in an hour.
+        assert!(absence > Duration::from_secs(3600), "{absence:?}");
+    }
+
+    #[tokio::test]
+    async fn calls_are_heard_and_take_no_room() {
+        let identity = || Identity::load_or_make(tempfile::tempdir().unwrap().path(), "key").unwrap();
+        let (home, client) = (identity(), identity());
+        let endpoint = |config| {
+            let socket = transport::socket((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            Endpoint::new(transport::endpoint(), config, socket, Arc::new(TokioRuntime)).unwrap()
+        };
+        let (here, there) = (endpoint(None), endpoint(Some(transport::of_home(&home).unwrap())));
+        let config = transport::of_client(&client, home.key()).unwrap();
+        let connecting = here.connect_with(config, there.local_addr().unwrap(), tls::NAME).unwrap();
+        let accepting = async { there.accept().await.unwrap().await.unwrap() };
+        let (connection, accepted) = tokio::join!(connecting, accepting);
+        let connection = connection.unwrap();
+        let heard = || accepted.stats().frame_rx.datagram;
+        for count in 1..1000 {
+            call(&connection);
+            while heard() < count {
+                assert_eq!((connection.close_reason(), accepted.close_reason()), (None, None));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
     }
 }

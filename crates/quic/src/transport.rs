@@ -72,7 +72,8 @@ fn transport() -> TransportConfig {
         .mtu_discovery_config(None)
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .send_window(DOWN_WINDOW_BYTES.into())
-        .datagram_receive_buffer_size(None);
+        // Without this, datagrams cannot be sent either.
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
     config
 }
 
@@ -100,8 +101,7 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(STRANGER_REQUEST_COUNT_MAX))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
-        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
+        .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES));
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls::of_home(identity)?)?));
     config
         .transport_config(Arc::new(transport))

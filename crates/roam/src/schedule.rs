@@ -32,8 +32,10 @@ const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(600);
 /// Of the time that something took, at least this part was on the link, whatever the round trip is thought to be: else a queue that is taken for a long link would
 /// make chunks longer, and these the queue.
 const ON_THE_LINK_PART: u32 = 2;
-/// How much a new measurement counts.
+/// How much a new measurement counts,
 const WEIGHT: f64 = 0.25;
+/// and how much one that took as long as no chunk should: whoever asks meanwhile waits as long.
+const SLOW_WEIGHT: f64 = 0.75;
 /// What is shorter says nothing of the rate.
 const MEASURED_LEN_MIN: u64 = 2 << 10;
 
@@ -205,10 +207,11 @@ impl Schedule {
             // Others were under way at the same time.
             let shared = state.under_way.max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
-            // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk or two. Each of them is as long as
-            // it was thought to be fast.
+            // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk, which is as long as it was thought to
+            // be fast.
             let known = &mut state.rates[direction as usize];
-            *known = 1.0 / ((1.0 - WEIGHT) / *known + WEIGHT / rate);
+            let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / 2.0 { SLOW_WEIGHT } else { WEIGHT };
+            *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
             state.omens.measured(now, direction, rate);
         }
     }
@@ -401,8 +404,8 @@ mod tests {
         (0..100).for_each(|_| send(1e8));
         assert_eq!(schedule.chunk_len(Direction::Up), CHUNK_LEN_MAX);
         // A modem.
-        (0..3).for_each(|_| send(4800.0));
-        assert!(schedule.rate(Direction::Up) < 3.0 * 4800.0);
+        send(4800.0);
+        assert!(schedule.rate(Direction::Up) < 1.5 * 4800.0);
         // And fast again, in a few seconds of many short chunks.
         (0..60).for_each(|_| send(1e8));
         assert_eq!(schedule.chunk_len(Direction::Up), CHUNK_LEN_MAX);
