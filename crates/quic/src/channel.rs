@@ -1,16 +1,16 @@
 //! The client's end of a connection.
 
+use crate::count::{self, Answer};
 use crate::dialer::any_socket;
-use crate::stream::{Background, COUNT, Close, Outgoing, Unread, byte_of, read_pushed};
+use crate::stream::{Background, Close, Outgoing, Unread, byte_of, read_pushed};
 use crate::transport::UP_WINDOW_BYTES;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, ReadToEndError};
 use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
-use roam_wire::codec::Wire;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -20,10 +20,13 @@ use types::BoxFuture;
 /// Pushed messages that wait here to be taken; further ones wait at the home.
 const PUSHED_COUNT_MAX: usize = 4;
 
-/// An end that is out of reach is called first after so long,
-const CALL_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// and then whenever this part of its absence has passed again: QUIC's own tries double their distance.
-const CALL_PART: u32 = 8;
+/// A small question is asked again after so many round trips, but not sooner than in
+const FIRST_PAUSE_ROUND_TRIPS: u32 = 4;
+const FIRST_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// nor later than in this time, and so on,
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// and when this part of the silence has passed again, once that is longer: QUIC's own tries double their distance.
+const SILENCE_PART: u32 = 8;
 
 /// A connection to a home.
 pub(crate) struct QuicChannel {
@@ -33,6 +36,9 @@ pub(crate) struct QuicChannel {
     pushed: Arc<Mutex<mpsc::Receiver<Bytes>>>,
     /// How many of them were taken.
     taken: Arc<watch::Sender<u64>>,
+    /// Questions how many were pushed, and the answer to the latest that was answered.
+    asked: AtomicU64,
+    counted: watch::Receiver<Answer>,
     /// Where new sockets belong, whoever asks for them.
     runtime: Handle,
 }
@@ -41,9 +47,12 @@ impl QuicChannel {
     pub(crate) fn new(endpoint: Endpoint, connection: Connection) -> QuicChannel {
         let (to, pushed) = mpsc::channel(PUSHED_COUNT_MAX);
         tokio::spawn(receive(connection.clone(), to));
+        let (latest, counted) = watch::channel(Answer::default());
+        tokio::spawn(count::hear(connection.clone(), latest));
         let background = Arc::new(Background::of_window(UP_WINDOW_BYTES));
         let pushed = Arc::new(Mutex::new(pushed));
-        QuicChannel { endpoint, connection, background, pushed, taken: Arc::default(), runtime: Handle::current() }
+        let (taken, asked, runtime) = (Arc::default(), AtomicU64::new(0), Handle::current());
+        QuicChannel { endpoint, connection, background, pushed, taken, asked, counted, runtime }
     }
 }
 
@@ -69,19 +78,18 @@ impl Channel for QuicChannel {
 
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>> {
         let (connection, mut taken) = (self.connection.clone(), self.taken.subscribe());
+        let (number, mut counted) = (self.asked.fetch_add(1, Relaxed) + 1, self.counted.clone());
         Box::pin(async move {
             let begun = Instant::now();
-            let mut asked = pin!(ask_of(&connection, Class::Interactive, [Bytes::from_static(&[COUNT]), Bytes::new()]));
-            let answer = loop {
-                match timeout(pause_after(begun.elapsed()), &mut asked).await {
-                    Ok(answer) => break answer?,
-                    Err(_) => call(&connection),
+            let mut pause = connection.rtt().saturating_mul(FIRST_PAUSE_ROUND_TRIPS).clamp(FIRST_PAUSE_MIN, PAUSE_MIN);
+            let count = loop {
+                count::ask(&connection, number);
+                match timeout(pause, counted.wait_for(|(answered, _)| *answered >= number)).await {
+                    Ok(Ok(answer)) => break answer.1,
+                    Ok(Err(_)) => return Err(Lost),
+                    Err(_) => pause = pause_after(begun.elapsed()),
                 }
             };
-            let count = u64::from_bytes(&answer).map_err(|_| {
-                Close::Refused.close(&connection);
-                Lost
-            })?;
             tokio::select! {
                 taken = taken.wait_for(|taken| *taken >= count) => taken.map(drop).map_err(|_| Lost),
                 _ = connection.closed() => Err(Lost),
@@ -115,16 +123,9 @@ impl Channel for QuicChannel {
     }
 }
 
-/// How long to wait for an end that has been out of reach for so long, before it is called again.
-fn pause_after(absence: Duration) -> Duration {
-    (absence / CALL_PART).max(CALL_PAUSE_MIN)
-}
-
-/// Sends the least that is acknowledged. Without room for it on the way, it is not the first; QUIC's own tries go on, fewer and fewer.
-fn call(connection: &Connection) {
-    if let Err(error) = connection.send_datagram(Bytes::new()) {
-        tracing::debug!(%error, "the home was not called");
-    }
+/// How long to wait for a home that has been silent for so long, before it is asked again.
+fn pause_after(silence: Duration) -> Duration {
+    (silence / SILENCE_PART).max(PAUSE_MIN)
 }
 
 /// Asks the home's service something, when there is room for it.
@@ -187,19 +188,19 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn whoever_is_away_for_longer_is_called_less_often_but_soon_enough() {
-        let mut absence = Duration::ZERO;
-        for calls in 0..60 {
-            let pause = pause_after(absence);
-            assert!(pause <= CALL_PAUSE_MIN.max(absence / 8) && (calls > 8 || pause == CALL_PAUSE_MIN));
-            absence += pause;
+    fn who_is_silent_for_longer_is_asked_less_often_but_soon_enough() {
+        let mut silence = Duration::ZERO;
+        for questions in 0..60 {
+            let pause = pause_after(silence);
+            assert!(pause <= PAUSE_MIN.max(silence / 8) && (questions > 8 || pause == PAUSE_MIN));
+            silence += pause;
         }
-        // They do not use up what may be under way, of two packets, in an hour.
-        assert!(absence > Duration::from_secs(3600), "{absence:?}");
+        assert!(silence > Duration::from_secs(3600), "{silence:?}");
     }
 
+    /// Without streams, and for as long as it takes.
     #[tokio::test]
-    async fn calls_are_heard_and_take_no_room() {
+    async fn questions_are_answered_and_take_no_room() {
         let identity = || Identity::load_or_make(tempfile::tempdir().unwrap().path(), "key").unwrap();
         let (home, client) = (identity(), identity());
         let endpoint = |config| {
@@ -211,14 +212,19 @@ mod tests {
         let connecting = here.connect_with(config, there.local_addr().unwrap(), tls::NAME).unwrap();
         let accepting = async { there.accept().await.unwrap().await.unwrap() };
         let (connection, accepted) = tokio::join!(connecting, accepting);
-        let connection = connection.unwrap();
-        let heard = || accepted.stats().frame_rx.datagram;
-        for count in 1..1000 {
-            call(&connection);
-            while heard() < count {
-                assert_eq!((connection.close_reason(), accepted.close_reason()), (None, None));
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+        let (connection, (latest, mut counted)) = (connection.unwrap(), watch::channel((0, 0)));
+        tokio::spawn(count::hear(connection.clone(), latest));
+        for number in 1..100 {
+            count::ask(&connection, number);
+        }
+        // Those that nobody read in time are gone.
+        let pushed = Arc::new(AtomicU64::new(7));
+        tokio::spawn(count::answer(accepted, pushed.clone()));
+        counted.wait_for(|answer| answer.1 == 7).await.unwrap();
+        pushed.store(8, Relaxed);
+        for number in 100..1000 {
+            count::ask(&connection, number);
+            assert_eq!(*counted.wait_for(|answer| answer.0 == number).await.unwrap(), (number, 8));
         }
     }
 }

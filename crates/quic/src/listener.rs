@@ -4,15 +4,15 @@
 //! connection, and the time in which something must be asked. Until a connection has had an answer, it has less of all that. Peers that the service does
 //! not know have few connections together, and not for long: they can ask to be known, and keep nobody else out.
 
+use crate::count;
 use crate::identity::Identity;
-use crate::stream::{Asked, Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
+use crate::stream::{Background, Close, Outgoing, PUSH_PRIORITY, Unread, give_up, read_request};
 use crate::tls::key_of_certificate;
 use crate::transport::{self, ConfigError, DOWN_WINDOW_BYTES};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, TokioRuntime, WriteError};
-use roam_wire::channel::{Class, Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
-use roam_wire::codec::Wire;
+use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
 use rustls::pki_types::CertificateDer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -214,10 +214,10 @@ async fn connection(
     let pushed = pushing.pushed.clone();
     let session = service.connected(peer, Arc::new(pushing));
     tokio::spawn(push(connection.clone(), queue));
+    tokio::spawn(count::answer(connection.clone(), pushed));
     let serving = Arc::new(Serving {
         connection,
         session,
-        pushed,
         asked: AtomicBool::new(false),
         welcome: AtomicBool::new(false),
         long: Semaphore::new(LONG_REQUEST_COUNT_MAX),
@@ -238,8 +238,6 @@ fn peer_of(connection: &Connection) -> Option<PeerKey> {
 struct Serving {
     connection: Connection,
     session: Arc<dyn Session>,
-    /// Messages that were pushed so far.
-    pushed: Arc<AtomicU64>,
     /// Whether a request has come.
     asked: AtomicBool,
     /// Whether a request was answered.
@@ -284,24 +282,12 @@ impl Drop for Unanswered<'_> {
 
 /// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection: it may be half done.
 async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
-    let asked = match read_request(&mut from, &serving.long).await {
-        Ok(asked) => asked,
+    let (class, request) = match read_request(&mut from, &serving.long).await {
+        Ok(request) => request,
         Err(Unread::Gone) => return give_up(to),
         Err(Unread::Wrong(close)) => return close.close(&serving.connection),
     };
     serving.asked.store(true, Ordering::Relaxed);
-    let (class, request) = match asked {
-        Asked::Request(class, request) => (class, request),
-        Asked::Count => {
-            let mut to = Outgoing::new(to, Class::Interactive);
-            let count = serving.pushed.load(Ordering::Relaxed).to_bytes();
-            // One who has gone needs no answer.
-            if to.send([count.into(), Bytes::new()]).await.is_ok() {
-                to.release();
-            }
-            return;
-        }
-    };
     let mut to = Outgoing::new(to, class);
     let mut unanswered = Unanswered(Some(&serving.connection));
     let answer = serving.session.answer(request).await;

@@ -6,9 +6,6 @@ use roam_wire::channel::{Class, MESSAGE_LEN_MAX};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The only byte of a request that the listener itself answers, with how many messages it has pushed so far.
-pub(crate) const COUNT: u8 = 255;
-
 /// Longest part of a message that is read without a place for long ones, in bytes.
 const SHORT_LEN_MAX: usize = 4 << 10;
 /// What any message takes of the room for those that nobody waits for, so that neither can they take all streams.
@@ -184,16 +181,8 @@ impl From<ReadError> for Unread {
     }
 }
 
-/// What may come on a stream.
-pub(crate) enum Asked {
-    /// How many messages were pushed so far.
-    Count,
-    /// For the service.
-    Request(Class, Bytes),
-}
-
 /// Reads a request. Memory for a long one is taken only with one of the `long` places.
-pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> Result<Asked, Unread> {
+pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> Result<(Class, Bytes), Unread> {
     let (mut request, mut place) = (Vec::new(), None);
     while let Some(chunk) = stream.read_chunk(SHORT_LEN_MAX, true).await? {
         let len = request.len() + chunk.bytes.len();
@@ -206,11 +195,8 @@ pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> R
         // Copied, since a chunk keeps the whole datagram that it came in.
         request.extend_from_slice(&chunk.bytes);
     }
-    if request == [COUNT] {
-        return Ok(Asked::Count);
-    }
     let class = request.first().and_then(|byte| class_of(*byte)).ok_or(Unread::Wrong(Close::Refused))?;
-    Ok(Asked::Request(class, Bytes::from(request).slice(1..)))
+    Ok((class, Bytes::from(request).slice(1..)))
 }
 
 /// Resets the stream of a request that is none, at once rather than with an empty answer.
@@ -251,7 +237,7 @@ mod tests {
             assert_eq!(priority_of(class, stream(1 << INDEX_BITS)), priority_of(class, stream(0)));
             assert_eq!(class_of(byte_of(class)), Some(class));
         }
-        assert_eq!((class_of(4), class_of(COUNT)), (None, None));
+        assert_eq!((class_of(4), class_of(255)), (None, None));
     }
 
     #[test]

@@ -29,7 +29,7 @@ const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
 const STRANGER_REQUEST_COUNT_MAX: u32 = 8;
 /// Bytes that a client lets its home send unread, and that either keeps until they are acknowledged.
 pub(crate) const DOWN_WINDOW_BYTES: u32 = 16 << 20;
-/// Bytes kept of datagrams, which nobody reads: clients send empty ones to be acknowledged.
+/// Bytes kept of datagrams that wait to be read: few are under way, and of these the last is enough.
 const DATAGRAM_BUFFER_BYTES: usize = 256;
 /// What sockets are asked to hold, in bytes; systems give less.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;

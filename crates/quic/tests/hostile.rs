@@ -61,6 +61,25 @@ async fn what_is_no_request_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn a_datagram_that_is_no_question_ends_the_connection() {
+    let (desk, listener, channel) = pair().await;
+    for bytes in [&b""[..], &b"rubbish"[..], &[0xff; 20][..], &[0xff; 200][..]] {
+        let connection = connect(listener.local_addr()).await;
+        connection.send_datagram(bytes.to_vec().into()).unwrap();
+        assert_eq!(closed_with(&connection).await, 2, "{bytes:?}");
+    }
+    still_serves(&desk, &channel).await;
+}
+
+#[tokio::test]
+async fn a_home_that_answers_with_rubbish_how_much_it_has_pushed_is_left() {
+    let channel = home_that(|connection| async move {
+        let _ = connection.send_datagram(b"rubbish".as_slice().into());
+    });
+    loses(channel.await).await;
+}
+
+#[tokio::test]
 async fn a_request_that_breaks_off_is_none() {
     let (desk, listener, channel) = pair().await;
     let connection = connect(listener.local_addr()).await;
