@@ -25,7 +25,8 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
-/// Makes the kernel forget what it has cached. Never to be called by what serves requests: the kernel may wait for these meanwhile.
+/// Makes the kernel forget what it has cached. Not to be called by what serves requests, unless of a directory that is being listed: the kernel may wait for these
+/// meanwhile.
 #[derive(Clone)]
 pub struct Invalidator(fuser::Notifier, Arc<Passing>);
 

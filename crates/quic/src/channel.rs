@@ -37,7 +37,7 @@ pub(crate) struct QuicChannel {
     /// How many of them were taken.
     taken: Arc<watch::Sender<u64>>,
     /// Questions how many were pushed, and the answer to the latest that was answered.
-    asked: AtomicU64,
+    asked: Arc<AtomicU64>,
     counted: watch::Receiver<Answer>,
     /// Where new sockets belong, whoever asks for them.
     runtime: Handle,
@@ -48,10 +48,10 @@ impl QuicChannel {
         let (to, pushed) = mpsc::channel(PUSHED_COUNT_MAX);
         tokio::spawn(receive(connection.clone(), to));
         let (latest, counted) = watch::channel(Answer::default());
-        tokio::spawn(count::hear(connection.clone(), latest));
         let background = Arc::new(Background::of_window(UP_WINDOW_BYTES));
         let pushed = Arc::new(Mutex::new(pushed));
-        let (taken, asked, runtime) = (Arc::default(), AtomicU64::new(0), Handle::current());
+        let (taken, asked, runtime) = (Arc::default(), Arc::default(), Handle::current());
+        tokio::spawn(count::hear(connection.clone(), Arc::clone(&asked), latest));
         QuicChannel { endpoint, connection, background, pushed, taken, asked, counted, runtime }
     }
 }
@@ -83,7 +83,7 @@ impl Channel for QuicChannel {
             let begun = Instant::now();
             let mut pause = connection.rtt().saturating_mul(FIRST_PAUSE_ROUND_TRIPS).clamp(FIRST_PAUSE_MIN, PAUSE_MIN);
             let count = loop {
-                count::ask(&connection, number);
+                count::ask(&connection, number)?;
                 match timeout(pause, counted.wait_for(|(answered, _)| *answered >= number)).await {
                     Ok(Ok(answer)) => break answer.1,
                     Ok(Err(_)) => return Err(Lost),
@@ -213,9 +213,9 @@ mod tests {
         let accepting = async { there.accept().await.unwrap().await.unwrap() };
         let (connection, accepted) = tokio::join!(connecting, accepting);
         let (connection, (latest, mut counted)) = (connection.unwrap(), watch::channel((0, 0)));
-        tokio::spawn(count::hear(connection.clone(), latest));
+        tokio::spawn(count::hear(connection.clone(), Arc::new(AtomicU64::new(1000)), latest));
         for number in 1..100 {
-            count::ask(&connection, number);
+            count::ask(&connection, number).unwrap();
         }
         // Those that nobody read in time are gone.
         let pushed = Arc::new(AtomicU64::new(7));
@@ -223,7 +223,7 @@ mod tests {
         counted.wait_for(|answer| answer.1 == 7).await.unwrap();
         pushed.store(8, Relaxed);
         for number in 100..1000 {
-            count::ask(&connection, number);
+            count::ask(&connection, number).unwrap();
             assert_eq!(*counted.wait_for(|answer| answer.0 == number).await.unwrap(), (number, 8));
         }
     }

@@ -4,6 +4,7 @@
 
 use crate::stream::Close;
 use quinn::Connection;
+use roam_wire::channel::Lost;
 use roam_wire::codec::Wire;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +13,20 @@ use tokio::sync::watch;
 /// The answer to a question: its number, and how many messages were pushed by then.
 pub(crate) type Answer = (u64, u64);
 
-/// Sends question `number`. Without room for it on the way, it is not the first; QUIC's own tries go on, fewer and fewer.
-pub(crate) fn ask(connection: &Connection, number: u64) {
-    if let Err(error) = connection.send_datagram(number.to_bytes().into()) {
-        tracing::debug!(%error, "the home was not asked how much it has pushed");
-    }
+/// Sends question `number`. It waits while as much is under way as may be: if the link was lost in the middle of something, QUIC's own tries, fewer and fewer, have to
+/// find out that it is back. `Lost` if it can never be sent.
+pub(crate) fn ask(connection: &Connection, number: u64) -> Result<(), Lost> {
+    connection.send_datagram(number.to_bytes().into()).map_err(|error| {
+        tracing::debug!(%error, "the home cannot be asked how much it has pushed");
+        Lost
+    })
 }
 
-/// Takes in answers until the connection ends; of several, the one to the latest question stays.
-pub(crate) async fn hear(connection: Connection, latest: watch::Sender<Answer>) {
+/// Takes in answers to what was `asked` until the connection ends; of several, the one to the latest question stays.
+pub(crate) async fn hear(connection: Connection, asked: Arc<AtomicU64>, latest: watch::Sender<Answer>) {
     while let Ok(datagram) = connection.read_datagram().await {
-        let Ok(answer) = Answer::from_bytes(&datagram) else { return Close::Refused.close(&connection) };
+        let answer = Answer::from_bytes(&datagram).ok().filter(|(number, _)| *number <= asked.load(Ordering::Relaxed));
+        let Some(answer) = answer else { return Close::Refused.close(&connection) };
         latest.send_if_modified(|known| {
             let is_newer = known.0 < answer.0;
             if is_newer {

@@ -29,7 +29,7 @@ const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
 const STRANGER_REQUEST_COUNT_MAX: u32 = 8;
 /// Bytes that a client lets its home send unread, and that either keeps until they are acknowledged.
 pub(crate) const DOWN_WINDOW_BYTES: u32 = 16 << 20;
-/// Bytes kept of datagrams that wait to be read: few are under way, and of these the last is enough.
+/// Bytes kept of datagrams that wait to be sent or read: the last of them is enough.
 const DATAGRAM_BUFFER_BYTES: usize = 256;
 /// What sockets are asked to hold, in bytes; systems give less.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;
@@ -73,6 +73,7 @@ fn transport() -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .send_window(DOWN_WINDOW_BYTES.into())
         // Without this, datagrams cannot be sent either.
+        .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
     config
 }

@@ -73,10 +73,13 @@ async fn a_datagram_that_is_no_question_ends_the_connection() {
 
 #[tokio::test]
 async fn a_home_that_answers_with_rubbish_how_much_it_has_pushed_is_left() {
-    let channel = home_that(|connection| async move {
-        let _ = connection.send_datagram(b"rubbish".as_slice().into());
-    });
-    loses(channel.await).await;
+    // No answer, and one to what was never asked.
+    for bytes in [&b"rubbish"[..], &[9, 9][..]] {
+        let channel = home_that(move |connection| async move {
+            let _ = connection.send_datagram(bytes.into());
+        });
+        loses(channel.await).await;
+    }
 }
 
 #[tokio::test]

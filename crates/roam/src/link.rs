@@ -70,12 +70,16 @@ impl Client {
         tasks.spawn(Box::pin(crate::delegation::renew(Arc::downgrade(&self.0))));
     }
 
+    /// True if the home has gone on telling of every change over this connection.
+    fn is_told_over(&self, channel: &Arc<dyn Channel>) -> bool {
+        let told_over = self.0.live.lock().told_over.clone();
+        told_over.is_some_and(|told| std::ptr::addr_eq(told.as_ptr(), Arc::as_ptr(channel)))
+    }
+
     /// Goes on over a connection, which may have been lost before. One over which the home has gone on telling of every change is asked only whether all
     /// that was told has come: that takes the same few bytes for all volumes together.
     async fn come_back(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
-        let told_over = self.0.live.lock().told_over.clone();
-        let is_told = told_over.is_some_and(|told| std::ptr::addr_eq(told.as_ptr(), Arc::as_ptr(channel)));
-        if !is_told {
+        if !self.is_told_over(channel) {
             return self.attach(channel).await;
         }
         self.catch_up(channel).await.map_err(|_| AttachError::Unreachable)?;
@@ -413,13 +417,22 @@ impl Client {
     /// A new connection. `None` if there is none now.
     async fn dial(&self) -> Option<Arc<dyn Channel>> {
         match timeout(&*self.0.host.clock, DIAL_TIME_MAX, self.0.line.dial()).await {
-            Ok(Ok(channel)) => Some(channel),
+            Ok(Ok(channel)) => {
+                self.0.schedule.connected();
+                Some(channel)
+            }
             Ok(Err(error)) => {
                 tracing::info!(%error, "the home");
                 None
             }
             Err(_) => None,
         }
+    }
+
+    /// Done when the user wants no connection.
+    async fn turned_off(&self) {
+        let mut tick = self.0.tick.subscribe();
+        while !self.0.is_off() && tick.changed().await.is_ok() {}
     }
 
     /// Attaches over a new connection, which it gives if there is one, whether or not it could.
@@ -435,13 +448,15 @@ impl Client {
     /// Goes on over a connection that is silent, once it is not any more. One that has ended never is.
     async fn revive(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         while !channel.has_ended() {
-            match self.come_back(channel).await {
-                Err(AttachError::Unreachable) => {
-                    self.0.lost(channel);
-                    self.0.host.clock.sleep(PAUSE_MIN).await;
+            // What attaches anew is not sent into a silence: it would get there late, if at all.
+            let is_there = self.is_told_over(channel) || self.catch_up(channel).await.is_ok();
+            if is_there {
+                match self.come_back(channel).await {
+                    Err(AttachError::Unreachable) => self.0.lost(channel),
+                    come_back => return come_back,
                 }
-                come_back => return come_back,
             }
+            self.0.host.clock.sleep(PAUSE_MIN).await;
         }
         std::future::pending().await
     }
@@ -501,15 +516,27 @@ async fn keep_connected(inner: Weak<Inner>) {
             }
             continue;
         }
-        let (attached, channel) = match &silent {
-            None => client.attach_anew().await,
-            Some((known, Next::WithAnother)) => client.revive_or_dial(known, pause).await,
-            Some((known, next)) => {
-                if *next == Next::Rebound {
-                    known.rebind();
+        let trying = async {
+            match &silent {
+                None => client.attach_anew().await,
+                Some((known, Next::WithAnother)) => client.revive_or_dial(known, pause).await,
+                Some((known, next)) => {
+                    if *next == Next::Rebound {
+                        known.rebind();
+                    }
+                    (client.come_back(known).await, Some(known.clone()))
                 }
-                (client.come_back(known).await, Some(known.clone()))
             }
+        };
+        let tried = first(trying, client.turned_off()).await;
+        if client.0.is_off() {
+            let made = client.0.live.lock().channel.clone();
+            made.iter().for_each(|made| client.0.lost(made));
+            client.0.line.trunk().stop_dialing();
+        }
+        let (attached, channel) = match tried {
+            Either::Left(tried) if !client.0.is_off() => tried,
+            _ => continue,
         };
         match (attached, channel) {
             (Ok(()), Some(channel)) => {

@@ -44,6 +44,7 @@ struct Known {
 #[derive(Default)]
 pub(crate) struct Listings {
     by_dir: BTreeMap<FileId, Known>,
+    by_age: BTreeMap<u64, FileId>,
     /// How many were begun.
     begun: u64,
     entries: usize,
@@ -54,16 +55,18 @@ impl Listings {
     pub(crate) fn begin(&mut self, dir: FileId, names: BTreeMap<Vec<u8>, FileId>, now: Time) -> Listing {
         let before = self.forget(dir);
         let before: &[Listed] = before.as_deref().unwrap_or_default();
-        let cookies = between(before, &names).unwrap_or_else(|| anew(names.len()));
+        let kept = if before.is_empty() { None } else { between(before, &names) };
+        let cookies = kept.unwrap_or_else(|| anew(names.len()));
         let entries = names.into_iter().zip(cookies).map(|((name, id), cookie)| Listed { name, id, cookie });
         let listing: Listing = entries.collect();
-        while self.entries + listing.len() > ENTRY_COUNT_MAX
-            && let Some(oldest) = self.by_dir.iter().min_by_key(|(_, known)| known.number).map(|(dir, _)| *dir)
+        while self.entries + cost(&listing) > ENTRY_COUNT_MAX
+            && let Some((_, oldest)) = self.by_age.first_key_value()
         {
-            self.forget(oldest);
+            self.forget(*oldest);
         }
         self.begun += 1;
-        self.entries += listing.len();
+        self.entries += cost(&listing);
+        self.by_age.insert(self.begun, dir);
         self.by_dir.insert(dir, Known { listing: listing.clone(), number: self.begun, begun: now });
         listing
     }
@@ -78,15 +81,22 @@ impl Listings {
     pub(crate) fn became(&mut self, dir: FileId, real: FileId) {
         if let Some(known) = self.by_dir.remove(&dir) {
             self.forget(real);
+            self.by_age.insert(known.number, real);
             self.by_dir.insert(real, known);
         }
     }
 
     fn forget(&mut self, dir: FileId) -> Option<Listing> {
-        let Known { listing, .. } = self.by_dir.remove(&dir)?;
-        self.entries -= listing.len();
+        let Known { listing, number, .. } = self.by_dir.remove(&dir)?;
+        self.by_age.remove(&number);
+        self.entries -= cost(&listing);
         Some(listing)
     }
+}
+
+/// What a listing costs of the entries that are remembered.
+fn cost(listing: &[Listed]) -> usize {
+    listing.len() + 1
 }
 
 /// What comes after a cookie.
@@ -205,7 +215,7 @@ mod tests {
     #[test]
     fn those_listed_long_ago_are_forgotten_when_there_are_too_many() {
         let mut listings = Listings::default();
-        let half = names(0..ENTRY_COUNT_MAX as u32 / 2);
+        let half = names(0..ENTRY_COUNT_MAX as u32 / 2 - 1);
         let [first, second, third] = [1, 2, 3].map(FileId::new);
         listings.begin(first, half.clone(), NOW);
         listings.begin(second, half.clone(), NOW);
@@ -242,6 +252,6 @@ mod tests {
         let listing = listings.begin(dir, names(0..5), NOW);
         listings.became(dir, real);
         assert_eq!((listings.of(dir, NOW), listings.of(real, NOW)), (None, Some(listing)));
-        assert_eq!(listings.entries, 5);
+        assert_eq!((listings.entries, listings.by_age.len()), (6, 1));
     }
 }

@@ -25,12 +25,14 @@ pub const CHUNK_LEN_MAX: u64 = 256 << 10;
 const CHUNK_COUNT_MAX: usize = 64;
 /// What a link is taken for before anything is known, in bytes per second.
 const RATE_AT_FIRST: f64 = 128_000.0;
+/// Whoever sends chunk after chunk has read the next in this time.
+const COME_AGAIN_TIME: Duration = Duration::from_millis(2);
 /// For so long after a small question the next may come.
 const ASKED_TIME: Duration = Duration::from_secs(10);
 /// In so long the shortest round trip is taken to have doubled, unless it is seen to be shorter. A link in use is never seen without a queue.
-const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(600);
-/// Of the time that something took, at least this part was on the link, whatever the round trip is thought to be: else a queue that is taken for a long link would
-/// make chunks longer, and these the queue.
+const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(300);
+/// Of the time that something took, at least this part was on the link, unless the round trip was seen to be so long: else a queue that is taken for a long link
+/// would make chunks longer, and these the queue.
 const ON_THE_LINK_PART: u32 = 2;
 /// How much a new measurement counts,
 const WEIGHT: f64 = 0.25;
@@ -68,7 +70,9 @@ struct State {
     rates: [f64; 2],
     /// The shortest of late: what is under way makes a queue, which is not the link's.
     round_trip: Duration,
-    /// When that was looked at last.
+    /// The shortest that was seen since the connection was made.
+    round_trip_seen: Duration,
+    /// When these were looked at last.
     looked: Duration,
     /// When the link was last used for what somebody waited for.
     used: Duration,
@@ -112,6 +116,7 @@ impl Schedule {
             under_way: 0,
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
+            round_trip_seen: Duration::MAX,
             looked: Duration::ZERO,
             used: Duration::ZERO,
             asked: Duration::ZERO,
@@ -167,14 +172,30 @@ impl Schedule {
         turn.await.unwrap_or(Permit { schedule: None, is_demand: false })
     }
 
-    /// Gives the place of a chunk that is done to the next.
+    /// A chunk is done. Its place is drawn for when whoever had it has had the time to come with his next, or he would take part in every other draw only.
     fn done(self: &Arc<Self>, was_demand: bool) {
         let now = self.host.clock.now();
-        let mut state = self.state.lock();
-        state.under_way -= 1;
-        if was_demand {
-            state.demanded = now;
+        let waits = {
+            let mut state = self.state.lock();
+            state.under_way -= 1;
+            if was_demand {
+                state.demanded = now;
+            }
+            !state.waiting.iter().all(VecDeque::is_empty)
+        };
+        if waits {
+            let me = self.clone();
+            self.host.tasks.spawn(Box::pin(async move {
+                me.host.clock.sleep(COME_AGAIN_TIME).await;
+                me.draw();
+            }));
         }
+    }
+
+    /// Gives free places to those who wait.
+    fn draw(self: &Arc<Self>) {
+        let now = self.host.clock.now();
+        let mut state = self.state.lock();
         while state.under_way < state.under_way_max(now) {
             // Those who have given up waiting do not take part.
             state.waiting.iter_mut().for_each(|waiting| waiting.retain(|(_, sender)| !sender.is_closed()));
@@ -201,8 +222,9 @@ impl Schedule {
             Duration::ZERO => path.round_trip,
             known => path.round_trip.min(known.mul_f64(growth)),
         };
-        let on_the_link =
-            took.saturating_sub(state.round_trip).max(took / ON_THE_LINK_PART).max(Duration::from_micros(100));
+        state.round_trip_seen = state.round_trip_seen.min(path.round_trip);
+        let [on_the_link, at_most] = [state.round_trip, state.round_trip_seen].map(|link| took.saturating_sub(link));
+        let on_the_link = on_the_link.max(took / ON_THE_LINK_PART).min(at_most).max(Duration::from_micros(100));
         if len >= MEASURED_LEN_MIN {
             // Others were under way at the same time.
             let shared = state.under_way.max(1) as f64;
@@ -230,6 +252,12 @@ impl Schedule {
     pub fn chunk_len(&self, direction: Direction) -> u64 {
         let len = self.rate(direction) * CHUNK_TIME.as_secs_f64();
         (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+    }
+
+    /// There is a new connection, perhaps over another link.
+    pub(crate) fn connected(&self) {
+        let mut state = self.state.lock();
+        (state.round_trip, state.round_trip_seen) = (Duration::ZERO, Duration::MAX);
     }
 
     /// The connection was lost, though nobody wanted that.
@@ -340,7 +368,7 @@ mod tests {
         let path = Path { round_trip: link, ..Path::default() };
         schedule.measured(Direction::Up, 0, link, &path);
         let mut longest = Duration::ZERO;
-        for chunk in 0..600 {
+        for chunk in 0..200 {
             let took = send();
             longest = if chunk < 20 { Duration::ZERO } else { longest.max(took) };
         }
@@ -350,6 +378,25 @@ mod tests {
             longest = longest.max(send());
         }
         assert!(longest < CHUNK_TIME * 5 / 2, "{longest:?}");
+    }
+
+    /// What is seen of it before is the length of a link, and it may be another on the next connection.
+    #[test]
+    fn regression_a_long_link_is_not_taken_for_a_slow_one() {
+        let sim = Sim::new(2);
+        let schedule = Schedule::new(&sim.machine("laptop").host());
+        for link in [1, 1500, 10, 3000].map(Duration::from_millis) {
+            schedule.connected();
+            for _ in 0..200 {
+                let len = schedule.chunk_len(Direction::Up);
+                let took = link + Duration::from_secs_f64(len as f64 / 125_000.0);
+                sim.run_for(took);
+                let path = Path { round_trip: link, ..Path::default() };
+                schedule.measured(Direction::Up, len, took, &path);
+            }
+            let rate = schedule.rate(Direction::Up);
+            assert!((100_000.0..150_000.0).contains(&rate), "{link:?}: {rate}");
+        }
     }
 
     #[test]
@@ -390,6 +437,42 @@ mod tests {
             let share = 100 * sent / (demand + sent);
             assert!(share.abs_diff(u64::from(replay)) <= 5, "{replay} tickets sent {share} of 100");
         }
+    }
+
+    /// One who sends one chunk after the other, beside several who always wait.
+    #[test]
+    fn regression_whoever_sends_one_after_the_other_has_his_share() {
+        let sim = Sim::new(8);
+        let machine = sim.machine("laptop");
+        let schedule = Schedule::new(&machine.host());
+        let tickets = |tickets| Tickets { tickets, wait_max: None };
+        schedule.set_tickets([tickets(60), tickets(0), tickets(30)]);
+        let counts = [Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0))];
+        for _ in 0..3 {
+            machine.host().tasks.spawn(Box::pin(send(schedule.clone(), Class::Demand, counts[0].clone())));
+        }
+        let (sender, count) = (schedule.clone(), counts[1].clone());
+        machine.host().tasks.spawn(Box::pin(async move {
+            loop {
+                let permit = sender.admit(Class::Replay).await;
+                sender.host.clock.sleep(CHUNK_TIME).await;
+                drop(permit);
+                *count.lock() += 1;
+                // The next is read.
+                sender.host.clock.sleep(Duration::from_micros(500)).await;
+            }
+        }));
+        // Only one is under way at a time.
+        machine.host().tasks.spawn(Box::pin(async move {
+            loop {
+                drop(schedule.admit(Class::Interactive).await);
+                schedule.host.clock.sleep(Duration::from_secs(5)).await;
+            }
+        }));
+        sim.run_for(Duration::from_secs(2000));
+        let (demand, sent) = (*counts[0].lock(), *counts[1].lock());
+        let share = 100 * sent / (demand + sent);
+        assert!((30..=36).contains(&share), "{share} of 100");
     }
 
     #[test]

@@ -227,6 +227,35 @@ fn regression_a_connection_outlives_a_gap_that_was_noticed() {
     assert_eq!(laptop.network.dialed.load(Relaxed), dialed);
 }
 
+/// Whoever wants no connection while the home is out of reach has none when it is back.
+#[test]
+fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
+    let rig = rig(1);
+    let laptop = Laptop::new(&rig, 1);
+    for client in laptop.clients.values() {
+        rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
+    }
+    laptop.network.up.store(false, Relaxed);
+    for (volume, client) in &laptop.clients {
+        write(&rig, client, "/made away", volume);
+    }
+    rig.sim.run_for(Duration::from_secs(60));
+    laptop.clients.values().for_each(|client| client.pin(Some(LinkState::Disconnected)));
+    laptop.network.up.store(true, Relaxed);
+    let asked = laptop.network.requests.load(Relaxed);
+    for (volume, _) in &laptop.clients {
+        write(&rig, &others(&rig, volume), "/there", "1");
+    }
+    let pushed = laptop.network.kinds.lock().get("Changed").copied();
+    rig.sim.run_for(Duration::from_secs(120));
+    assert_eq!(laptop.states(), [LinkState::Disconnected; 3]);
+    assert_eq!(laptop.network.requests.load(Relaxed), asked);
+    assert_eq!(laptop.network.kinds.lock().get("Changed").copied(), pushed);
+    laptop.clients.values().for_each(|client| client.pin(None));
+    rig.sim.run_for(Duration::from_secs(30));
+    assert_eq!(laptop.states(), [LinkState::Weak; 3]);
+}
+
 /// Links that come and go, crashes of both sides, lost requests and answers, and changes of consistency: in the end all is home, in its volume.
 #[test]
 fn model_volumes_on_a_bad_link_converge() {

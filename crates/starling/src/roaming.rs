@@ -255,9 +255,10 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
     options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
-    options.kernel_checks = volumes.iter().all(|Volume { client, .. }| is_same_user(client))
-        && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
-    options.open_dirs = !options.kernel_checks;
+    let same = |how: fn(&[u32], &[u32]) -> bool| volumes.iter().all(|Volume { client, .. }| is_same_user(client, how));
+    options.kernel_checks = same(has_all) && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
+    // It may list what is cached without asking, so it must not let in more.
+    options.open_dirs = !(options.kernel_checks && same(|local, home| has_all(local, home) && has_all(home, local)));
     options.fs_name = format!("starling:{}", about.name());
     options.default_valid = roam::VALID;
     // Others may make what is not there.
@@ -352,8 +353,13 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
     Ok(())
 }
 
-/// True if this process may locally what the home lets its user do: the kernel then judges as the home does.
-fn is_same_user(client: &Client) -> bool {
+fn has_all(groups: &[u32], others: &[u32]) -> bool {
+    others.iter().all(|group| groups.contains(group))
+}
+
+/// True if this process is locally who its user is at home, and the groups that it is in compare as they should with those that he is in there: if they are at least
+/// these, the kernel lets it do what the home lets him do.
+fn is_same_user(client: &Client, compare: impl Fn(&[u32], &[u32]) -> bool) -> bool {
     let Some(user) = client.look(|replica, _| replica.membership().map(|membership| membership.user.clone())) else {
         return false;
     };
@@ -365,7 +371,7 @@ fn is_same_user(client: &Client) -> bool {
         (libc::getuid(), libc::getgid(), groups)
     };
     // The home's superuser is whoever asks.
-    user.uid == 0 || (user.uid == uid && user.gid == gid && user.groups.iter().all(|group| groups.contains(group)))
+    user.uid == 0 || (user.uid == uid && user.gid == gid && compare(&groups, &user.groups))
 }
 
 /// A time in the largest unit that fits.
