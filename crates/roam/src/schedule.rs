@@ -38,6 +38,8 @@ const ON_THE_LINK_PART: u32 = 2;
 const WEIGHT: f64 = 0.25;
 /// and how much one that took as long as no chunk should: whoever asks meanwhile waits as long.
 const SLOW_WEIGHT: f64 = 0.75;
+/// It says that the link is slower than was known by more than this; less may be others, who were under way in the other direction.
+const SLOW_PART: f64 = 4.0;
 /// What is shorter says nothing of the rate.
 const MEASURED_LEN_MIN: u64 = 2 << 10;
 
@@ -232,7 +234,7 @@ impl Schedule {
             // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk, which is as long as it was thought to
             // be fast.
             let known = &mut state.rates[direction as usize];
-            let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / 2.0 { SLOW_WEIGHT } else { WEIGHT };
+            let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / SLOW_PART { SLOW_WEIGHT } else { WEIGHT };
             *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
             state.omens.measured(now, direction, rate);
         }
