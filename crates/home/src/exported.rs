@@ -33,6 +33,8 @@ pub(crate) struct Live {
     pub(crate) log: Option<Arc<Ledger>>,
     /// Who is told of changes, by volume.
     pub(crate) attached: HashMap<String, Vec<Attached>>,
+    /// The connection over which each client has attached to a volume last, for as long as it is there.
+    pub(crate) newest: HashMap<([u8; 32], String), u64>,
 }
 
 /// A client that is told of changes.
@@ -54,7 +56,7 @@ pub(crate) struct Attached {
 
 impl Live {
     pub(crate) fn new(state: State) -> Live {
-        Live { state, log: None, attached: HashMap::new() }
+        Live { state, log: None, attached: HashMap::new(), newest: HashMap::new() }
     }
 
     /// Changes the state. It is durable when the log says so.

@@ -38,6 +38,7 @@ use roam_wire::channel::{PeerKey, Push, Service, Session};
 use roam_wire::codec::Wire;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use thiserror::Error;
 use types::FsError;
 use types::codec::DecodeError;
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     /// No other run of the home has this number.
     pub(crate) run: u64,
     pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) connection_count: AtomicU64,
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) log: Arc<Ledger>,
     pub(crate) volumes: BTreeMap<String, Arc<Exported>>,
@@ -117,7 +119,15 @@ impl Home {
         }
         log.settled().await.map_err(HomeError::Durable)?;
         let run = host.random.next_u64() | 1;
-        Ok(Home(Arc::new(Inner { host: host.clone(), run, disk, live, log, volumes })))
+        Ok(Home(Arc::new(Inner {
+            host: host.clone(),
+            run,
+            disk,
+            connection_count: AtomicU64::new(0),
+            live,
+            log,
+            volumes,
+        })))
     }
 
     /// Ends: what is known is durable. Sessions must have ended before.

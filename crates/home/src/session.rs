@@ -18,6 +18,7 @@ use roam_wire::operation::Operation;
 use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::OpenFlags;
 
@@ -42,6 +43,7 @@ fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
 pub(crate) struct Connection {
     home: Arc<Inner>,
     peer: PeerKey,
+    number: u64,
     push: Arc<dyn Push>,
     lines: Mutex<BTreeMap<u8, Arc<Client>>>,
 }
@@ -62,6 +64,8 @@ impl Push for LinePush {
 struct Client {
     home: Arc<Inner>,
     key: [u8; 32],
+    /// Later connections have greater ones.
+    connection: u64,
     push: Arc<dyn Push>,
     /// What it attached to.
     to: Mutex<Option<Place>>,
@@ -92,13 +96,15 @@ type Answered = Result<Reply, Stop>;
 
 impl Connection {
     pub(crate) fn new(home: Arc<Inner>, peer: PeerKey, push: Arc<dyn Push>) -> Connection {
-        Connection { home, peer, push, lines: Mutex::default() }
+        let number = home.connection_count.fetch_add(1, Relaxed);
+        Connection { home, peer, number, push, lines: Mutex::default() }
     }
 
     fn on(&self, line: u8) -> Arc<Client> {
         let begin = || {
             let push = Arc::new(LinePush { line, push: self.push.clone() });
-            Arc::new(Client { home: self.home.clone(), key: self.peer.0, push, to: Mutex::new(None) })
+            let (home, key, connection) = (self.home.clone(), self.peer.0, self.number);
+            Arc::new(Client { home, key, connection, push, to: Mutex::new(None) })
         };
         self.lines.lock().entry(line).or_insert_with(begin).clone()
     }
@@ -122,6 +128,7 @@ impl Session for Connection {
     fn ended(&self) {
         let lines = std::mem::take(&mut *self.lines.lock());
         lines.values().for_each(|client| client.detach());
+        self.home.live.lock().newest.retain(|(key, _), number| (*key, *number) != (self.peer.0, self.number));
     }
 }
 
@@ -176,6 +183,10 @@ impl Client {
         let reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
+            // It was sent before the client went on elsewhere, and would take away what it was given there.
+            if live.newest.get(&(self.key, name.to_string())).is_some_and(|newest| *newest > self.connection) {
+                return refused(Refusal::Detached);
+            }
             if matches!(watch, Watch::Delegations { run, .. } if run == self.home.run)
                 && volume.claims.is_barred(author)
             {
@@ -219,6 +230,7 @@ impl Client {
                     None
                 }
             };
+            live.newest.insert((key, name.to_string()), self.connection);
             let whose = Whose { key, author, user: user.clone(), incarnation };
             *self.to.lock() = Some(Place { whose, volume, delegated });
             Reply::Attached { root, user, since, heard, kept }

@@ -81,6 +81,23 @@ fn what_is_delegated_is_given_to_others_when_it_is_returned() {
     assert_eq!(other.recalled().len(), 1);
 }
 
+/// What was sent over a connection that was given up may arrive after the client has gone on over another.
+#[test]
+fn regression_attaching_late_over_an_older_connection_takes_nothing_away() {
+    let world = World::new();
+    world.enroll(1, MALLORY);
+    let (older, one) = (world.connect(1), world.attach_to(1, NO_DELEGATIONS));
+    let other = delegated(&world, 2, MALLORY);
+    let plain = one.id(one.id(ROOT, "mallory"), "plain");
+    assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+    assert_eq!(older.ask(attach_request(NO_DELEGATIONS)), Reply::Refused(Refusal::Detached));
+    assert_eq!(other.delegate(plain, Hold::Read), None);
+    assert_eq!(one.recalled().len(), 1);
+    // When that has ended, it is the newest.
+    drop(one);
+    assert!(matches!(older.ask(attach_request(NO_DELEGATIONS)), Reply::Attached { .. }));
+}
+
 #[test]
 fn a_change_by_whoever_works_without_delegations_waits_for_those_who_do() {
     let world = World::new();
