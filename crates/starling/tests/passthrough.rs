@@ -376,10 +376,12 @@ fn who_comes_and_goes_at_once_meets_no_errors() {
                             .write_all_at(b"over", count % 1000)
                             .expect("write"),
                         _ => {
+                            // Nobody else writes there.
+                            let at = 2000 * (number + 1) + count % 1000;
                             let writer = open.read(true).write(true).open(file).expect("open");
-                            writer.write_all_at(b"and over", 2000 + count % 1000).expect("write");
+                            writer.write_all_at(b"and over", at).expect("write");
                             let mut found = [0; 8];
-                            writer.read_exact_at(&mut found, 2000 + count % 1000).expect("read");
+                            writer.read_exact_at(&mut found, at).expect("read");
                             assert_eq!(&found, b"and over");
                         }
                     }
