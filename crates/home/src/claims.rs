@@ -77,9 +77,7 @@ impl Met<'_> {
         table.send(self.client, recalls);
         given
     }
-}
 
-impl Met<'_> {
     /// The client has made these, and has had them since.
     pub(crate) fn made(self, files: BTreeSet<FileId>) {
         let mut table = self.claims.table.lock();

@@ -72,8 +72,8 @@ fn transport() -> TransportConfig {
         .mtu_discovery_config(None)
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .send_window(DOWN_WINDOW_BYTES.into())
-        // Without this, datagrams cannot be sent either.
         .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)
+        // Without this, datagrams cannot be sent either.
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
     config
 }

@@ -62,6 +62,17 @@ impl Laptop {
         self.open(rig);
     }
 
+    /// Goes out of reach, and does something in each volume there, which is noticed.
+    fn leave(&self, rig: &Rig) {
+        for client in self.clients.values() {
+            rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
+        }
+        self.network.up.store(false, Relaxed);
+        for (volume, client) in &self.clients {
+            write(rig, client, "/made away", volume);
+        }
+    }
+
     fn states(&self) -> Vec<LinkState> {
         self.clients.values().map(|client| client.look(|_, state| state)).collect()
     }
@@ -149,13 +160,7 @@ fn a_volume_that_is_refused_or_turned_off_does_not_disturb_the_others() {
 fn after_a_gap_all_volumes_come_back_on_one_connection() {
     let rig = rig(1);
     let laptop = Laptop::new(&rig, 1);
-    for client in laptop.clients.values() {
-        rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
-    }
-    laptop.network.up.store(false, Relaxed);
-    for (volume, client) in &laptop.clients {
-        write(&rig, client, "/made away", volume);
-    }
+    laptop.leave(&rig);
     rig.crash_home();
     rig.start_home();
     rig.sim.run_for(Duration::from_secs(60));
@@ -232,13 +237,7 @@ fn regression_a_connection_outlives_a_gap_that_was_noticed() {
 fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
     let rig = rig(1);
     let laptop = Laptop::new(&rig, 1);
-    for client in laptop.clients.values() {
-        rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
-    }
-    laptop.network.up.store(false, Relaxed);
-    for (volume, client) in &laptop.clients {
-        write(&rig, client, "/made away", volume);
-    }
+    laptop.leave(&rig);
     rig.sim.run_for(Duration::from_secs(60));
     laptop.clients.values().for_each(|client| client.pin(Some(LinkState::Disconnected)));
     laptop.network.up.store(true, Relaxed);
