@@ -391,6 +391,11 @@ impl Inner {
         turn(&self.byte_fetches, id).await
     }
 
+    /// As [`fetching_bytes`](Self::fetching_bytes). Nothing if somebody else does.
+    pub(crate) fn try_fetching_bytes(&self, id: FileId) -> Option<OwnedMutexGuard<()>> {
+        try_turn(&self.byte_fetches, id)
+    }
+
     /// Files of which somebody fetches bytes.
     pub(crate) fn fetched_now(&self) -> HashSet<FileId> {
         let fetches = self.byte_fetches.lock();

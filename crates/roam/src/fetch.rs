@@ -4,7 +4,7 @@ use crate::client::{Client, Inner};
 use crate::delegation::Question;
 use crate::live::{LinkState, Live, Need};
 use crate::replica::{Node, Record};
-use crate::schedule::Direction;
+use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
 use bytes::Bytes;
 use host::timeout;
@@ -86,18 +86,34 @@ impl Inner {
         class: Class,
         request: &Request,
     ) -> Result<Reply, FsError> {
+        let message = pack(request);
+        let _permit = match request {
+            Request::Read { len, .. } => self.admit(class, Direction::Down, (*len).into()).await,
+            _ => self.admit(class, Direction::Up, message.len() as u64).await,
+        };
+        self.ask_now(channel, class, request, message).await
+    }
+
+    /// Waits for its turn to send or fetch so many bytes.
+    pub(crate) async fn admit(&self, class: Class, direction: Direction, len: u64) -> Option<Permit> {
         // Where the home is near, nobody is in anybody's way.
         let near = self.live.lock().state == LinkState::Connected;
-        let _permit = match near {
-            true => None,
-            false => Some(self.schedule.admit(class).await),
-        };
+        if near { None } else { Some(self.schedule.admit(class, direction, len).await) }
+    }
+
+    /// Asks without waiting for its turn.
+    async fn ask_now(
+        &self,
+        channel: &Arc<dyn Channel>,
+        class: Class,
+        request: &Request,
+        message: Bytes,
+    ) -> Result<Reply, FsError> {
         use Request::{Delegate, Facts, List, Renew, Since, Validate};
         // What answers a recall is part of that.
         if let Since { .. } | Facts { .. } | Validate { .. } | List { .. } | Delegate { .. } | Renew = request {
             self.consistency_calls.fetch_add(1, Relaxed);
         }
-        let message = pack(request);
         let (sent, begun) = (message.len() as u64, self.host.clock.now());
         let bytes = self.patiently(channel, channel.ask(class, message)).await?;
         let (took, received) = (self.host.clock.now().saturating_sub(begun), bytes.len() as u64);
@@ -147,15 +163,36 @@ impl Inner {
 
     /// Asks the home. ETIMEDOUT if it cannot be reached.
     pub(crate) async fn ask(&self, class: Class, request: &Request) -> Result<Reply, FsError> {
-        let channel = self.live.lock().channel.clone().ok_or(FsError::TimedOut)?;
-        match self.ask_over(&channel, class, request).await? {
+        let channel = self.channel()?;
+        let reply = self.ask_over(&channel, class, request).await?;
+        self.accept(&channel, reply)
+    }
+
+    /// As [`ask`](Self::ask), when it is its turn already.
+    pub(crate) async fn ask_in_turn(
+        &self,
+        _turn: &Option<Permit>,
+        class: Class,
+        request: &Request,
+    ) -> Result<Reply, FsError> {
+        let channel = self.channel()?;
+        let reply = self.ask_now(&channel, class, request, pack(request)).await?;
+        self.accept(&channel, reply)
+    }
+
+    fn channel(&self) -> Result<Arc<dyn Channel>, FsError> {
+        self.live.lock().channel.clone().ok_or(FsError::TimedOut)
+    }
+
+    fn accept(&self, channel: &Arc<dyn Channel>, reply: Reply) -> Result<Reply, FsError> {
+        match reply {
             Reply::Failed(error) => Err(error),
             Reply::Refused(Refusal::Detached) => {
                 // What it was attached with has ended.
                 if let Some(delegations) = &mut self.live.lock().delegations {
                     delegations.forfeit();
                 }
-                self.lost(&channel);
+                self.lost(channel);
                 Err(FsError::TimedOut)
             }
             Reply::Refused(refusal) => {
@@ -197,7 +234,7 @@ impl Client {
         let delegated = self.0.live.lock().delegations.is_some();
         match need {
             Need::Names(dir) => {
-                self.fetch_names(dir).await?;
+                self.fetch_names(dir, Class::Interactive).await?;
                 self.was_listed(dir);
                 Ok(())
             }
@@ -256,7 +293,8 @@ impl Client {
         }
     }
 
-    async fn fetch_names(&self, dir: FileId) -> Result<(), FsError> {
+    /// Learns what is in a directory, unless it is known.
+    pub(crate) async fn fetch_names(&self, dir: FileId, class: Class) -> Result<(), FsError> {
         let inner = &self.0;
         let (names_of, makes) = {
             let live = inner.live.lock();
@@ -276,7 +314,7 @@ impl Client {
             let names_of = names_of.filter(|_| after.is_empty()).unwrap_or(0);
             let makes = makes.clone().filter(|_| after.is_empty());
             let request = Request::List { dir, after: std::mem::take(&mut after), known: names_of, makes };
-            let reply = match inner.ask(Class::Interactive, &request).await {
+            let reply = match inner.ask(class, &request).await {
                 Err(FsError::Stale) => {
                     let mut live = inner.live.lock();
                     if !asking.is_current(&live, dir, 0) {

@@ -1,7 +1,7 @@
 //! Who uses a slow link next (Huston and Honeyman, section 4.1; design, section 4.5).
 //!
 //! Small questions that somebody waits for go at once. All else goes in chunks, few of which are under way at a time: as many as the link holds,
-//! and one more. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
+//! and one more, or more of them that are shorter and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
 //! what the link carries in a moment, so that nobody waits for much longer than that.
 
 use crate::omens::Omens;
@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 
 /// A chunk takes about so long on its way.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
+/// What is shorter than a chunk takes so many parts of one, at least one.
+const PARTS: usize = 16;
 /// Shortest chunk.
 const CHUNK_LEN_MIN: u64 = 1 << 10;
 /// Longest chunk.
@@ -65,8 +67,11 @@ struct State {
     tickets: [Tickets; 3],
     /// How many wait until something is home, of all who share the link.
     hurried: usize,
-    /// Who waits since when, by class.
-    waiting: [VecDeque<(Duration, oneshot::Sender<Permit>)>; 3],
+    /// By class.
+    waiting: [VecDeque<Waiting>; 3],
+    /// The class that is next, and has to wait until there is room for as much as it wants.
+    drawn: Option<usize>,
+    /// Parts of chunks.
     under_way: usize,
     /// Bytes per second, up and down.
     rates: [f64; 2],
@@ -85,6 +90,13 @@ struct State {
     omens: Omens,
 }
 
+/// Somebody who waits for his turn.
+struct Waiting {
+    since: Duration,
+    parts: usize,
+    sender: oneshot::Sender<Permit>,
+}
+
 /// See the module's header.
 pub struct Schedule {
     host: Host,
@@ -94,6 +106,7 @@ pub struct Schedule {
 /// The right to have a chunk under way, until dropped.
 pub struct Permit {
     schedule: Option<Arc<Schedule>>,
+    parts: usize,
     /// Somebody waits for it.
     is_demand: bool,
 }
@@ -115,6 +128,7 @@ impl Schedule {
             tickets: TICKETS,
             hurried: 0,
             waiting: Default::default(),
+            drawn: None,
             under_way: 0,
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
@@ -149,37 +163,39 @@ impl Schedule {
         state.deal();
     }
 
-    /// Waits for the right to send or fetch a chunk. Small questions need none.
-    pub async fn admit(self: &Arc<Self>, class: Class) -> Permit {
+    /// Waits for the right to send or fetch so many bytes, of which more than a chunk count as one. Small questions need none.
+    pub async fn admit(self: &Arc<Self>, class: Class, direction: Direction, len: u64) -> Permit {
         let now = self.host.clock.now();
         let Some(place) = place(class) else {
             let mut state = self.state.lock();
             (state.used, state.asked) = (now, now);
-            return Permit { schedule: None, is_demand: false };
+            return Permit { schedule: None, parts: 0, is_demand: false };
         };
         let turn = {
             let mut state = self.state.lock();
             if class == Class::Demand {
                 (state.used, state.demanded) = (now, now);
             }
-            if state.under_way < state.under_way_max(now) && state.waiting.iter().all(VecDeque::is_empty) {
-                state.under_way += 1;
-                return Permit { schedule: Some(self.clone()), is_demand: class == Class::Demand };
+            let chunk = state.chunk_len(direction);
+            let parts = (PARTS as u64 * len.min(chunk)).div_ceil(chunk).max(1) as usize;
+            if state.has_room(parts, now) && state.waiting.iter().all(VecDeque::is_empty) {
+                state.under_way += parts;
+                return Permit { schedule: Some(self.clone()), parts, is_demand: class == Class::Demand };
             }
             let (sender, turn) = oneshot::channel();
-            state.waiting[place].push_back((now, sender));
+            state.waiting[place].push_back(Waiting { since: now, parts, sender });
             turn
         };
         // Whoever is not drawn any more, since the sender is gone, goes without.
-        turn.await.unwrap_or(Permit { schedule: None, is_demand: false })
+        turn.await.unwrap_or(Permit { schedule: None, parts: 0, is_demand: false })
     }
 
     /// A chunk is done. Its place is drawn for when whoever had it has had the time to come with his next, or he would take part in every other draw only.
-    fn done(self: &Arc<Self>, was_demand: bool) {
+    fn done(self: &Arc<Self>, parts: usize, was_demand: bool) {
         let now = self.host.clock.now();
         let waits = {
             let mut state = self.state.lock();
-            state.under_way -= 1;
+            state.under_way -= parts;
             if was_demand {
                 state.demanded = now;
             }
@@ -194,20 +210,27 @@ impl Schedule {
         }
     }
 
-    /// Gives free places to those who wait.
+    /// Gives room to those who wait.
     fn draw(self: &Arc<Self>) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
-        while state.under_way < state.under_way_max(now) {
+        while state.has_room(1, now) {
             // Those who have given up waiting do not take part.
-            state.waiting.iter_mut().for_each(|waiting| waiting.retain(|(_, sender)| !sender.is_closed()));
+            state.waiting.iter_mut().for_each(|waiting| waiting.retain(|one| !one.sender.is_closed()));
             let waited: Vec<Option<Duration>> =
-                state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.0))).collect();
-            let Some(class) = state.lottery.draw(&waited, self.host.random.next_u64()) else { return };
-            let Some((_, sender)) = state.waiting[class].pop_front() else { return };
+                state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.since))).collect();
+            let drawn = state.drawn.take().filter(|class| waited[*class].is_some());
+            let draw = |state: &mut State| state.lottery.draw(&waited, self.host.random.next_u64());
+            let Some(class) = drawn.or_else(|| draw(&mut state)) else { return };
+            let Some(parts) = state.waiting[class].front().map(|one| one.parts) else { return };
+            if !state.has_room(parts, now) {
+                state.drawn = Some(class);
+                return;
+            }
+            let Some(one) = state.waiting[class].pop_front() else { return };
             let is_demand = place(Class::Demand) == Some(class);
-            match sender.send(Permit { schedule: Some(self.clone()), is_demand }) {
-                Ok(()) => state.under_way += 1,
+            match one.sender.send(Permit { schedule: Some(self.clone()), parts, is_demand }) {
+                Ok(()) => state.under_way += parts,
                 // It was never given, and is not given back.
                 Err(mut permit) => permit.schedule = None,
             }
@@ -229,7 +252,7 @@ impl Schedule {
         let on_the_link = on_the_link.max(took / ON_THE_LINK_PART).min(at_most).max(Duration::from_micros(100));
         if len >= MEASURED_LEN_MIN {
             // Others were under way at the same time.
-            let shared = state.under_way.max(1) as f64;
+            let shared = (state.under_way / PARTS).max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
             // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk, which is as long as it was thought to
             // be fast.
@@ -252,8 +275,7 @@ impl Schedule {
 
     /// How many bytes make a chunk.
     pub fn chunk_len(&self, direction: Direction) -> u64 {
-        let len = self.rate(direction) * CHUNK_TIME.as_secs_f64();
-        (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+        self.state.lock().chunk_len(direction)
     }
 
     /// There is a new connection, perhaps over another link.
@@ -298,6 +320,16 @@ impl State {
         tickets.into_iter().enumerate().for_each(|(class, tickets)| self.lottery.set(class, tickets));
     }
 
+    fn chunk_len(&self, direction: Direction) -> u64 {
+        let len = self.rates[direction as usize] * CHUNK_TIME.as_secs_f64();
+        (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+    }
+
+    /// True if more parts of a chunk may be under way.
+    fn has_room(&self, parts: usize, now: Duration) -> bool {
+        self.under_way + parts <= PARTS * self.under_way_max(now)
+    }
+
     /// As many chunks as the link holds, and one. Where that is one and a part, it is one while somebody asks small questions, who would have to wait for both, and
     /// two while nobody does, so that the link is always in use.
     fn under_way_max(&self, now: Duration) -> usize {
@@ -310,7 +342,7 @@ impl State {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(schedule) = self.schedule.take() {
-            schedule.done(self.is_demand);
+            schedule.done(self.parts, self.is_demand);
         }
     }
 }
@@ -323,7 +355,7 @@ mod tests {
     /// Chunks of one class after the other, for as long as it goes on.
     async fn send(schedule: Arc<Schedule>, class: Class, count: Arc<Mutex<u64>>) {
         loop {
-            let _permit = schedule.admit(class).await;
+            let _permit = schedule.admit(class, Direction::Up, CHUNK_LEN_MAX).await;
             schedule.host.clock.sleep(Duration::from_millis(500)).await;
             *count.lock() += 1;
         }
@@ -342,7 +374,7 @@ mod tests {
         measured(100);
         (0..10).for_each(|_| measured(900));
         assert_eq!(max(), 2);
-        drop(sim.block_on(schedule.admit(Class::Interactive)));
+        drop(sim.block_on(schedule.admit(Class::Interactive, Direction::Up, 0)));
         assert_eq!(max(), 1);
         sim.run_for(ASKED_TIME);
         assert_eq!(max(), 2);
@@ -350,7 +382,7 @@ mod tests {
         sim.run_for(5 * ROUND_TRIP_DOUBLES);
         measured(1200);
         assert_eq!(max(), 4);
-        drop(sim.block_on(schedule.admit(Class::Interactive)));
+        drop(sim.block_on(schedule.admit(Class::Interactive, Direction::Up, 0)));
         assert_eq!(max(), 3);
     }
 
@@ -399,6 +431,39 @@ mod tests {
             let rate = schedule.rate(Direction::Up);
             assert!((100_000.0..150_000.0).contains(&rate), "{link:?}: {rate}");
         }
+    }
+
+    #[test]
+    fn what_is_short_goes_beside_others_as_long_as_all_of_it_is_no_longer_than_a_chunk() {
+        let sim = Sim::new(1);
+        let machine = sim.machine("laptop");
+        let schedule = Schedule::new(&machine.host());
+        let chunk = schedule.chunk_len(Direction::Down);
+        let is_let_in = |class, part: u64| {
+            let turn = Box::pin(schedule.admit(class, Direction::Down, chunk / part));
+            let soon = host::timeout(&*schedule.host.clock, Duration::from_secs(1), turn);
+            sim.block_on(soon).ok()
+        };
+        drop(sim.block_on(schedule.admit(Class::Interactive, Direction::Down, 0)));
+        let half = is_let_in(Class::Prefetch, 2).expect("nobody else");
+        let small: Vec<_> = (0..8).map(|_| is_let_in(Class::Demand, 16).expect("half is free")).collect();
+        assert!(is_let_in(Class::Demand, 16).is_none());
+        drop(half);
+        let _other = is_let_in(Class::Replay, 4).expect("half is free");
+        assert!(is_let_in(Class::Demand, 2).is_none(), "longer than what is free");
+        // What is long is not left behind by what is short.
+        let long = schedule.clone();
+        let done = Arc::new(Mutex::new(false));
+        let see = done.clone();
+        machine.host().tasks.spawn(Box::pin(async move {
+            let _permit = long.admit(Class::Demand, Direction::Down, CHUNK_LEN_MAX).await;
+            *see.lock() = true;
+        }));
+        sim.run_for(Duration::from_secs(1));
+        assert!(is_let_in(Class::Demand, 16).is_none(), "others wait");
+        drop((small, _other));
+        sim.run_for(Duration::from_secs(1));
+        assert!(*done.lock());
     }
 
     #[test]
@@ -456,7 +521,7 @@ mod tests {
         let (sender, count) = (schedule.clone(), counts[1].clone());
         machine.host().tasks.spawn(Box::pin(async move {
             loop {
-                let permit = sender.admit(Class::Replay).await;
+                let permit = sender.admit(Class::Replay, Direction::Up, CHUNK_LEN_MAX).await;
                 sender.host.clock.sleep(CHUNK_TIME).await;
                 drop(permit);
                 *count.lock() += 1;
@@ -467,7 +532,7 @@ mod tests {
         // Only one is under way at a time.
         machine.host().tasks.spawn(Box::pin(async move {
             loop {
-                drop(schedule.admit(Class::Interactive).await);
+                drop(schedule.admit(Class::Interactive, Direction::Up, 0).await);
                 schedule.host.clock.sleep(Duration::from_secs(5)).await;
             }
         }));
@@ -531,14 +596,14 @@ mod tests {
         let machine = sim.machine("laptop");
         let schedule = Schedule::new(&machine.host());
         sim.block_on(async {
-            let first = schedule.admit(Class::Replay).await;
-            let mut given_up = Box::pin(schedule.admit(Class::Demand));
+            let first = schedule.admit(Class::Replay, Direction::Up, CHUNK_LEN_MAX).await;
+            let mut given_up = Box::pin(schedule.admit(Class::Demand, Direction::Up, CHUNK_LEN_MAX));
             let clock = machine.host().clock;
             assert!(host::timeout(&*clock, Duration::from_secs(1), &mut given_up).await.is_err());
-            drop(schedule.admit(Class::Interactive).await);
+            drop(schedule.admit(Class::Interactive, Direction::Up, 0).await);
             drop(given_up);
             drop(first);
-            let _next = schedule.admit(Class::Demand).await;
+            let _next = schedule.admit(Class::Demand, Direction::Up, CHUNK_LEN_MAX).await;
         });
     }
 }

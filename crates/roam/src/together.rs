@@ -5,13 +5,14 @@
 //! any. What is to be kept in the cache is fetched together, too.
 
 use crate::client::Client;
-use crate::live::{LinkState, Live};
+use crate::live::{LinkState, Live, Need};
 use crate::schedule::{CHUNK_LEN_MAX, Direction};
 use crate::settings::Unit;
 use roam_wire::channel::Class;
 use roam_wire::message::{DATA_LEN_MAX, Reply, Request};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
 
 /// Longest file that is small.
@@ -66,6 +67,21 @@ impl Live {
         !std::mem::replace(&mut waits.ahead, true)
     }
 
+    /// The directory that comes after this one, files of which are to be fetched ahead, too, if whoever reads has waited for files of several that are beside each
+    /// other, and nobody is at it.
+    fn next_beside(&mut self, dir: FileId, now: Duration) -> Option<FileId> {
+        // Without delegations of it, a listing is of no use to whoever works under such.
+        if self.delegations.is_some() {
+            return None;
+        }
+        self.waited_beside(dir, now)?;
+        let beside = self.replica.list(self.replica.node(dir).ok()?.parent)?;
+        let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
+        let next = beside.into_values().skip_while(|id| *id != dir).skip(1).find(is_directory)?;
+        let waits = self.waits.entry(next).or_default();
+        (!std::mem::replace(&mut waits.ahead, true)).then_some(next)
+    }
+
     /// True if a file is small, and its bytes are wanted as the home has them.
     pub(crate) fn is_small_and_missing(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| {
@@ -110,65 +126,91 @@ impl Client {
     fn go_ahead(&self, dir: FileId, id: FileId) {
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
-            me.fetch_ahead(dir, id).await;
-            if let Some(waits) = me.0.live.lock().waits.get_mut(&dir) {
-                waits.ahead = false;
+            let until = me.0.host.clock.now() + AHEAD_TIME;
+            let (mut len, mut next, mut after) = (AHEAD_LEN_MIN, Some(dir), id);
+            while let Some(dir) = next {
+                let is_done = me.fetch_ahead(dir, after, &mut len, until).await;
+                next = if is_done { me.0.live.lock().next_beside(dir, me.0.host.clock.now()) } else { None };
+                after = dir;
+                if let Some(waits) = me.0.live.lock().waits.get_mut(&dir) {
+                    waits.ahead = false;
+                }
             }
         }));
     }
 
-    /// Fetches small files of a directory, those first whose names come after one of them.
-    async fn fetch_ahead(&self, dir: FileId, mut after: FileId) {
-        let until = self.0.host.clock.now() + AHEAD_TIME;
-        let (mut len, mut asked) = (AHEAD_LEN_MIN, HashSet::new());
-        let unit = self.0.settings.lock().unit;
-        if unit == Unit::Block {
-            return;
+    /// Fetches small files of a directory, those first whose names come after one of them, and its names before if these are not known. True if there are no more.
+    async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> bool {
+        let names = async {
+            let _one_at_a_time = self.0.fetching(Need::Names(dir)).await;
+            self.fetch_names(dir, Class::Prefetch).await
+        };
+        if names.await.is_err() {
+            return false;
         }
-        while self.0.host.clock.now() < until && self.has_room() {
+        let mut asked = HashSet::new();
+        let unit = self.0.settings.lock().unit;
+        while unit != Unit::Block && self.0.host.clock.now() < until && self.has_room() {
             let files = {
                 let live = self.0.live.lock();
-                let Some(names) = live.replica.list(dir) else { return };
+                let Some(names) = live.replica.list(dir) else { return false };
                 let files: Vec<FileId> = names.into_values().collect();
                 let at = files.iter().position(|id| *id == after).map_or(0, |at| at + 1);
                 // What the home does not give is not asked for again.
                 let in_order = files[at..].iter().chain(&files[..at]).copied().filter(|id| !asked.contains(id));
-                live.small_files(in_order, len.min(self.0.schedule.chunk_len(Direction::Down)))
+                // There is room left for what somebody waits for.
+                live.small_files(in_order, (*len).min(self.0.schedule.chunk_len(Direction::Down) / 2))
             };
-            let Some(last) = files.last() else { return };
+            let Some(last) = files.last() else { return true };
             after = *last;
             asked.extend(files.iter().copied());
             drop(self.0.ahead.lock().await);
             if self.fetch_together(&files).await.is_err() {
-                return;
+                return false;
             }
-            len = (len * 2).min(CHUNK_LEN_MAX);
+            *len = (*len * 2).min(CHUNK_LEN_MAX);
         }
+        false
     }
 
-    /// Brings small files into the cache, as far as the home gives them: what it does not is asked for alone when it is wanted.
+    /// Brings small files into the cache, as far as the home gives them: what it does not is asked for alone when it is wanted. Whoever wants one of them
+    /// meanwhile waits for it.
     pub(crate) async fn fetch_together(&self, files: &[FileId]) -> Result<(), FsError> {
-        let known: HashMap<FileId, u64> = {
+        let len = {
             let live = self.0.live.lock();
             if live.state == LinkState::Disconnected {
                 return Err(FsError::TimedOut);
             }
-            let contents = |id: &FileId| Some((*id, live.replica.node(*id).ok()?.facts.contents));
-            files.iter().filter_map(contents).collect()
+            files.iter().filter_map(|id| Some(live.replica.node(*id).ok()?.facts.size + OVERHEAD_LEN)).sum()
         };
-        let asked = files.iter().filter_map(|id| Some((*id, *known.get(id)?))).collect();
-        let reply = self.0.ask(Class::Prefetch, &Request::ReadFiles { files: asked }).await?;
+        let turn = self.0.admit(Class::Prefetch, Direction::Down, len).await;
+        // Those that others fetch now are theirs.
+        let mut fetched: HashMap<FileId, (u64, OwnedMutexGuard<()>)> = HashMap::new();
+        for id in files {
+            let Some(one_at_a_time) = self.0.try_fetching_bytes(*id) else { continue };
+            let live = self.0.live.lock();
+            if live.is_small_and_missing(*id)
+                && let Ok(node) = live.replica.node(*id)
+            {
+                fetched.insert(*id, (node.facts.contents, one_at_a_time));
+            }
+        }
+        let asked = files.iter().filter_map(|id| Some((*id, fetched.get(id)?.0))).collect::<Vec<_>>();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let reply = self.0.ask_in_turn(&turn, Class::Prefetch, &Request::ReadFiles { files: asked }).await?;
+        drop(turn);
         let Reply::Files(read) = reply else { return Err(FsError::Io) };
         for (id, bytes) in read {
-            let Some(contents) = known.get(&id) else { continue };
-            let _one_at_a_time = self.0.fetching_bytes(id).await;
+            let Some((contents, _one_at_a_time)) = fetched.remove(&id) else { continue };
             let is_it = {
                 let live = self.0.live.lock();
                 let fits = |size: u64| size == bytes.len() as u64 && bytes.len() <= DATA_LEN_MAX;
                 live.is_small_and_missing(id) && live.replica.node(id).is_ok_and(|node| fits(node.facts.size))
             };
             if is_it {
-                self.cache_bytes(id, *contents, 0, bytes, Class::Prefetch).await?;
+                self.cache_bytes(id, contents, 0, bytes, Class::Prefetch).await?;
             }
         }
         Ok(())

@@ -111,6 +111,48 @@ fn whoever_goes_on_in_the_directory_beside_waits_for_nothing_but_its_list() {
 }
 
 #[test]
+fn whoever_goes_from_directory_to_directory_finds_the_next_ones_there() {
+    let setup = Setup::new();
+    let dirs: Vec<String> = (0..20).map(|n| format!("/tree/part{n:02}")).collect();
+    setup.rig.sim.block_on(async {
+        perform(&setup.rig.fs, &Op::MakeDir("/tree".into())).await.expect("mkdir");
+        for dir in &dirs {
+            perform(&setup.rig.fs, &Op::MakeDir(dir.clone())).await.expect("mkdir");
+            for n in 0..10 {
+                let write = Op::Write(format!("{dir}/{n}"), How::Replace, contents(n + 1));
+                perform(&setup.rig.fs, &write).await.expect("write");
+            }
+        }
+    });
+    let (before, begun) = (setup.requests(), setup.rig.sim.now());
+    for dir in &dirs {
+        for n in 0..10 {
+            let read = async { read_all(&setup.client, find(&setup.client, &format!("{dir}/{n}")).await?).await };
+            assert_eq!(setup.rig.sim.block_on(read), Ok(contents(n + 1)));
+            setup.rig.sim.run_for(Duration::from_millis(10));
+        }
+    }
+    let thinks = Duration::from_millis(10) * 10 * dirs.len() as u32;
+    let (asked, waited) = (setup.requests() - before, setup.rig.sim.now() - begun - thinks);
+    assert!(asked < 5 * dirs.len() as u64, "{asked} requests");
+    // Less than a round trip for each.
+    assert!(waited < DELAY * 2 * dirs.len() as u32, "{waited:?}");
+}
+
+#[test]
+fn whoever_wants_what_is_being_fetched_ahead_waits_for_that() {
+    let setup = Setup::new();
+    for n in [100, 101] {
+        assert_eq!(setup.read(n), Ok(contents(n)));
+    }
+    setup.rig.sim.run_for(DELAY);
+    let begun = setup.rig.sim.now();
+    assert_eq!(setup.read(102), Ok(contents(102)));
+    let waited = setup.rig.sim.now() - begun;
+    assert!(waited > DELAY / 2 && waited < DELAY * 3 / 2, "{waited:?}");
+}
+
+#[test]
 fn regression_what_the_home_does_not_give_is_not_asked_for_again_and_again() {
     let setup = Setup::new();
     for n in 100..FILE_COUNT {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use host::sim::Sim;
 use linkem::Rate;
 use policy::lottery::Class as Tickets;
-use roam::schedule::{Schedule, TICKETS};
+use roam::schedule::{CHUNK_LEN_MAX, Direction, Schedule, TICKETS};
 use roam_wire::channel::Class;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn simulated_share(replay: u32, time: Duration) -> f64 {
             let (schedule, count, clock) = (schedule.clone(), count.clone(), host.clock.clone());
             host.tasks.spawn(Box::pin(async move {
                 loop {
-                    let _permit = schedule.admit(class).await;
+                    let _permit = schedule.admit(class, Direction::Up, CHUNK_LEN_MAX).await;
                     clock.sleep(CHUNK_TIME).await;
                     count.fetch_add(1, Ordering::Relaxed);
                 }
