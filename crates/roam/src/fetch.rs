@@ -6,6 +6,7 @@ use crate::live::{LinkState, Live, Need};
 use crate::replica::{Node, Record};
 use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
+use crate::together::LISTING_LEN;
 use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::{Channel, Class, Lost};
@@ -89,6 +90,7 @@ impl Inner {
         let message = pack(request);
         let _permit = match request {
             Request::Read { len, .. } => self.admit(class, Direction::Down, (*len).into()).await,
+            Request::List { .. } => self.admit(class, Direction::Down, LISTING_LEN).await,
             _ => self.admit(class, Direction::Up, message.len() as u64).await,
         };
         self.ask_now(channel, class, request, message).await

@@ -1,8 +1,8 @@
 //! Small files together: where a round trip takes longer than their bytes, as many are asked for at once as make a chunk.
 //!
 //! Whoever had to wait for small files of a directory, one after the other, will want others of it, too: these are fetched ahead, in the order of their
-//! names, for as long as he goes on, first a little and then more; and so are those of the directories beside it when he lists them, before he reads
-//! any. What is to be kept in the cache is fetched together, too.
+//! names, for as long as he goes on, first a little and then more; and so are those of the directories beside it, which come next, or when he lists them.
+//! Whoever had to wait for what is in a directory will want to look into those in it, and into those after it if he comes from the one before. What is to be kept in the cache is fetched together, too.
 
 use crate::client::Client;
 use crate::live::{LinkState, Live, Need};
@@ -25,6 +25,10 @@ const WAIT_COUNT_MIN: u32 = 2;
 const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
 /// What is fetched ahead first; then twice as much each time, up to a chunk.
 const AHEAD_LEN_MIN: u64 = 16 << 10;
+/// What is in a directory is about so long.
+pub(crate) const LISTING_LEN: u64 = 4096;
+/// So many directories are looked into ahead at most.
+const LISTING_COUNT_MAX: usize = 32;
 /// For so long, unless somebody waits again.
 const AHEAD_TIME: Duration = Duration::from_secs(2);
 
@@ -82,6 +86,24 @@ impl Live {
         (!std::mem::replace(&mut waits.ahead, true)).then_some(next)
     }
 
+    /// Directories that whoever had to wait for what is in one will want to look into next, so many at most: those in it, and those after it, if he
+    /// comes from the one before.
+    fn dirs_ahead(&self, dir: FileId, count: usize) -> Vec<FileId> {
+        if self.delegations.is_some() {
+            return Vec::new();
+        }
+        let list = |dir: FileId| self.replica.list(dir).unwrap_or_default().into_values();
+        let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
+        let parent = self.replica.node(dir).ok().map(|node| node.parent).filter(|parent| *parent != dir);
+        let beside: Vec<FileId> = parent.into_iter().flat_map(list).filter(is_directory).collect();
+        let after = match beside.iter().position(|id| *id == dir) {
+            Some(at) if at > 0 && self.replica.has_names(beside[at - 1]) => &beside[at + 1..],
+            _ => &[],
+        };
+        let dirs = list(dir).filter(is_directory).chain(after.iter().copied());
+        dirs.filter(|id| !self.replica.has_names(*id)).take(count).collect()
+    }
+
     /// True if a file is small, and its bytes are wanted as the home has them.
     pub(crate) fn is_small_and_missing(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| {
@@ -114,13 +136,29 @@ impl Client {
         }
     }
 
-    /// A directory was listed.
+    /// Whoever reads had to wait for what is in a directory.
     pub(crate) fn was_listed(&self, dir: FileId) {
         let now = self.0.host.clock.now();
-        let ahead = self.0.live.lock().was_listed(dir, now);
-        if ahead {
+        let count = self.0.schedule.rate(Direction::Down) * AHEAD_TIME.as_secs_f64() / LISTING_LEN as f64;
+        let (files, dirs) = {
+            let mut live = self.0.live.lock();
+            (live.was_listed(dir, now), live.dirs_ahead(dir, (count as usize).clamp(1, LISTING_COUNT_MAX)))
+        };
+        if files {
             self.go_ahead(dir, dir);
         }
+        for dir in dirs {
+            let me = self.clone();
+            self.0.host.tasks.spawn(Box::pin(async move {
+                // Whoever wants it asks again.
+                let _ = me.list_ahead(dir).await;
+            }));
+        }
+    }
+
+    async fn list_ahead(&self, dir: FileId) -> Result<(), FsError> {
+        let _one_at_a_time = self.0.fetching(Need::Names(dir)).await;
+        self.fetch_names(dir, Class::Prefetch).await
     }
 
     fn go_ahead(&self, dir: FileId, id: FileId) {
@@ -141,11 +179,7 @@ impl Client {
 
     /// Fetches small files of a directory, those first whose names come after one of them, and its names before if these are not known. True if there are no more.
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> bool {
-        let names = async {
-            let _one_at_a_time = self.0.fetching(Need::Names(dir)).await;
-            self.fetch_names(dir, Class::Prefetch).await
-        };
-        if names.await.is_err() {
+        if self.list_ahead(dir).await.is_err() {
             return false;
         }
         let mut asked = HashSet::new();
