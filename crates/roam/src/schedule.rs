@@ -19,6 +19,8 @@ use tokio::sync::oneshot;
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 /// What is shorter than a chunk takes so many parts of one, at least one.
 const PARTS: usize = 16;
+/// What somebody waits for and is as short as a part does not wait for its turn: so many may be beside all else.
+const BESIDE_COUNT_MAX: usize = 2;
 /// Shortest chunk.
 const CHUNK_LEN_MIN: u64 = 1 << 10;
 /// Longest chunk.
@@ -73,6 +75,8 @@ struct State {
     drawn: Option<usize>,
     /// Parts of chunks.
     under_way: usize,
+    /// How many are beside these.
+    beside: usize,
     /// Bytes per second, up and down.
     rates: [f64; 2],
     /// The shortest of late: what is under way makes a queue, which is not the link's.
@@ -106,6 +110,7 @@ pub struct Schedule {
 /// The right to have a chunk under way, until dropped.
 pub struct Permit {
     schedule: Option<Arc<Schedule>>,
+    /// Of a chunk; 0: it is beside what is under way.
     parts: usize,
     /// Somebody waits for it.
     is_demand: bool,
@@ -130,6 +135,7 @@ impl Schedule {
             waiting: Default::default(),
             drawn: None,
             under_way: 0,
+            beside: 0,
             rates: [RATE_AT_FIRST; 2],
             round_trip: Duration::ZERO,
             round_trip_seen: Duration::MAX,
@@ -178,9 +184,14 @@ impl Schedule {
             }
             let chunk = state.chunk_len(direction);
             let parts = (PARTS as u64 * len.min(chunk)).div_ceil(chunk).max(1) as usize;
+            let permit = |parts| Permit { schedule: Some(self.clone()), parts, is_demand: class == Class::Demand };
             if state.has_room(parts, now) && state.waiting.iter().all(VecDeque::is_empty) {
                 state.under_way += parts;
-                return Permit { schedule: Some(self.clone()), parts, is_demand: class == Class::Demand };
+                return permit(parts);
+            }
+            if class == Class::Demand && parts == 1 && state.beside < BESIDE_COUNT_MAX {
+                state.beside += 1;
+                return permit(0);
             }
             let (sender, turn) = oneshot::channel();
             state.waiting[place].push_back(Waiting { since: now, parts, sender });
@@ -196,6 +207,7 @@ impl Schedule {
         let waits = {
             let mut state = self.state.lock();
             state.under_way -= parts;
+            state.beside -= usize::from(parts == 0);
             if was_demand {
                 state.demanded = now;
             }
@@ -446,10 +458,12 @@ mod tests {
         };
         drop(sim.block_on(schedule.admit(Class::Interactive, Direction::Down, 0)));
         let half = is_let_in(Class::Prefetch, 2).expect("nobody else");
-        let small: Vec<_> = (0..8).map(|_| is_let_in(Class::Demand, 16).expect("half is free")).collect();
+        let some: Vec<_> = (0..4).map(|_| is_let_in(Class::Replay, 8).expect("half is free")).collect();
+        assert!(is_let_in(Class::Prefetch, 16).is_none());
+        let beside: Vec<_> = (0..2).map(|_| is_let_in(Class::Demand, 16).expect("short, and waited for")).collect();
         assert!(is_let_in(Class::Demand, 16).is_none());
-        drop(half);
-        let _other = is_let_in(Class::Replay, 4).expect("half is free");
+        drop((half, beside));
+        let other = is_let_in(Class::Replay, 4).expect("half is free");
         assert!(is_let_in(Class::Demand, 2).is_none(), "longer than what is free");
         // What is long is not left behind by what is short.
         let long = schedule.clone();
@@ -460,8 +474,9 @@ mod tests {
             *see.lock() = true;
         }));
         sim.run_for(Duration::from_secs(1));
-        assert!(is_let_in(Class::Demand, 16).is_none(), "others wait");
-        drop((small, _other));
+        assert!(is_let_in(Class::Replay, 16).is_none(), "others wait");
+        assert!(is_let_in(Class::Demand, 16).is_some(), "whoever waits for it");
+        drop((some, other));
         sim.run_for(Duration::from_secs(1));
         assert!(*done.lock());
     }

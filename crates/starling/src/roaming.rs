@@ -15,9 +15,10 @@ use host::Either;
 use quic::{Identity, QuicDialer, Token};
 use roam::{Client, Forget, Settings, Trunk};
 use roam_wire::channel::{Class, Dialer, PeerKey};
-use roam_wire::message::{Refusal, Reply, pack, unpack};
+use roam_wire::message::{Refusal, Reply, User, pack, unpack};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -255,10 +256,14 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
     options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
-    let same = |how: fn(&[u32], &[u32]) -> bool| volumes.iter().all(|Volume { client, .. }| is_same_user(client, how));
-    options.kernel_checks = same(has_all) && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
+    let local = local_user();
+    let all = |of: fn(&User, &User) -> bool| {
+        let user_of = |client: &Client| client.look(|replica, _| replica.membership().map(|m| m.user.clone()));
+        volumes.iter().all(|volume| user_of(&volume.client).is_some_and(|home| of(&home, &local)))
+    };
+    options.kernel_checks = all(is_same_user) && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
     // It may list what is cached without asking, so it must not let in more.
-    options.open_dirs = !(options.kernel_checks && same(|local, home| has_all(local, home) && has_all(home, local)));
+    options.open_dirs = !(options.kernel_checks && all(is_only_he));
     options.fs_name = format!("starling:{}", about.name());
     options.default_valid = roam::VALID;
     // Others may make what is not there.
@@ -353,25 +358,31 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
     Ok(())
 }
 
-fn has_all(groups: &[u32], others: &[u32]) -> bool {
-    others.iter().all(|group| groups.contains(group))
-}
-
-/// True if this process is locally who its user is at home, and the groups that it is in compare as they should with those that he is in there: if they are at least
-/// these, the kernel lets it do what the home lets him do.
-fn is_same_user(client: &Client, compare: impl Fn(&[u32], &[u32]) -> bool) -> bool {
-    let Some(user) = client.look(|replica, _| replica.membership().map(|membership| membership.user.clone())) else {
-        return false;
-    };
+/// As whom this process asks its kernel.
+fn local_user() -> User {
     // SAFETY: these calls take nothing, or a buffer with room for as many as is said.
-    let (uid, gid, groups) = unsafe {
+    unsafe {
         let mut groups = vec![0; usize::try_from(libc::getgroups(0, std::ptr::null_mut())).unwrap_or(0)];
         let count = libc::getgroups(groups.len() as i32, groups.as_mut_ptr());
         groups.truncate(usize::try_from(count).unwrap_or(0));
-        (libc::getuid(), libc::getgid(), groups)
-    };
-    // The home's superuser is whoever asks.
-    user.uid == 0 || (user.uid == uid && user.gid == gid && compare(&groups, &user.groups))
+        User { uid: libc::getuid(), gid: libc::getgid(), groups }
+    }
+}
+
+/// The groups that a user is in, his own among them, which some lists leave out.
+fn groups_of(user: &User) -> BTreeSet<u32> {
+    user.groups.iter().copied().chain([user.gid]).collect()
+}
+
+/// True if the kernel lets a user do all that the home lets him do. Its superuser is whoever asks.
+fn is_same_user(home: &User, local: &User) -> bool {
+    let same_groups = groups_of(local).is_superset(&groups_of(home));
+    home.uid == 0 || (home.uid == local.uid && home.gid == local.gid && same_groups)
+}
+
+/// True if it lets him do no more than that.
+fn is_only_he(home: &User, local: &User) -> bool {
+    home.uid == 0 || groups_of(home) == groups_of(local)
 }
 
 /// A time in the largest unit that fits.
@@ -526,6 +537,19 @@ mod tests {
         assert_eq!(cache(7, true, false, false), ["full, writers wait for the home"]);
         assert_eq!(cache(1 << 20, false, false, false), ["1.0 MiB more than it should have: that is not home yet"]);
         assert!(cache(0, false, true, true).iter().zip(["make room", "mount"]).all(|(text, told)| text.contains(told)));
+    }
+
+    #[test]
+    fn the_kernel_decides_for_whoever_is_in_the_same_groups_and_lists_that_leave_out_his_own_are_the_same() {
+        let user = |gid: u32, groups: &[u32]| User { uid: 7, gid, groups: groups.to_vec() };
+        let local = user(70, &[70, 4, 5]);
+        let both = |home: &User| (is_same_user(home, &local), is_only_he(home, &local));
+        assert_eq!(both(&user(70, &[5, 4])), (true, true));
+        assert_eq!(both(&user(70, &[4])), (true, false));
+        assert_eq!(both(&user(70, &[4, 5, 6])), (false, false));
+        assert!(!is_same_user(&user(4, &[70, 5]), &local), "what he makes would be another group's");
+        assert_eq!(both(&User { uid: 0, gid: 0, groups: Vec::new() }), (true, true));
+        assert!(!is_same_user(&User { uid: 8, ..local.clone() }, &local));
     }
 
     #[test]
