@@ -386,6 +386,11 @@ impl Inner {
         turn(&self.fetches, need).await
     }
 
+    /// As [`fetching`](Self::fetching). Nothing if somebody else does.
+    pub(crate) fn try_fetching(&self, need: Need) -> Option<OwnedMutexGuard<()>> {
+        try_turn(&self.fetches, need)
+    }
+
     /// Only one at a time fetches a file's bytes.
     pub(crate) async fn fetching_bytes(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.byte_fetches, id).await

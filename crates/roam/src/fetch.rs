@@ -6,7 +6,6 @@ use crate::live::{LinkState, Live, Need};
 use crate::replica::{Node, Record};
 use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
-use crate::together::LISTING_LEN;
 use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::{Channel, Class, Lost};
@@ -88,12 +87,11 @@ impl Inner {
         request: &Request,
     ) -> Result<Reply, FsError> {
         let message = pack(request);
-        let _permit = match request {
+        let turn = match request {
             Request::Read { len, .. } => self.admit(class, Direction::Down, (*len).into()).await,
-            Request::List { .. } => self.admit(class, Direction::Down, LISTING_LEN).await,
             _ => self.admit(class, Direction::Up, message.len() as u64).await,
         };
-        self.ask_now(channel, class, request, message).await
+        self.ask_now(channel, &turn, class, request, message).await
     }
 
     /// Waits for its turn to send or fetch so many bytes.
@@ -107,6 +105,7 @@ impl Inner {
     async fn ask_now(
         &self,
         channel: &Arc<dyn Channel>,
+        turn: &Option<Permit>,
         class: Class,
         request: &Request,
         message: Bytes,
@@ -123,7 +122,7 @@ impl Inner {
             true => (Direction::Up, sent),
             false => (Direction::Down, received),
         };
-        self.schedule.measured(direction, len, took, &channel.path());
+        self.schedule.measured(turn.as_ref(), direction, len, took, &channel.path());
         let reply = unpack(&bytes);
         if !matches!(reply, Ok(Reply::Refused(_)))
             && let Some(delegations) = &mut self.live.lock().delegations
@@ -173,12 +172,12 @@ impl Inner {
     /// As [`ask`](Self::ask), when it is its turn already.
     pub(crate) async fn ask_in_turn(
         &self,
-        _turn: &Option<Permit>,
+        turn: &Option<Permit>,
         class: Class,
         request: &Request,
     ) -> Result<Reply, FsError> {
         let channel = self.channel()?;
-        let reply = self.ask_now(&channel, class, request, pack(request)).await?;
+        let reply = self.ask_now(&channel, turn, class, request, pack(request)).await?;
         self.accept(&channel, reply)
     }
 
@@ -236,7 +235,7 @@ impl Client {
         let delegated = self.0.live.lock().delegations.is_some();
         match need {
             Need::Names(dir) => {
-                self.fetch_names(dir, Class::Interactive).await?;
+                self.fetch_names(dir, None).await?;
                 self.was_listed(dir);
                 Ok(())
             }
@@ -289,14 +288,21 @@ impl Client {
             }
         }
         for facts in known {
-            if !asking.is_broken(live, facts.id, seq) && !asking.is_behind(live, &facts, seq) {
+            if asking.is_behind(live, &facts, seq) {
+                continue;
+            }
+            if !asking.is_broken(live, facts.id, seq) {
                 live.record(Record::Known(Box::new(facts)));
+            } else if live.replica.node(facts.id).is_ok_and(|node| node.facts.version < facts.version) {
+                // What was learned meanwhile is older than what is not believed: under a delegation nobody would say so.
+                live.record(Record::Broken(vec![facts.id]));
             }
         }
     }
 
-    /// Learns what is in a directory, unless it is known.
-    pub(crate) async fn fetch_names(&self, dir: FileId, class: Class) -> Result<(), FsError> {
+    /// Learns what is in a directory, unless it is known. With a turn nobody waits for it, and of a directory that is too long for one answer nothing is
+    /// learned.
+    pub(crate) async fn fetch_names(&self, dir: FileId, turn: Option<&Option<Permit>>) -> Result<(), FsError> {
         let inner = &self.0;
         let (names_of, makes) = {
             let live = inner.live.lock();
@@ -316,7 +322,11 @@ impl Client {
             let names_of = names_of.filter(|_| after.is_empty()).unwrap_or(0);
             let makes = makes.clone().filter(|_| after.is_empty());
             let request = Request::List { dir, after: std::mem::take(&mut after), known: names_of, makes };
-            let reply = match inner.ask(class, &request).await {
+            let reply = match turn {
+                Some(turn) => inner.ask_in_turn(turn, Class::Prefetch, &request).await,
+                None => inner.ask(Class::Interactive, &request).await,
+            };
+            let reply = match reply {
                 Err(FsError::Stale) => {
                     let mut live = inner.live.lock();
                     if !asking.is_current(&live, dir, 0) {
@@ -332,6 +342,9 @@ impl Client {
             let Reply::Listing { dir: facts, entries, same, more, withheld: some, given, seq, hold } = reply else {
                 return Err(FsError::Io);
             };
+            if more && turn.is_some() {
+                return Ok(());
+            }
             withheld.extend(some);
             known = (known.0.min(given), known.1.min(seq));
             // Names come in their order, each once: what does not end is refused.
@@ -389,6 +402,9 @@ impl Client {
         let waits_until = inner.host.clock.now() + WAIT_MAX;
         let mut changes = 0;
         loop {
+            if class == Class::Demand {
+                inner.schedule.is_wanted();
+            }
             // Whoever waits for these bytes is not behind all that is fetched ahead.
             let _one_at_a_time = inner.fetching_bytes(id).await;
             let (missing, contents, size) = {
@@ -509,5 +525,73 @@ impl Client {
         drop(live);
         inner.unsettled.lock().insert(id);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::trunk::Line;
+    use host::sim::{Sim, SimDisk};
+    use roam_wire::channel::{DialError, Dialer};
+    use types::{BoxFuture, Kind, Time};
+
+    struct Nobody;
+
+    impl Dialer for Nobody {
+        fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
+            Box::pin(async { Err(DialError::Unreachable("nobody".into())) })
+        }
+    }
+
+    fn facts(version: u64) -> Facts {
+        let [atime, mtime, ctime, crtime] = [Time { sec: 0, nsec: 0 }; 4];
+        let (id, kind, target, xattrs) = (FileId::new(7), Kind::File, Vec::new(), Vec::new());
+        let (mode, nlink, uid, gid, rdev, size, blocks) = (0o644, 1, 0, 0, 0, 0, 0);
+        let contents = version;
+        Facts {
+            id,
+            version,
+            contents,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            crtime,
+            target,
+            xattrs,
+        }
+    }
+
+    /// With a delegation, nobody says any more that it is older than what the home has.
+    #[test]
+    fn regression_what_was_learned_while_a_newer_answer_was_on_its_way_is_not_believed() {
+        let sim = Sim::new(1);
+        let machine = sim.machine("laptop");
+        let (host, disk) = (machine.host(), SimDisk::new(&sim, 1 << 20).mount(&machine));
+        let open = Client::open(&host, disk, Line::alone(&host, Arc::new(Nobody)), Settings::new("v"));
+        let client = sim.block_on(open).expect("cache");
+        let take = |learned: u64, answer: u64| {
+            let asking = Asking::new(&client.0);
+            let mut live = client.0.live.lock();
+            // Reading told that it has changed.
+            live.break_callbacks(vec![facts(0).id], u64::MAX);
+            live.record(Record::Known(Box::new(facts(learned))));
+            client.take_facts(&mut live, &asking, &[facts(0).id], (vec![facts(answer)], answer));
+            let stale = live.replica.is_stale(facts(0).id);
+            drop(live);
+            stale
+        };
+        assert!(take(2, 3));
+        assert!(!take(3, 3));
+        assert!(!take(5, 4), "the answer is older");
     }
 }

@@ -123,6 +123,8 @@ pub(crate) struct Live {
     pub(crate) outgoing: HashMap<u64, Outgoing>,
     /// Waits for small files, by their directories.
     pub(crate) waits: HashMap<FileId, Waits>,
+    /// Directories that are looked into ahead, or were of late in vain, since when.
+    pub(crate) listed_ahead: HashMap<FileId, Duration>,
     /// Where the bytes are of stores that wait, by operation, if the file was emptied since.
     pub(crate) sources: HashMap<u64, Arc<dyn File>>,
     /// Files that were read or written lately, the last one last.
@@ -174,6 +176,7 @@ impl Live {
             completing: HashSet::new(),
             outgoing: HashMap::new(),
             waits: HashMap::new(),
+            listed_ahead: HashMap::new(),
             sources: HashMap::new(),
             lately: VecDeque::new(),
             ahead: HashMap::new(),

@@ -232,6 +232,12 @@ impl Schedule {
             let waited: Vec<Option<Duration>> =
                 state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.since))).collect();
             let drawn = state.drawn.take().filter(|class| waited[*class].is_some());
+            let fits = state.waiting.iter().filter_map(VecDeque::front).any(|one| state.has_room(one.parts, now));
+            let is_contested = waited.iter().flatten().count() > 1;
+            if !fits && !is_contested {
+                // Others may come until there is room.
+                return;
+            }
             let draw = |state: &mut State| state.lottery.draw(&waited, self.host.random.next_u64());
             let Some(class) = drawn.or_else(|| draw(&mut state)) else { return };
             let Some(parts) = state.waiting[class].front().map(|one| one.parts) else { return };
@@ -249,8 +255,8 @@ impl Schedule {
         }
     }
 
-    /// Something of so many bytes has taken so long, all in all.
-    pub fn measured(&self, direction: Direction, len: u64, took: Duration, path: &Path) {
+    /// Something of so many bytes has taken so long, all in all, with that turn if it needed one.
+    pub fn measured(&self, turn: Option<&Permit>, direction: Direction, len: u64, took: Duration, path: &Path) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
         let since = now.saturating_sub(std::mem::replace(&mut state.looked, now));
@@ -262,9 +268,10 @@ impl Schedule {
         state.round_trip_seen = state.round_trip_seen.min(path.round_trip);
         let [on_the_link, at_most] = [state.round_trip, state.round_trip_seen].map(|link| took.saturating_sub(link));
         let on_the_link = on_the_link.max(took / ON_THE_LINK_PART).min(at_most).max(Duration::from_micros(100));
-        if len >= MEASURED_LEN_MIN {
-            // Others were under way at the same time.
-            let shared = (state.under_way / PARTS).max(1) as f64;
+        // Others were under way at the same time. What was the least of it says little.
+        let parts = turn.filter(|turn| turn.schedule.is_some()).map_or(PARTS, |turn| turn.parts);
+        if len >= MEASURED_LEN_MIN && (parts == PARTS || 2 * parts >= state.under_way) {
+            let shared = (state.under_way / parts.max(1)).max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
             // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk, which is as long as it was thought to
             // be fast.
@@ -273,6 +280,13 @@ impl Schedule {
             *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
             state.omens.measured(now, direction, rate);
         }
+    }
+
+    /// Somebody waits for bytes that are under way already.
+    pub(crate) fn is_wanted(&self) {
+        let now = self.host.clock.now();
+        let mut state = self.state.lock();
+        (state.used, state.demanded) = (now, now);
     }
 
     /// Bytes per second.
@@ -380,7 +394,7 @@ mod tests {
         let max = || schedule.state.lock().under_way_max(schedule.host.clock.now());
         let measured = |millis| {
             let path = Path { round_trip: Duration::from_millis(millis), ..Path::default() };
-            schedule.measured(Direction::Up, 1, Duration::ZERO, &path);
+            schedule.measured(None, Direction::Up, 1, Duration::ZERO, &path);
         };
         sim.run_for(ASKED_TIME);
         measured(100);
@@ -408,11 +422,11 @@ mod tests {
             let on_the_link = Duration::from_secs_f64(schedule.chunk_len(Direction::Up) as f64 / rate);
             sim.run_for(on_the_link + link);
             let path = Path { round_trip: link + on_the_link, ..Path::default() };
-            schedule.measured(Direction::Up, schedule.chunk_len(Direction::Up), on_the_link + link, &path);
+            schedule.measured(None, Direction::Up, schedule.chunk_len(Direction::Up), on_the_link + link, &path);
             on_the_link
         };
         let path = Path { round_trip: link, ..Path::default() };
-        schedule.measured(Direction::Up, 0, link, &path);
+        schedule.measured(None, Direction::Up, 0, link, &path);
         let mut longest = Duration::ZERO;
         for chunk in 0..200 {
             let took = send();
@@ -438,7 +452,7 @@ mod tests {
                 let took = link + Duration::from_secs_f64(len as f64 / 125_000.0);
                 sim.run_for(took);
                 let path = Path { round_trip: link, ..Path::default() };
-                schedule.measured(Direction::Up, len, took, &path);
+                schedule.measured(None, Direction::Up, len, took, &path);
             }
             let rate = schedule.rate(Direction::Up);
             assert!((100_000.0..150_000.0).contains(&rate), "{link:?}: {rate}");
@@ -564,7 +578,13 @@ mod tests {
         let path = Path { round_trip: Duration::from_millis(100), ..Path::default() };
         let send = |rate: f64| {
             let len = schedule.chunk_len(Direction::Up).max(MEASURED_LEN_MIN);
-            schedule.measured(Direction::Up, len, path.round_trip + Duration::from_secs_f64(len as f64 / rate), &path);
+            schedule.measured(
+                None,
+                Direction::Up,
+                len,
+                path.round_trip + Duration::from_secs_f64(len as f64 / rate),
+                &path,
+            );
         };
         (0..100).for_each(|_| send(1e8));
         assert_eq!(schedule.chunk_len(Direction::Up), CHUNK_LEN_MAX);
@@ -582,7 +602,7 @@ mod tests {
         let schedule = Schedule::new(&sim.machine("laptop").host());
         let send = |rate: f64| {
             let took = Duration::from_secs_f64(MEASURED_LEN_MIN as f64 / rate);
-            (0..100).for_each(|_| schedule.measured(Direction::Up, MEASURED_LEN_MIN, took, &Path::default()));
+            (0..100).for_each(|_| schedule.measured(None, Direction::Up, MEASURED_LEN_MIN, took, &Path::default()));
         };
         for (rate, slow, still_slow) in [(3000.0, true, true), (6000.0, false, true), (10_000.0, false, false)] {
             send(rate);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
 
-/// Longest file that is small.
+/// Longest file, or directory, that is small.
 pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
 /// What a file costs beyond its bytes.
 const OVERHEAD_LEN: u64 = 16;
@@ -26,9 +26,11 @@ const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
 /// What is fetched ahead first; then twice as much each time, up to a chunk.
 const AHEAD_LEN_MIN: u64 = 16 << 10;
 /// What is in a directory is about so long.
-pub(crate) const LISTING_LEN: u64 = 4096;
-/// So many directories are looked into ahead at most.
+const LISTING_LEN: u64 = 4096;
+/// So many directories are looked into ahead at a time, at most.
 const LISTING_COUNT_MAX: usize = 32;
+/// After so many directories of which there is nothing to fetch, it is not what comes next.
+const IDLE_COUNT_MAX: u32 = 8;
 /// For so long, unless somebody waits again.
 const AHEAD_TIME: Duration = Duration::from_secs(2);
 
@@ -74,7 +76,6 @@ impl Live {
     /// The directory that comes after this one, files of which are to be fetched ahead, too, if whoever reads has waited for files of several that are beside each
     /// other, and nobody is at it.
     fn next_beside(&mut self, dir: FileId, now: Duration) -> Option<FileId> {
-        // Without delegations of it, a listing is of no use to whoever works under such.
         if self.delegations.is_some() {
             return None;
         }
@@ -88,10 +89,12 @@ impl Live {
 
     /// Directories that whoever had to wait for what is in one will want to look into next, so many at most: those in it, and those after it, if he
     /// comes from the one before.
-    fn dirs_ahead(&self, dir: FileId, count: usize) -> Vec<FileId> {
+    fn dirs_ahead(&mut self, dir: FileId, count: usize, now: Duration) -> Vec<FileId> {
+        // Without delegations of them, listings are of no use to whoever works under such.
         if self.delegations.is_some() {
             return Vec::new();
         }
+        self.listed_ahead.retain(|_, since| now < *since + WAIT_TIME_MAX);
         let list = |dir: FileId| self.replica.list(dir).unwrap_or_default().into_values();
         let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
         let parent = self.replica.node(dir).ok().map(|node| node.parent).filter(|parent| *parent != dir);
@@ -100,8 +103,14 @@ impl Live {
             Some(at) if at > 0 && self.replica.has_names(beside[at - 1]) => &beside[at + 1..],
             _ => &[],
         };
+        let is_short = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.size <= SMALL_LEN_MAX);
         let dirs = list(dir).filter(is_directory).chain(after.iter().copied());
-        dirs.filter(|id| !self.replica.has_names(*id)).take(count).collect()
+        // Those that were asked for a moment ago are on their way, or not given, or too long.
+        let wanted = |id: &FileId| !self.replica.has_names(*id) && !self.listed_ahead.contains_key(id) && is_short(id);
+        let count = count.min(LISTING_COUNT_MAX.saturating_sub(self.listed_ahead.len()));
+        let dirs: Vec<FileId> = dirs.filter(wanted).take(count).collect();
+        self.listed_ahead.extend(dirs.iter().map(|id| (*id, now)));
+        dirs
     }
 
     /// True if a file is small, and its bytes are wanted as the home has them.
@@ -142,7 +151,7 @@ impl Client {
         let count = self.0.schedule.rate(Direction::Down) * AHEAD_TIME.as_secs_f64() / LISTING_LEN as f64;
         let (files, dirs) = {
             let mut live = self.0.live.lock();
-            (live.was_listed(dir, now), live.dirs_ahead(dir, (count as usize).clamp(1, LISTING_COUNT_MAX)))
+            (live.was_listed(dir, now), live.dirs_ahead(dir, (count as usize).max(1), now))
         };
         if files {
             self.go_ahead(dir, dir);
@@ -152,23 +161,33 @@ impl Client {
             self.0.host.tasks.spawn(Box::pin(async move {
                 // Whoever wants it asks again.
                 let _ = me.list_ahead(dir).await;
+                let mut live = me.0.live.lock();
+                if live.replica.has_names(dir) {
+                    live.listed_ahead.remove(&dir);
+                }
             }));
         }
     }
 
+    /// Learns what is in a directory, unless that is known, or somebody else is at it. Whoever wants it meanwhile does not wait for its turn.
     async fn list_ahead(&self, dir: FileId) -> Result<(), FsError> {
-        let _one_at_a_time = self.0.fetching(Need::Names(dir)).await;
-        self.fetch_names(dir, Class::Prefetch).await
+        let turn = self.0.admit(Class::Prefetch, Direction::Down, LISTING_LEN).await;
+        match self.0.try_fetching(Need::Names(dir)) {
+            Some(_one_at_a_time) => self.fetch_names(dir, Some(&turn)).await,
+            None => Ok(()),
+        }
     }
 
     fn go_ahead(&self, dir: FileId, id: FileId) {
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             let until = me.0.host.clock.now() + AHEAD_TIME;
-            let (mut len, mut next, mut after) = (AHEAD_LEN_MIN, Some(dir), id);
+            let (mut len, mut next, mut after, mut idle) = (AHEAD_LEN_MIN, Some(dir), id, 0);
             while let Some(dir) = next {
-                let is_done = me.fetch_ahead(dir, after, &mut len, until).await;
-                next = if is_done { me.0.live.lock().next_beside(dir, me.0.host.clock.now()) } else { None };
+                let fetched = me.fetch_ahead(dir, after, &mut len, until).await;
+                idle = if fetched == Some(0) { idle + 1 } else { 0 };
+                let goes_on = fetched.is_some() && idle < IDLE_COUNT_MAX;
+                next = if goes_on { me.0.live.lock().next_beside(dir, me.0.host.clock.now()) } else { None };
                 after = dir;
                 if let Some(waits) = me.0.live.lock().waits.get_mut(&dir) {
                     waits.ahead = false;
@@ -177,17 +196,22 @@ impl Client {
         }));
     }
 
-    /// Fetches small files of a directory, those first whose names come after one of them, and its names before if these are not known. True if there are no more.
-    async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> bool {
-        if self.list_ahead(dir).await.is_err() {
-            return false;
+    /// Fetches small files of a directory, those first whose names come after one of them, and its names before if these are not known. Gives how many, if there
+    /// are no more.
+    async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> Option<usize> {
+        let (is_listed, is_delegated) = {
+            let live = self.0.live.lock();
+            (live.replica.has_names(dir), live.delegations.is_some())
+        };
+        if !is_listed && !is_delegated {
+            self.list_ahead(dir).await.ok()?;
         }
         let mut asked = HashSet::new();
         let unit = self.0.settings.lock().unit;
-        while unit != Unit::Block && self.0.host.clock.now() < until && self.has_room() {
+        while unit != Unit::Block && self.0.host.clock.now() < until {
             let files = {
                 let live = self.0.live.lock();
-                let Some(names) = live.replica.list(dir) else { return false };
+                let names = live.replica.list(dir)?;
                 let files: Vec<FileId> = names.into_values().collect();
                 let at = files.iter().position(|id| *id == after).map_or(0, |at| at + 1);
                 // What the home does not give is not asked for again.
@@ -195,16 +219,17 @@ impl Client {
                 // There is room left for what somebody waits for.
                 live.small_files(in_order, (*len).min(self.0.schedule.chunk_len(Direction::Down) / 2))
             };
-            let Some(last) = files.last() else { return true };
+            let Some(last) = files.last() else { return Some(asked.len()) };
+            if !self.has_room() {
+                break;
+            }
             after = *last;
             asked.extend(files.iter().copied());
             drop(self.0.ahead.lock().await);
-            if self.fetch_together(&files).await.is_err() {
-                return false;
-            }
+            self.fetch_together(&files).await.ok()?;
             *len = (*len * 2).min(CHUNK_LEN_MAX);
         }
-        false
+        None
     }
 
     /// Brings small files into the cache, as far as the home gives them: what it does not is asked for alone when it is wanted. Whoever wants one of them
@@ -236,6 +261,8 @@ impl Client {
         let reply = self.0.ask_in_turn(&turn, Class::Prefetch, &Request::ReadFiles { files: asked }).await?;
         drop(turn);
         let Reply::Files(read) = reply else { return Err(FsError::Io) };
+        let given: HashSet<FileId> = read.iter().map(|(id, _)| *id).collect();
+        fetched.retain(|id, _| given.contains(id));
         for (id, bytes) in read {
             let Some((contents, _one_at_a_time)) = fetched.remove(&id) else { continue };
             let is_it = {
