@@ -138,6 +138,9 @@ impl Live {
 impl Client {
     /// Whoever reads had to wait for a file.
     pub(crate) fn waited_for(&self, id: FileId) {
+        if self.wants_no_more() {
+            return;
+        }
         let now = self.0.host.clock.now();
         let dir = self.0.live.lock().waited_for(id, now);
         if let Some(dir) = dir {
@@ -147,6 +150,9 @@ impl Client {
 
     /// Whoever reads had to wait for what is in a directory.
     pub(crate) fn was_listed(&self, dir: FileId) {
+        if self.wants_no_more() {
+            return;
+        }
         let now = self.0.host.clock.now();
         let count = self.0.schedule.rate(Direction::Down) * AHEAD_TIME.as_secs_f64() / LISTING_LEN as f64;
         let (files, dirs) = {
@@ -167,6 +173,11 @@ impl Client {
                 }
             }));
         }
+    }
+
+    /// True if nothing is to come but what is asked for.
+    fn wants_no_more(&self) -> bool {
+        self.0.settings.lock().unit == Unit::Block
     }
 
     /// Learns what is in a directory, unless that is known, or somebody else is at it. Whoever wants it meanwhile does not wait for its turn.
@@ -207,8 +218,7 @@ impl Client {
             self.list_ahead(dir).await.ok()?;
         }
         let mut asked = HashSet::new();
-        let unit = self.0.settings.lock().unit;
-        while unit != Unit::Block && self.0.host.clock.now() < until {
+        while self.0.host.clock.now() < until {
             let files = {
                 let live = self.0.live.lock();
                 let names = live.replica.list(dir)?;

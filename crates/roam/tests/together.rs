@@ -3,7 +3,7 @@
 mod rig;
 
 use host::sim::SimDisk;
-use rig::session::{How, Op, find, perform, read_all};
+use rig::session::{How, Op, find, noise, perform, read_all};
 use rig::{Network, Rig};
 use roam::{Client, Unit};
 use roam_wire::message::User;
@@ -201,6 +201,35 @@ fn regression_what_the_home_does_not_give_is_not_asked_for_again_and_again() {
 }
 
 #[test]
+fn regression_whoever_wants_a_directory_does_not_wait_for_its_turn_to_be_looked_into_ahead() {
+    let setup = Setup::new();
+    let dir = |n: usize| format!("/tree/part{n:02}");
+    setup.rig.sim.block_on(async {
+        perform(&setup.rig.fs, &Op::MakeDir("/tree".into())).await.expect("mkdir");
+        for n in 0..40 {
+            for path in [dir(n), format!("{}/below", dir(n))] {
+                perform(&setup.rig.fs, &Op::MakeDir(path)).await.expect("mkdir");
+            }
+        }
+    });
+    setup.network.bytes_per_second.store(4000, Relaxed);
+    for n in 0..20 {
+        let store = Op::Write(format!("/mine{n}"), How::Replace, noise(100_000));
+        setup.rig.sim.block_on(perform(&setup.client, &store)).expect("write");
+    }
+    setup.rig.sim.run_for(Duration::from_secs(10));
+    // Each is what is looked into next.
+    for n in 0..10 {
+        let begun = setup.rig.sim.now();
+        setup.rig.sim.block_on(find(&setup.client, &format!("{}/below", dir(n)))).expect("there");
+        let waited = setup.rig.sim.now() - begun;
+        assert!(waited < Duration::from_millis(400), "{n}: {waited:?}");
+    }
+    let waiting = setup.client.look(|replica, _| replica.log().len());
+    assert!(waiting > 0, "nothing was in the way");
+}
+
+#[test]
 fn nothing_is_fetched_ahead_where_only_blocks_are_wanted_or_the_cache_is_full() {
     for settle in [
         |client: &Client| client.set(|settings| settings.unit = Unit::Block),
@@ -213,6 +242,17 @@ fn nothing_is_fetched_ahead_where_only_blocks_are_wanted_or_the_cache_is_full() 
         }
         setup.rig.sim.run_for(Duration::from_secs(1));
         assert!(setup.cached() <= 5, "{}", setup.cached());
+    }
+}
+
+#[test]
+fn nothing_is_looked_into_ahead_where_only_blocks_are_wanted() {
+    for (unit, is_listed) in [(Unit::Block, false), (Unit::Auto, true)] {
+        let setup = Setup::new();
+        setup.client.set(|settings| settings.unit = unit);
+        let dir = setup.rig.sim.block_on(find(&setup.client, "/dir")).expect("there");
+        setup.rig.sim.run_for(Duration::from_secs(1));
+        assert_eq!(setup.client.look(|replica, _| replica.has_names(dir)), is_listed);
     }
 }
 

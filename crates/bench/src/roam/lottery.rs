@@ -196,7 +196,8 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     fill_log(&rig, 20)?;
     rig.down()?;
     rig.shape(Some(MODEM), MODEM_DELAY)?;
-    rig.mount(&["--writes", "manual"])?;
+    // Nothing that is asked about is looked into ahead.
+    rig.mount(&["--writes", "manual", "--unit", "block"])?;
     rig.wait_attached(true)?;
     let slow = Asked::measure(&rig, 0, "a connection made over the slow link", settle)?;
     // All that waits goes home over a fast one, and more.
