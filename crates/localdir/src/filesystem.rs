@@ -36,6 +36,17 @@ fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o7777)
 }
 
+/// Makes all durable that was done on the file system of an open file. One in user space is not reached by syncfs(2), which writes what is mapped, and succeeds: it
+/// is asked by fsync of that file, which is all of it where it is Starling's.
+fn sync_all(file: &OwnedFd) -> rustix::io::Result<()> {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    rustix::fs::syncfs(file)?;
+    match rustix::fs::fstatfs(file)?.f_type as u64 {
+        FUSE_SUPER_MAGIC => rustix::fs::fsync(file),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.is_empty() || name.contains(&b'/') || name.contains(&0) { Err(FsError::InvalidArgument) } else { Ok(()) }
 }
@@ -123,10 +134,10 @@ impl Inner {
     }
 
     fn sync(&self) -> Result<(), FsError> {
-        rustix::fs::syncfs(&self.root).map_err(error)?;
+        sync_all(&self.root).map_err(error)?;
         let elsewhere = std::mem::take(&mut *self.unsynced.lock());
         for (device, file) in elsewhere {
-            if let Err(e) = rustix::fs::syncfs(&file) {
+            if let Err(e) = sync_all(&file) {
                 self.unsynced.lock().insert(device, file);
                 return Err(error(e));
             }

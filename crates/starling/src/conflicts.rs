@@ -123,6 +123,13 @@ fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(std::fs::File::open(to)?.sync_all()?)
 }
 
+/// Where a version goes that has no place of its own.
+fn beside(place: &Path, number: u64) -> PathBuf {
+    let mut name = place.file_name().unwrap_or_default().to_owned();
+    name.push(format!(" (conflict {number})"));
+    place.with_file_name(name)
+}
+
 /// Puts contents in a file's place, whole.
 fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
     let mut beside = place.as_os_str().to_owned();
@@ -142,33 +149,45 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     }
     // Where nothing is taken away, nothing can be brought back.
     let mut undo = String::new();
-    if let Some(mine) = mine.as_ref().filter(|_| which != Some("both") || !is_beside) {
-        if mine.is_dir() || place.is_dir() {
-            return Err(usage(
-                "these are directories: move what is wanted from one to the other, then resolve it as both",
-            ));
+    match (&mine, which) {
+        (None, _) if merge.is_some() => {
+            return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
         }
-        private::make(&kept)?;
-        keep(mine, &kept.join(MINE))?;
-        if theirs {
-            keep(&place, &kept.join(THEIRS))?;
+        (None, _) => {}
+        (Some(_), Some("both")) if is_beside => {}
+        (Some(mine), Some("both")) => {
+            let to = if theirs { beside(&place, number) } else { place.clone() };
+            if theirs && seen(&to)? {
+                return Err(usage(format!("{} is there: move it away first", to.display())));
+            }
+            put(mine, &to)?;
         }
-        let back = if is_beside { mine } else { &place };
-        let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
-        private::put(&kept, PLACES, &places)?;
-        // Its own name is new, too, as may be those of the folders above.
-        kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
-        match merge {
-            Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
-            None if which == Some("mine") || (which == Some("both") && !theirs) => put(mine, &place)?,
-            None => {}
+        (Some(mine), _) => {
+            if mine.is_dir() || place.is_dir() {
+                return Err(usage(
+                    "these are directories: move what is wanted from one to the other, then resolve it as both",
+                ));
+            }
+            private::make(&kept)?;
+            keep(mine, &kept.join(MINE))?;
+            if theirs {
+                keep(&place, &kept.join(THEIRS))?;
+            }
+            let back = if is_beside { mine.clone() } else { beside(&place, number) };
+            let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
+            private::put(&kept, PLACES, &places)?;
+            // Its own name is new, too, as may be those of the folders above.
+            kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
+            match merge {
+                Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
+                None if which == Some("mine") => put(mine, &place)?,
+                None => {}
+            }
+            undo = format!("; `starling conflicts undo {} {number}` brings both back", mount.display());
+            if is_beside {
+                std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
+            }
         }
-        undo = format!("; `starling conflicts undo {} {number}` brings both back", mount.display());
-        if is_beside {
-            std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
-        }
-    } else if merge.is_some() {
-        return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
     }
     ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
     let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
@@ -204,14 +223,21 @@ pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
         PathBuf::from(std::ffi::OsStr::from_bytes(path))
     });
     let (place, mine) = (places.next().context("a path")?, places.next().context("a path")?);
-    if mine.exists() {
+    // Where both are one place, the version of this mount had none.
+    let mine = if mine == place { beside(&place, number) } else { mine };
+    if seen(&mine)? {
         return Err(usage(format!("{} is there: move it away first", mine.display())));
     }
     put(&kept.join(MINE), &mine)?;
-    if kept.join(THEIRS).exists() {
+    let theirs = kept.join(THEIRS).exists();
+    if theirs {
         put(&kept.join(THEIRS), &place)?;
     }
     std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
-    println!("{} and {} are as they were", place.display(), mine.display());
+    let here = mine.display();
+    match theirs {
+        true => println!("{} is as it was at home, and {here} has this mount's version", place.display()),
+        false => println!("{here} has this mount's version, {} stays as it is", place.display()),
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -35,6 +35,8 @@ pub struct Home {
     data: PathBuf,
     process: Option<Child>,
     pub address: SocketAddr,
+    /// Whom invitations are for, if not for whoever runs the home.
+    pub user: Option<&'static str>,
 }
 
 impl Home {
@@ -48,7 +50,7 @@ impl Home {
         let (exported, data) = (below.join("src"), below.join("home"));
         let more: Vec<PathBuf> = more.iter().map(|name| below.join(name)).collect();
         [&exported].into_iter().chain(&more).for_each(|folder| fs::create_dir_all(folder).expect("folder"));
-        let mut home = Home { exported, more, data, process: None, address: ([127, 0, 0, 1], 0).into() };
+        let mut home = Home { exported, more, data, process: None, address: ([127, 0, 0, 1], 0).into(), user: None };
         home.start();
         home
     }
@@ -73,8 +75,9 @@ impl Home {
 
     /// An invitation by way of an address.
     pub fn invite(&self, address: SocketAddr) -> String {
-        let invited =
-            run(starling().arg("invite").arg("--data").arg(&self.data).arg("--address").arg(address.to_string()));
+        let mut invite = starling();
+        invite.arg("invite").arg("--data").arg(&self.data).arg("--address").arg(address.to_string());
+        let invited = run(invite.args(self.user.iter().flat_map(|user| ["--user", user])));
         invited.lines().last().expect("an invitation").to_string()
     }
 }
