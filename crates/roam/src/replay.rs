@@ -7,7 +7,7 @@ use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::live::{LinkState, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Direction;
-use crate::settings::Writes;
+use crate::settings::{IDLE_WAIT_MAX, Writes};
 use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
@@ -99,18 +99,19 @@ impl Client {
             return May::Not;
         }
         let near = live.state == LinkState::Connected;
+        let now = self.0.host.clock.wall();
+        let older = |age: Duration| {
+            let old = |seq: u64| {
+                let done = live.replica.done_at(seq).unwrap_or(now);
+                now.sec.saturating_sub(done.sec).unsigned_abs() >= age.as_secs()
+            };
+            let through = log.iter().map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
+            through.map_or(May::Later, May::Through)
+        };
         match writes {
             Writes::Manual => May::Not,
-            Writes::Delayed(age) => {
-                let now = self.0.host.clock.wall();
-                let old = |seq: u64| {
-                    let done = live.replica.done_at(seq).unwrap_or(now);
-                    now.sec.saturating_sub(done.sec).unsigned_abs() >= age.as_secs()
-                };
-                let through = log.iter().map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
-                through.map_or(May::Later, May::Through)
-            }
-            Writes::Idle if !near && self.0.schedule.idle_for() < IDLE_TIME => May::Later,
+            Writes::Delayed(age) => older(age),
+            Writes::Idle if !near && self.0.schedule.idle_for() < IDLE_TIME => older(IDLE_WAIT_MAX),
             Writes::Idle | Writes::Lottery | Writes::Preemptive | Writes::Through => May::Through(u64::MAX),
         }
     }

@@ -294,6 +294,16 @@ impl Schedule {
         self.state.lock().rates[direction as usize]
     }
 
+    /// How long it takes at most until so many requests with so many bytes have gone home one after the other, while the link is as it is: whoever waits for his turn
+    /// for long enough is next. Nothing if he never is.
+    pub fn home_within(&self, requests: u64, bytes: u64) -> Option<Duration> {
+        let state = self.state.lock();
+        let wait_max = place(Class::Replay).and_then(|replay| state.tickets[replay].wait_max)?;
+        let chunks = requests + bytes / state.chunk_len(Direction::Up);
+        // What is under way is done first, and then it goes itself.
+        Some((wait_max + 2 * CHUNK_TIME + state.round_trip).saturating_mul(chunks.try_into().unwrap_or(u32::MAX)))
+    }
+
     /// How long a small question takes.
     pub fn round_trip(&self) -> Duration {
         self.state.lock().round_trip

@@ -187,7 +187,20 @@ impl fmt::Display for Writes {
     }
 }
 
+/// With `idle`, what was done longer ago than this goes home although the link is used.
+pub const IDLE_WAIT_MAX: Duration = Duration::from_secs(300);
+
 impl Writes {
+    /// How long what was done may wait for its turn to begin. Nothing if that is the user's to say.
+    pub fn hold_time_max(self) -> Option<Duration> {
+        match self {
+            Writes::Manual => None,
+            Writes::Delayed(age) => Some(age),
+            Writes::Idle => Some(IDLE_WAIT_MAX),
+            Writes::Lottery | Writes::Preemptive | Writes::Through => Some(Duration::ZERO),
+        }
+    }
+
     /// What the classes of traffic that are drawn hold of the link.
     pub fn tickets(self) -> [Tickets; 3] {
         let [demand, prefetch, replay] = TICKETS;

@@ -4,9 +4,10 @@ mod rig;
 
 use rig::session::{How, Op, find, noise, perform, read_all};
 use rig::setup::Setup;
-use roam::{LinkState, Unit, Writes};
+use roam::{IDLE_WAIT_MAX, LinkState, Unit, Writes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use vfs::FileSystem;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -100,4 +101,31 @@ fn what_was_done_goes_when_nobody_reads_or_at_once_if_the_user_wants() {
         setup.rig.sim.run_for(3600 * SECOND);
         assert_eq!((setup.state(), setup.waiting()), (LinkState::Weak, 0));
     }
+}
+
+/// Somebody asks for something every half second, all the time.
+#[test]
+fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle() {
+    let setup = Setup::new(3);
+    setup.network.lag_ms.store(50, Relaxed);
+    setup.done(Op::List("/".into()));
+    setup.rig.sim.run_for(SECOND);
+    assert_eq!(setup.state(), LinkState::Weak);
+    setup.client.set(|settings| settings.writes = Writes::Idle);
+    // How much room there is only the home knows.
+    let ask = || drop(setup.rig.sim.block_on(async { setup.client.statfs().await }).expect("answered"));
+    ask();
+    let begun = setup.rig.sim.now();
+    setup.done(Op::Write("/mine".into(), How::Replace, noise(2500)));
+    let mut waited = None;
+    for _ in 0..2000 {
+        ask();
+        if setup.waiting() == 0 {
+            waited = Some(setup.rig.sim.now() - begun);
+            break;
+        }
+        setup.rig.sim.run_for(SECOND / 2);
+    }
+    let waited = waited.expect("gone home");
+    assert!(waited >= IDLE_WAIT_MAX && waited < IDLE_WAIT_MAX + 30 * SECOND, "{waited:?}");
 }

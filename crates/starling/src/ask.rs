@@ -24,7 +24,8 @@ pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
     while std::fs::read_dir(&files).is_ok_and(|mut files| files.next().is_some()) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    println!("unmounted {}: everything is committed", path.display());
+    let told = answer["told"].as_str().unwrap_or_default();
+    println!("unmounted {}: {told}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -107,7 +107,7 @@ pub fn not_here() -> Result<Value, String> {
     Err("there is no such thing for what is mounted here".into())
 }
 
-type Outcome = Option<Result<(), String>>;
+type Outcome = Option<Result<String, String>>;
 
 /// The serving side.
 pub struct Server {
@@ -159,7 +159,7 @@ impl Server {
     }
 
     /// Tells those who asked for the end how it went, and stops listening.
-    pub async fn finish(&self, outcome: Result<(), String>) {
+    pub async fn finish(&self, outcome: Result<String, String>) {
         self.accepting.abort();
         let _ = std::fs::remove_file(&self.path);
         self.outcome.send_replace(Some(outcome));
@@ -186,7 +186,7 @@ async fn connection(
         Ok(Request::Down) => {
             down.notify_one();
             let ended = outcome.wait_for(Option::is_some).await?.clone();
-            ended.unwrap_or(Ok(())).map(|()| json!({ "process": std::process::id() }))
+            ended.unwrap_or(Ok(String::new())).map(|told| json!({ "process": std::process::id(), "told": told }))
         }
         Ok(request) => {
             // A full queue only means that a progress line is left out.

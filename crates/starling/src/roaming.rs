@@ -88,9 +88,12 @@ impl Asked {
             }
         };
         let token = match what {
-            Some(what) if what.starts_with("starling") && what.contains('-') => {
-                Some(what.parse::<Token>().map_err(|e| usage(e.to_string()))?)
-            }
+            // A volume may be called like the beginning of an invitation.
+            Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
+                Ok(token) => Some(token),
+                Err(_) if crate::home::is_name(what) && own_folder()?.join(what).join(ABOUT).exists() => None,
+                Err(error) => return Err(usage(error.to_string())),
+            },
             _ => None,
         };
         let name = token.as_ref().map(|token| name_of(&token.volumes)).or(what.cloned());
@@ -302,12 +305,13 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     }
     let waiting: usize = volumes.iter().map(|volume| volume.client.look(|replica, _| replica.log().len())).sum();
     let closed = close(&volumes).await;
-    server.finish(closed.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"))).await;
+    let told = match waiting {
+        0 => "everything is home".to_string(),
+        count => format!("{count} changes wait in {} to go home", cache.display()),
+    };
+    server.finish(closed.as_ref().map(|_| told.clone()).map_err(|e| format!("{e:#}"))).await;
     closed?;
-    say(&match waiting {
-        0 => format!("unmounted {}: everything is home", asked.mountpoint.display()),
-        n => format!("unmounted {}: {n} changes wait in {} to go home", asked.mountpoint.display(), cache.display()),
-    });
+    say(&format!("unmounted {}: {told}", asked.mountpoint.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -501,8 +505,11 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     for one in all {
         let bytes = one["bytes"].as_u64().map_or("?".to_string(), show);
         let (what, path) = (one["what"].as_str().unwrap_or("?"), one["path"].as_str().unwrap_or("?"));
-        let home_in =
-            one["home_in_s"].as_i64().map_or(String::new(), |s| format!(", home in about {}", age(&s.into())));
+        let home_in = match (one["home_in_s"].as_i64(), one["home_within_s"].as_i64(), one["waits_for"].as_str()) {
+            (_, _, Some(what)) => format!(", waits for `{what}`"),
+            (Some(s), Some(most), _) => format!(", home in about {}, {} at most", age(&s.into()), age(&most.into())),
+            _ => String::new(),
+        };
         let held_up = one["held_up"].as_str().map_or(String::new(), |why| format!(", held up: {why}"));
         println!("{what:<14} {path}   ({bytes}, {} ago{home_in}{held_up})", age(&one["age_s"]));
     }

@@ -6,7 +6,7 @@ use crate::hoarding;
 use host::{Clock, join_all};
 use roam::replica::Replica;
 use roam::schedule::Direction;
-use roam::{Client, Fullness, LinkState};
+use roam::{Client, Fullness, LinkState, Writes};
 use roam_wire::operation::{Operation, Place};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -381,10 +381,11 @@ impl Mounted {
     /// What waits of some volumes, in the order in which it goes home.
     fn pending(&self, volumes: &[Volume]) -> Value {
         let now = self.clock.wall();
-        let mut before = 0;
+        let (mut before, mut requests) = (0, 0);
         let mut of = |volume: &Volume| -> Vec<Value> {
             let (prefix, client) = (self.prefix(volume), &volume.client);
-            let rate = client.schedule().rate(Direction::Up).max(1.0);
+            let (writes, schedule) = (client.settings().writes, client.schedule());
+            let rate = schedule.rate(Direction::Up).max(1.0);
             // What holds up the first holds up all that comes after, too.
             let held_up = client.held_up().map(|error| error.to_string());
             let held_back = client.held_back();
@@ -393,11 +394,21 @@ impl Mounted {
                     let (what, path) = describe(replica, &prefix, operation);
                     let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
                     before += bytes;
+                    // What is long is asked about, sent, and done.
+                    requests += if matches!(operation, Operation::Store { .. }) { 3 } else { 1 };
                     // As the link is now, and if nothing else is in the way.
                     let is_held = state == LinkState::FetchOnly && held_back.is_none();
                     let goes = state != LinkState::Disconnected && held_up.is_none() && !is_held;
+                    let hold_max = writes.hold_time_max().filter(|_| goes);
+                    let rest = |hold: Duration| hold.as_secs().saturating_sub(age.unsigned_abs());
                     let later = held_back.map_or(0, |time| time.as_secs());
-                    let home_in = goes.then_some(later + (before as f64 / rate).ceil() as u64);
+                    let soon =
+                        if matches!(writes, Writes::Delayed(_)) { hold_max.map(rest) } else { hold_max.map(|_| 0) };
+                    let home_in = soon.map(|soon| later + soon + (before as f64 / rate).ceil() as u64);
+                    let within = schedule.home_within(requests, before);
+                    let home_within =
+                        hold_max.zip(within).map(|(hold, within)| later + rest(hold) + within.as_secs() + 1);
+                    let waits_for = (writes == Writes::Manual).then_some("starling sync --home");
                     let held_up = held_up.as_ref().filter(|_| at == 0);
                     json!({
                         "number": seq,
@@ -406,6 +417,8 @@ impl Mounted {
                         "bytes": bytes,
                         "age_s": age,
                         "home_in_s": home_in,
+                        "home_within_s": home_within,
+                        "waits_for": waits_for,
                         "held_up": held_up,
                     })
                 });

@@ -233,7 +233,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         tracing::warn!("unmount: {e}");
     }
     let stopped = served.machine.stop().await.context("commit everything and close the stores");
-    server.finish(stopped.as_ref().map(|_| ()).map_err(|e| format!("{e:#}"))).await;
+    server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;
     stopped?;
     say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));
     Ok(ExitCode::SUCCESS)

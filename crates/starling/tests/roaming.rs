@@ -10,6 +10,7 @@ use common::{run, starling, tree};
 use linkem::units::Rate;
 use linkem::{Direction, Shape};
 use roaming::{Home, Laptop};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -375,6 +376,47 @@ fn a_home_serves_what_is_on_a_starling_file_system() {
     one.wait_until_home(LONG);
     assert_eq!(fs::read_to_string(exported.join("renamed/away")).expect("read"), "in a tunnel");
     assert_eq!(one.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn what_waits_says_for_how_long_and_for_what() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    // Too far away for what is closed to go home at once.
+    let far = Shape { delay: Duration::from_millis(60), ..Shape::default() };
+    Direction::BOTH.into_iter().for_each(|direction| laptop.link.set(direction, far));
+    let set = |writes: &str| run(starling().args(["set", "--writes", writes]).arg(below.path().join("laptop")));
+    set("manual");
+    run(starling().args(["connect", "weak"]).arg(&laptop.mountpoint));
+    fs::write(laptop.mountpoint.join("file"), noise("file", 50_000)).expect("write");
+    let last = |laptop: &Laptop| {
+        let pending = laptop.ask(&["pending"]);
+        pending.as_array().and_then(|all| all.last().cloned()).unwrap_or_default()
+    };
+    let waits = last(&laptop);
+    assert_eq!((&waits["home_in_s"], &waits["home_within_s"]), (&Value::Null, &Value::Null), "{waits}");
+    assert_eq!(waits["waits_for"], "starling sync --home");
+    let shown = run(starling().arg("pending").arg(&laptop.mountpoint));
+    assert!(shown.contains("waits for `starling sync --home`"), "{shown}");
+    set("delayed=1h");
+    let waits = last(&laptop);
+    let seconds = |field: &str| waits[field].as_u64().unwrap_or(0);
+    assert!((3000..3660).contains(&seconds("home_in_s")), "{waits}");
+    assert!(seconds("home_within_s") > seconds("home_in_s"), "{waits}");
+    // Without a link nobody knows.
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    let waits = last(&laptop);
+    assert_eq!((&waits["home_in_s"], &waits["waits_for"]), (&Value::Null, &Value::Null), "{waits}");
+    let said = run(starling().arg("down").arg(&laptop.mountpoint));
+    assert!(said.contains("changes wait in"), "{said}");
+    laptop.mount_again();
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait(LONG, "the home", |laptop| laptop.ask(&["status"])["state"] != "disconnected");
+    run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
+    assert_eq!(laptop.ask(&["pending"]), serde_json::json!([]));
+    let said = run(starling().arg("down").arg(&laptop.mountpoint));
+    assert!(said.contains("everything is home"), "{said}");
 }
 
 /// syncfs(2) does not reach file systems in user space, and says that all is well.
