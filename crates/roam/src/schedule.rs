@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A chunk takes about so long on its way.
+/// A chunk takes so long on its way, at most.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
+/// It is made to take this part of that: the rate is not known better, and small questions wait for it.
+const CHUNK_PART: f64 = 0.875;
 /// What is shorter than a chunk takes so many parts of one, at least one.
 const PARTS: usize = 16;
 /// What somebody waits for and is as short as a part does not wait for its turn: so many may be beside all else.
@@ -357,7 +359,7 @@ impl State {
     }
 
     fn chunk_len(&self, direction: Direction) -> u64 {
-        let len = self.rates[direction as usize] * CHUNK_TIME.as_secs_f64();
+        let len = self.rates[direction as usize] * CHUNK_TIME.as_secs_f64() * CHUNK_PART;
         (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
     }
 
