@@ -163,9 +163,14 @@ pub async fn add(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `starling hoard remove`.
+/// `starling hoard remove`. What is not there any more may be hoarded still.
 pub async fn remove(path: &Path) -> anyhow::Result<ExitCode> {
-    ask(path, Request::Hoard { path: inside(path)?, priority: None }, |_| {}).await?;
+    let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
+    let there = there.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let gone = path.strip_prefix(there).unwrap_or(path);
+    let gone = gone.to_str().ok_or_else(|| usage(format!("{}: a path in UTF-8 is wanted", path.display())))?;
+    let name = [&inside(there)?[..], gone].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+    ask(there, Request::Hoard { path: name, priority: None }, |_| {}).await?;
     println!("{} is not hoarded any more", path.display());
     Ok(ExitCode::SUCCESS)
 }

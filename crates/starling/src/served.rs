@@ -113,7 +113,11 @@ impl Mounted {
                     client.sync().await.map_err(|e| format!("making it durable: {e}"))?;
                 }
                 for client in clients.iter().filter(|_| home) {
-                    client.send_all().await.map_err(|_| "the home cannot be reached: what was done here waits")?;
+                    let held = client.look(|_, state| state == LinkState::FetchOnly);
+                    client.send_all().await.map_err(|_| match held {
+                        true => "nothing is sent while the mount is fetch-only: see `starling connect auto`",
+                        false => "the home cannot be reached: what was done here waits",
+                    })?;
                 }
                 Ok(json!({}))
             }),

@@ -174,6 +174,56 @@ fn what_is_hoarded_is_there_without_a_network() {
 }
 
 #[test]
+fn a_profile_says_what_is_hoarded_and_what_is_gone_need_not_be() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for dir in ["papers", "music"] {
+        fs::create_dir(home.exported.join(dir)).expect("mkdir");
+        fs::write(home.exported.join(dir).join("one"), dir).expect("write");
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    let profile = below.path().join("profile");
+    let add = || {
+        let mut command = starling();
+        command.args(["hoard", "add", "--profile"]).arg(&profile).arg("--mount").arg(&laptop.mountpoint);
+        command
+    };
+    fs::write(&profile, "90 papers\n101 music\n").expect("write");
+    assert!(common::refused(&mut add()).contains("line 2"));
+    assert_eq!(laptop.ask(&["hoard", "list"]), serde_json::json!([]), "all of it, or nothing");
+    fs::write(&profile, "# dearest first\n90 /papers\n\n10 music/one\n").expect("write");
+    run(&mut add());
+    let hoarded = serde_json::json!([{ "path": "music/one", "priority": 10 }, { "path": "papers", "priority": 90 }]);
+    assert_eq!(laptop.ask(&["hoard", "list"]), hoarded);
+    run(starling().args(["hoard", "walk"]).arg(&laptop.mountpoint));
+    fs::remove_dir_all(laptop.mountpoint.join("music")).expect("remove");
+    run(starling().args(["hoard", "remove"]).arg(laptop.mountpoint.join("music/one")));
+    assert_eq!(laptop.ask(&["hoard", "list"]), serde_json::json!([{ "path": "papers", "priority": 90 }]));
+    assert!(run(starling().args(["hoard", "walk"]).arg(&laptop.mountpoint)).contains("you can unplug now"));
+}
+
+#[test]
+fn what_is_fetch_only_reads_and_sends_nothing() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("there"), "there").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    run(starling().args(["connect", "fetch-only"]).arg(&laptop.mountpoint));
+    fs::write(laptop.mountpoint.join("mine"), "mine").expect("write");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("there")).expect("read"), "there");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!home.exported.join("mine").exists());
+    let pending = laptop.ask(&["pending"]);
+    assert_eq!((&pending[0]["path"], &pending[0]["home_in_s"]), (&"mine".into(), &Value::Null), "{pending}");
+    assert_eq!(laptop.ask(&["status"])["state"], "fetch-only");
+    let refused = starling().args(["sync", "--home"]).arg(&laptop.mountpoint).output().expect("start");
+    assert!(!refused.status.success() && common::text(&refused).contains("connect auto"), "{refused:?}");
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("mine")).expect("read"), "mine");
+}
+
+#[test]
 fn directories_that_two_have_made_are_one_and_whoever_is_inside_goes_on() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());
