@@ -113,7 +113,7 @@ fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle
     assert_eq!(setup.state(), LinkState::Weak);
     setup.client.set(|settings| settings.writes = Writes::Idle);
     // How much room there is only the home knows.
-    let ask = || drop(setup.rig.sim.block_on(async { setup.client.statfs().await }).expect("answered"));
+    let ask = || setup.rig.sim.block_on(async { setup.client.statfs().await }).expect("answered");
     ask();
     let begun = setup.rig.sim.now();
     setup.done(Op::Write("/mine".into(), How::Replace, noise(2500)));
