@@ -15,4 +15,5 @@ pub mod roam;
 pub mod roam_wire;
 pub mod storage;
 pub mod striped_log;
+pub mod trace;
 pub mod vfs;

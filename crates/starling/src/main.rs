@@ -6,6 +6,7 @@
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
 //! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either.
+//! - `traces`: makes traces; `studies`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
 //! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
@@ -28,6 +29,8 @@ mod served;
 mod settings;
 mod size;
 mod store;
+mod studies;
+mod traces;
 mod up;
 
 use anyhow::Context;
@@ -130,6 +133,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
             ConflictsCommand::Undo { mountpoint, number } => runtime()?.block_on(conflicts::undo(&mountpoint, number)),
         },
+        Command::Trace(a) => traces::run(a.command),
+        Command::Sim(a) => studies::run(a.command),
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
         Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),

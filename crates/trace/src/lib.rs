@@ -1,0 +1,43 @@
+//! What clients did with files, in the order of time: traces, from which the studies of `simulate` are made.
+//!
+//! - [`format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`worst_case`]: the workload that hurts cooperative caching most (Dahlin, section 3.3.4.3).
+//!
+//! Names and contents are in no trace: files are numbers.
+
+pub mod format;
+pub mod worst_case;
+
+/// What a client did with a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// It read these bytes.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// How many, at least one.
+        len: u64,
+    },
+    /// It wrote these bytes.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// How many, at least one.
+        len: u64,
+    },
+    /// It removed the file.
+    Delete,
+}
+
+/// One thing that was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// When, in microseconds since the trace began.
+    pub time_us: u64,
+    /// Who: numbers from 0.
+    pub client: u32,
+    /// With which file.
+    pub file: u64,
+    /// What.
+    pub deed: Deed,
+}

@@ -1,0 +1,44 @@
+//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
+
+use trace::format::Writer;
+use trace::worst_case::WorstCase;
+use trace::{Deed, Record};
+
+#[path = "../../../fuzz/src/trace.rs"]
+mod checks;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
+
+#[test]
+fn traces_of_the_corpus_and_changed_ones_are_read_or_refused() {
+    let (kept, changed) = replay::run("trace", checks::trace);
+    assert!(kept >= 3 && changed > 0, "the corpus has good traces: {kept}, {changed}");
+}
+
+#[test]
+fn the_corpus_has_what_this_program_writes() {
+    let compressed = |records: &[Record]| {
+        let mut writer = Writer::new(Vec::new(), "a trace").expect("begun");
+        records.iter().for_each(|record| writer.add(record).expect("added"));
+        let bytes = writer.finish().expect("ended");
+        assert_eq!(&bytes[..checks::HEADER.len()], checks::HEADER);
+        zstd::bulk::decompress(&bytes[checks::HEADER.len()..], 1 << 20).expect("decompressed")
+    };
+    let record = |time_us, client, file, deed| Record { time_us, client, file, deed };
+    let all = [
+        record(0, 0, 1, Deed::Write { offset: 0, len: 300 }),
+        record(5_000_000_000, u32::MAX, u64::MAX, Deed::Read { offset: 1 << 40, len: 1 }),
+        record(5_000_000_000, 1, 1, Deed::Delete),
+    ];
+    let worst: Vec<Record> = WorstCase { requests: 20, ..WorstCase::default() }.records().collect();
+    let torn = compressed(&all);
+    replay::compare(
+        "trace",
+        &[
+            ("empty", compressed(&[])),
+            ("all", torn.clone()),
+            ("worst", compressed(&worst)),
+            ("torn", torn[..torn.len() - 3].to_vec()),
+        ],
+    );
+}
