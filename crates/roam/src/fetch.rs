@@ -240,7 +240,10 @@ impl Client {
                 Ok(())
             }
             Need::Facts(file) if delegated => self.delegate(&[file], Hold::Read).await,
-            Need::Facts(file) => self.fetch_facts(&[file]).await,
+            Need::Facts(file) => {
+                let files = self.stale_together(file);
+                self.fetch_facts(&files).await
+            }
             Need::Change(files) => self.delegate(&files, Hold::Write).await,
             Need::Ids => self.fetch_ids().await,
             Need::Room => self.free_log().await,
@@ -260,7 +263,7 @@ impl Client {
     /// Learns facts of files.
     pub(crate) async fn fetch_facts(&self, files: &[FileId]) -> Result<(), FsError> {
         let inner = &self.0;
-        if let [file] = files
+        if let Some(file) = files.first()
             && !inner.live.lock().replica.is_stale(*file)
         {
             return Ok(());

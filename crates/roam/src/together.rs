@@ -25,6 +25,12 @@ const WAIT_COUNT_MIN: u32 = 2;
 const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
 /// What is fetched ahead first; then twice as much each time, up to a chunk.
 const AHEAD_LEN_MIN: u64 = 16 << 10;
+/// What is told of a file is about so long,
+const FACTS_LEN: f64 = 40.0;
+/// and of more files it is not asked at a time,
+const FACTS_COUNT_MAX: usize = 100;
+/// or more than come in this time.
+const LATER_TIME: Duration = Duration::from_millis(20);
 /// What is in a directory is about so long.
 const LISTING_LEN: u64 = 4096;
 /// So many directories are looked into ahead at a time, at most.
@@ -173,6 +179,18 @@ impl Client {
                 }
             }));
         }
+    }
+
+    /// A file of which it has to be asked what it is now, and others after it in its directory of which that will be asked next, as many as make the answer come
+    /// hardly later.
+    pub(crate) fn stale_together(&self, file: FileId) -> Vec<FileId> {
+        let count = self.0.schedule.rate(Direction::Down) * LATER_TIME.as_secs_f64() / FACTS_LEN;
+        let live = self.0.live.lock();
+        let parent = live.replica.node(file).ok().map(|node| node.parent);
+        let beside = parent.and_then(|parent| live.replica.list(parent)).unwrap_or_default().into_values();
+        let after = beside.skip_while(|id| *id != file).skip(1);
+        let others = after.filter(|id| live.replica.is_stale(*id));
+        std::iter::once(file).chain(others.take((count as usize).min(FACTS_COUNT_MAX))).collect()
     }
 
     /// True if nothing is to come but what is asked for.

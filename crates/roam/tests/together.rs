@@ -167,6 +167,27 @@ fn whoever_goes_from_directory_to_directory_finds_the_next_ones_there() {
 }
 
 #[test]
+fn what_others_have_changed_is_asked_about_together() {
+    let setup = Setup::new();
+    for n in 0..FILE_COUNT {
+        assert_eq!(setup.read(n), Ok(contents(n)));
+    }
+    let (other, ..) = setup.rig.new_client(2, DELAY);
+    for n in 0..FILE_COUNT {
+        let newer = Op::Write(path(n), How::Replace, contents(n + 1));
+        setup.rig.sim.block_on(perform(&other, &newer)).expect("write");
+    }
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    let (before, begun) = (setup.requests(), setup.rig.sim.now());
+    for n in 0..FILE_COUNT {
+        assert_eq!(setup.read(n), Ok(contents(n + 1)));
+    }
+    let (asked, took) = (setup.requests() - before, setup.rig.sim.now() - begun);
+    assert!(asked < FILE_COUNT / 4, "{asked} requests for {FILE_COUNT} files");
+    assert!(took < DELAY * 2 * FILE_COUNT as u32 / 4, "{took:?}");
+}
+
+#[test]
 fn whoever_wants_what_is_being_fetched_ahead_waits_for_that() {
     let setup = Setup::new();
     for n in [100, 101] {
