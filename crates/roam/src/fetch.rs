@@ -263,10 +263,11 @@ impl Client {
     /// Learns facts of files.
     pub(crate) async fn fetch_facts(&self, files: &[FileId]) -> Result<(), FsError> {
         let inner = &self.0;
-        if let Some(file) = files.first()
-            && !inner.live.lock().replica.is_stale(*file)
         {
-            return Ok(());
+            let live = inner.live.lock();
+            if !files.iter().any(|file| live.replica.is_stale(*file)) {
+                return Ok(());
+            }
         }
         let asking = Asking::new(inner);
         let Reply::Facts(known) = inner.ask(Class::Interactive, &Request::Facts { files: files.to_vec() }).await?

@@ -181,11 +181,14 @@ impl Client {
         }
     }
 
-    /// A file of which it has to be asked what it is now, and others after it in its directory of which that will be asked next, as many as make the answer come
+    /// A file of which it has to be asked what it is now, if it has, and others after it in its directory of which that will be asked next, as many as make the answer come
     /// hardly later.
     pub(crate) fn stale_together(&self, file: FileId) -> Vec<FileId> {
         let count = self.0.schedule.rate(Direction::Down) * LATER_TIME.as_secs_f64() / FACTS_LEN;
         let live = self.0.live.lock();
+        if !live.replica.is_stale(file) {
+            return Vec::new();
+        }
         let parent = live.replica.node(file).ok().map(|node| node.parent);
         let beside = parent.and_then(|parent| live.replica.list(parent)).unwrap_or_default().into_values();
         let after = beside.skip_while(|id| *id != file).skip(1);
