@@ -203,6 +203,40 @@ fn a_profile_says_what_is_hoarded_and_what_is_gone_need_not_be() {
 }
 
 #[test]
+fn an_extended_attribute_says_what_is_cached_of_a_file() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::create_dir(home.exported.join("kept")).expect("mkdir");
+    for name in ["kept/file", "read", "not read", "written", "both"] {
+        fs::write(home.exported.join(name), "there").expect("write");
+    }
+    fs::write(home.exported.join("long"), noise("long", 3_000_000)).expect("write");
+    let laptop = Laptop::mount_as(&home, below.path(), "laptop", &["--unit", "block"]);
+    let at = |name: &str| laptop.mountpoint.join(name);
+    let state = |name: &str| {
+        let state = get_xattr(&at(name), "user.starling.state").expect("a state");
+        String::from_utf8(state).expect("text")
+    };
+    run(starling().args(["hoard", "add"]).arg(at("kept")));
+    run(starling().args(["hoard", "walk"]).arg(&laptop.mountpoint));
+    for name in ["read", "written", "both"] {
+        fs::read(at(name)).expect("read");
+    }
+    let mut first = [0; 1000];
+    std::io::Read::read_exact(&mut fs::File::open(at("long")).expect("open"), &mut first).expect("read");
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    for name in ["written", "both"] {
+        fs::write(at(name), "mine").expect("write");
+    }
+    let names = ["kept/file", "read", "not read", "written", "long"];
+    assert_eq!(names.map(state), ["hoarded", "cached", "not cached", "dirty", "partly cached"]);
+    fs::write(home.exported.join("both"), "theirs").expect("write");
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    assert_eq!(["written", "both"].map(state), ["cached", "in conflict"]);
+}
+
+#[test]
 fn what_is_fetch_only_reads_and_sends_nothing() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());

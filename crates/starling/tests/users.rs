@@ -57,11 +57,56 @@ const AS_USER: &str = r#"
     test ! -e other
 "#;
 
-#[test]
-fn an_ordinary_user_does_everything_through_fusermount3() {
+/// The same, with a home and a mount that roams.
+const ROAMING_AS_USER: &str = r#"
+    cd home
+    trap 'test -z "$(jobs -p)" || kill -9 $(jobs -p); fusermount3 -uz work 2> /dev/null || true' EXIT
+    said() { until grep -q "^$1" "$2"; do kill -0 $! || { cat "$2.log"; exit 1; }; sleep 0.05; done; }
+    mkdir src src/dir && echo there > src/dir/file
+    "$1" home serve dir:src --data data --listen 127.0.0.1:0 > home 2> home.log & home=$!
+    said 'home listening at' home
+    "$1" invite --data data --address "$(sed -n 's/^home listening at //p' home)" | tail -n 1 > token
+    "$1" mount "$(cat token)" work --cache cache > mount 2> mount.log & mount=$!
+    said 'mounted at' mount
+    test "$(stat -c %u:%a cache data | sort -u)" = "$2:700"
+    test "$(cat work/dir/file)" = there
+    echo mine > work/mine && chmod 600 work/mine
+    if chown 0 work/mine 2> /dev/null; then echo "an ordinary user gave a file away"; exit 1; fi
+    "$1" hoard add work/dir --priority 90
+    "$1" hoard walk work | grep -q 'you can unplug now'
+    "$1" sync --home work
+    test "$(stat -c %u:%a src/mine):$(cat src/mine)" = "$2:600:mine"
+    "$1" pending work | grep -q 'everything is home'
+    "$1" connect off work
+    echo again >> work/mine
+    "$1" pending work | grep -q mine
+    "$1" set --writes idle work
+    "$1" connect auto work
+    until "$1" sync --home work 2> /dev/null; do sleep 0.05; done
+    test "$(tail -n 1 src/mine)" = again
+    "$1" conflicts list work | grep -q 'no conflicts'
+    "$1" status work --json | grep -q '"roaming": true'
+    "$1" down work
+    wait $mount
+    kill -TERM $home
+    wait $home
+"#;
+
+/// Runs a script as that user.
+fn run_as_user(script: &str) {
     let dir = tempfile::tempdir().expect("temporary folder");
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("chmod");
     fs::copy(env!("CARGO_BIN_EXE_starling"), dir.path().join("starling")).expect("copy the command");
     let path = fs::canonicalize(dir.path()).expect("path");
-    run(Command::new("unshare").args(["-m", "sh", "-c", PREPARE, "sh"]).arg(path).arg(USER.to_string()).arg(AS_USER));
+    run(Command::new("unshare").args(["-m", "sh", "-c", PREPARE, "sh"]).arg(path).arg(USER.to_string()).arg(script));
+}
+
+#[test]
+fn an_ordinary_user_does_everything_through_fusermount3() {
+    run_as_user(AS_USER);
+}
+
+#[test]
+fn an_ordinary_user_serves_a_home_and_mounts_it() {
+    run_as_user(ROAMING_AS_USER);
 }
