@@ -6,7 +6,7 @@ use crate::replica::{Membership, Record};
 use crate::settings::{Consistency, Validation, Writes};
 use crate::trunk::DIAL_TIME_MAX;
 use host::{Either, first, timeout};
-use roam_wire::channel::{Channel, Class, Dialer};
+use roam_wire::channel::{Channel, Class, DialError, Dialer};
 use roam_wire::delegation::Watch;
 use roam_wire::journal::Since;
 use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
@@ -423,10 +423,17 @@ impl Client {
             }
             Ok(Err(error)) => {
                 tracing::info!(%error, "the home");
+                let unreachable = matches!(error, DialError::Unreachable(_));
+                self.0.live.lock().turned_away = (!unreachable).then(|| error.to_string());
                 None
             }
             Err(_) => None,
         }
+    }
+
+    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not just out of reach.
+    pub fn turned_away(&self) -> Option<String> {
+        self.0.live.lock().turned_away.clone()
     }
 
     /// Done when the user wants no connection.
@@ -547,6 +554,7 @@ async fn keep_connected(inner: Weak<Inner>) {
                     known.close();
                 }
                 tracing::info!("attached");
+                client.0.live.lock().turned_away = None;
                 client.listen(&channel).await;
                 tracing::info!("not attached any more");
                 if !client.0.is_off() {
@@ -557,6 +565,7 @@ async fn keep_connected(inner: Weak<Inner>) {
             (attached, channel) => {
                 if let Err(error @ (AttachError::Stranger | AttachError::Volume | AttachError::Failed(_))) = attached {
                     tracing::error!(%error, "attaching");
+                    client.0.live.lock().turned_away = Some(error.to_string());
                 }
                 let is_alive =
                     |known: &Arc<dyn Channel>| attached == Err(AttachError::Unreachable) && !known.has_ended();

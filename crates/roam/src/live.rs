@@ -104,6 +104,8 @@ pub(crate) struct Live {
     pub(crate) mapped: HashMap<u64, (FileId, u128)>,
     /// Operations up to this one go home whatever was said of when.
     pub(crate) promised: u64,
+    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not just out of reach.
+    pub(crate) turned_away: Option<String>,
     /// Why what waits could not be sent last, for as long as none of it has been sent since.
     pub(crate) held_up: Option<FsError>,
     /// Since when nothing was sent, since the link is slow and somebody fetches.
@@ -166,6 +168,7 @@ impl Live {
             shown: HashSet::new(),
             mapped: HashMap::new(),
             promised: 0,
+            turned_away: None,
             held_up: None,
             held_since: None,
             is_frozen: false,

@@ -428,6 +428,9 @@ pub fn show_status(s: &Value) {
         );
     }
     println!("link          {}", s["state"].as_str().unwrap_or("?"));
+    if let Some(why) = s["turned_away"].as_str() {
+        println!("turned away   {why}");
+    }
     let pending = &s["pending"];
     println!("pending       {} operations, about {}", pending["operations"], bytes(&pending["bytes"]));
     if let Some(why) = pending["held_up"].as_str() {

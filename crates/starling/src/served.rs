@@ -251,6 +251,7 @@ struct Counts {
     state: LinkState,
     attached_before: bool,
     /// Why nothing goes home.
+    turned_away: Option<String>,
     held_up: Option<String>,
     /// For how long nothing goes home, since somebody fetches.
     held_back: Option<Duration>,
@@ -272,12 +273,14 @@ struct Counts {
 impl Counts {
     fn of(client: &Client) -> Counts {
         let (held_up, consistency_calls) = (client.held_up(), client.consistency_calls());
+        let turned_away = client.turned_away();
         let (held_back, full) = (client.held_back(), client.fullness());
         client.look(|replica, state| {
             let saved = replica.log().saved();
             Counts {
                 state,
                 attached_before: replica.stamp().is_some(),
+                turned_away,
                 held_up: held_up.map(|error| error.to_string()),
                 held_back,
                 full,
@@ -301,6 +304,7 @@ impl Counts {
         Counts {
             state: self.state.max(other.state),
             attached_before: self.attached_before && other.attached_before,
+            turned_away: self.turned_away.or(other.turned_away),
             held_up: self.held_up.or(other.held_up),
             held_back: self.held_back.max(other.held_back),
             full: Fullness {
@@ -329,6 +333,7 @@ impl Counts {
             "volume": volume,
             "state": state_name(self.state),
             "attached_before": self.attached_before,
+            "turned_away": self.turned_away,
             "pending": {
                 "operations": self.operations,
                 "bytes": self.operation_bytes,

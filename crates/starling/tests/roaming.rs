@@ -203,6 +203,58 @@ fn a_profile_says_what_is_hoarded_and_what_is_gone_need_not_be() {
 }
 
 #[test]
+fn absent_unreachable_and_deleted_are_three_answers() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for dir in ["seen", "unseen"] {
+        fs::create_dir(home.exported.join(dir)).expect("mkdir");
+        fs::write(home.exported.join(dir).join("file"), noise(dir, 100_000)).expect("write");
+    }
+    fs::write(home.exported.join("held"), "held").expect("write");
+    let laptop = Laptop::mount_as(&home, below.path(), "laptop", &["--unit", "block"]);
+    let at = |path: &str| laptop.mountpoint.join(path);
+    fs::read_dir(at("seen")).expect("list").for_each(|entry| drop(entry.expect("entry").metadata().expect("facts")));
+    let held = fs::File::open(at("held")).expect("open");
+    laptop.link.off();
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    let kind = |error: std::io::Error| error.kind();
+    assert_eq!(fs::metadata(at("seen/none")).map_err(kind).err(), Some(ErrorKind::NotFound), "absent");
+    assert_eq!(fs::read(at("seen/file")).map_err(kind).err(), Some(ErrorKind::TimedOut), "not cached");
+    let listed = fs::read_dir(at("unseen")).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    assert_eq!(listed.map_err(kind).err(), Some(ErrorKind::TimedOut), "not cached");
+    assert_eq!(fs::metadata(at("unseen/file")).map_err(kind).err(), Some(ErrorKind::TimedOut), "perhaps");
+    fs::remove_file(home.exported.join("held")).expect("remove");
+    laptop.link.on();
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait(LONG, "what was deleted", |laptop| !laptop.mountpoint.join("held").exists());
+    let mut byte = [0];
+    let read = std::os::unix::fs::FileExt::read_at(&held, &mut byte, 0).map_err(kind);
+    assert_eq!(read, Err(ErrorKind::StaleNetworkFileHandle), "deleted");
+    assert_eq!(
+        fs::read(at("seen/file")).expect("read"),
+        noise("seen", 100_000).as_bytes(),
+        "nothing was taken for empty"
+    );
+}
+
+#[test]
+fn status_says_why_a_home_is_not_the_one_that_was_meant() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    assert_eq!(laptop.ask(&["status"])["turned_away"], Value::Null);
+    home.stop(libc::SIGTERM);
+    fs::remove_dir_all(below.path().join("home")).expect("remove");
+    home.start();
+    let why = |laptop: &Laptop| laptop.ask(&["status"])["turned_away"].as_str().unwrap_or_default().to_string();
+    laptop.wait(LONG, "another key", |laptop| why(laptop).contains("key"));
+    assert!(run(starling().arg("status").arg(&laptop.mountpoint)).contains("turned away   "));
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("file")).expect("read"), "text", "what is cached stays");
+}
+
+#[test]
 fn an_extended_attribute_says_what_is_cached_of_a_file() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());
