@@ -213,7 +213,9 @@ fn absent_unreachable_and_deleted_are_three_answers() {
     fs::write(home.exported.join("held"), "held").expect("write");
     let laptop = Laptop::mount_as(&home, below.path(), "laptop", &["--unit", "block"]);
     let at = |path: &str| laptop.mountpoint.join(path);
-    fs::read_dir(at("seen")).expect("list").for_each(|entry| drop(entry.expect("entry").metadata().expect("facts")));
+    for entry in fs::read_dir(at("seen")).expect("list") {
+        entry.expect("entry").metadata().expect("facts");
+    }
     let held = fs::File::open(at("held")).expect("open");
     laptop.link.off();
     run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
