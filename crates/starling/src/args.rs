@@ -553,7 +553,8 @@ pub enum SimCommand {
   starling sim cooperative --trace work.trace --algorithm greedy,n-chance --json work.json
   starling sim cooperative --trace work.trace --algorithm n-chance --n 1
 
-Algorithms: base, direct, greedy, central, hash, n-chance, best (which no algorithm can beat). Times are those of a 155 Mb/s network and a disk of
+Algorithms: base, direct (each client has as much memory again elsewhere), greedy, central, hash, n-chance, and best, which has all memory twice and
+bounds those that share what there is. Times are those of a 155 Mb/s network and a disk of
 1994, as in the thesis: a block takes 250 us from the own memory, 1250 us from another client's, 1050 us from the server's, and 15850 us from disk.")]
     Cooperative(Cooperative),
 }

@@ -34,7 +34,8 @@ pub enum Algorithm {
     Hash,
     /// The last copy of a block goes on to other clients for so long (3.1.6).
     NChance(u8),
-    /// All memory twice: once as each client would have it, and once for all together. No algorithm can be better (3.2).
+    /// All memory twice: once as each client would have it, and once for all together. None that shares what memory there is, and gives up what was used least
+    /// recently, can be better (3.2).
     Best,
 }
 
