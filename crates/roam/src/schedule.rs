@@ -237,7 +237,8 @@ impl Schedule {
             let fits = state.waiting.iter().filter_map(VecDeque::front).any(|one| state.has_room(one.parts, now));
             let is_contested = waited.iter().flatten().count() > 1;
             if !fits && !is_contested {
-                // Others may come until there is room.
+                // Others may come until there is room. Whoever has won is next all the same.
+                state.drawn = drawn;
                 return;
             }
             let draw = |state: &mut State| state.lottery.draw(&waited, self.host.random.next_u64());

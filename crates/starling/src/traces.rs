@@ -37,15 +37,12 @@ fn synthesize(asked: &WorstCase) -> anyhow::Result<ExitCode> {
     let source = format!(
         "synthetic, worst case: {clients} clients, working set {working_set} of {cache_blocks} blocks, locality {locality}, gap {gap}, seed {seed}"
     );
-    let bar = ProgressBar::new(*requests).with_style(style("requests")?);
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} requests, {eta} left")?;
+    let bar = ProgressBar::new(*requests).with_style(style);
     create(out, &source, bar.wrap_iter(of.records()))?;
     bar.finish_and_clear();
     println!("{requests} requests of {clients} clients are in {}", out.display());
     Ok(ExitCode::SUCCESS)
-}
-
-fn style(what: &str) -> anyhow::Result<ProgressStyle> {
-    Ok(ProgressStyle::with_template(&format!("{{wide_bar}} {{pos}} of {{len}} {what}, {{eta}} left"))?)
 }
 
 /// Makes a trace, which is there under its name only when it is whole.

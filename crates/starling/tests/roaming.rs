@@ -31,6 +31,17 @@ fn noise(words: &str, len: usize) -> String {
     (0..len).map(|_| letter()).collect()
 }
 
+/// The number of the conflict of a file.
+fn number_of(conflicts: &Value, path: &str) -> String {
+    let all = conflicts.as_array().expect("a list");
+    all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
+}
+
+/// What `starling conflicts` says, of a mount.
+fn conflict(laptop: &Laptop, what: &[&str]) -> String {
+    run(starling().arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
+}
+
 /// Reads all of a tree, so that it is cached.
 fn warm(root: &Path) {
     tree(root);
@@ -682,14 +693,8 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
     laptop.wait_until_home(LONG);
     let conflicts = laptop.ask(&["conflicts", "list"]);
-    let number = |path: &str| {
-        let all = conflicts.as_array().expect("a list");
-        all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
-    };
-    let conflict = |what: &[&str]| {
-        let mut command = starling();
-        run(command.arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
-    };
+    let number = |path: &str| number_of(&conflicts, path);
+    let conflict = |what: &[&str]| conflict(&laptop, what);
     let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name));
     let shown = conflict(&["show", &number("poem")]);
     assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
@@ -743,14 +748,8 @@ fn regression_what_the_home_refused_is_kept_beside_and_not_lost_when_a_choice_is
     run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
     laptop.wait_until_home(LONG);
     let conflicts = laptop.ask(&["conflicts", "list"]);
-    let number = |path: &str| {
-        let all = conflicts.as_array().expect("a list");
-        all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
-    };
-    let conflict = |what: &[&str]| {
-        let mut command = starling();
-        run(command.arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
-    };
+    let number = |path: &str| number_of(&conflicts, path);
+    let conflict = |what: &[&str]| conflict(&laptop, what);
     let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name)).ok();
     let beside = |name: &str| read(&format!("{name} (conflict {})", number(name)));
     assert_eq!(names.map(|name| (read(name), beside(name))), names.map(|_| (Some("theirs".into()), None)));

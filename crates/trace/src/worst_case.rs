@@ -13,6 +13,10 @@ pub const BLOCK_BYTES: u64 = 8192;
 /// Time between two requests of a burst, in microseconds.
 const REQUEST_US: u64 = 1000;
 
+const CLIENT_COUNT_MAX: u32 = 1 << 16;
+/// With these bounds no offset and no time is more than can be said.
+const CACHE_BLOCKS_MAX: u64 = 1 << 24;
+
 /// What is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorstCase {
@@ -44,15 +48,15 @@ impl WorstCase {
     /// What makes no sense, by the name of what is set.
     pub fn check(&self) -> Result<(), String> {
         let fault = [
-            (self.clients == 0, "clients: there is none"),
-            (self.cache_blocks == 0, "cache-blocks: a cache holds at least one"),
+            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), "clients: 1 to 65536"),
+            (!(1..=CACHE_BLOCKS_MAX).contains(&self.cache_blocks), "cache-blocks: 1 to 16777216"),
             (
                 !(self.working_set > 0.0 && self.working_set <= 1e6),
                 "working-set: more than nothing, up to 1000000 times a cache",
             ),
             (!(0.0..=1.0).contains(&self.locality), "locality: 0 to 1"),
             (self.locality < 1.0 && self.clients == 1, "locality: there are no other clients' data"),
-            (!(0.0..=1e6).contains(&self.gap), "gap: 0 to 1000000 bursts"),
+            (!(0.0..=1e3).contains(&self.gap), "gap: 0 to 1000 bursts"),
         ];
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
@@ -161,12 +165,18 @@ mod tests {
         let fault = |of: WorstCase| of.check().expect_err("wrong");
         let worst = WorstCase::default();
         assert!(fault(WorstCase { clients: 0, ..worst }).starts_with("clients"));
+        assert!(fault(WorstCase { clients: u32::MAX, ..worst }).starts_with("clients"));
         assert!(fault(WorstCase { cache_blocks: 0, ..worst }).starts_with("cache-blocks"));
+        assert!(fault(WorstCase { cache_blocks: u64::MAX, ..worst }).starts_with("cache-blocks"));
         assert!(fault(WorstCase { working_set: f64::NAN, ..worst }).starts_with("working-set"));
         assert!(fault(WorstCase { locality: 1.1, ..worst }).starts_with("locality"));
         assert!(fault(WorstCase { locality: 0.5, clients: 1, ..worst }).starts_with("locality"));
         assert!(fault(WorstCase { gap: -1.0, ..worst }).starts_with("gap"));
         assert_eq!(worst.check(), Ok(()));
+        // The largest of all.
+        let (clients, cache_blocks) = (CLIENT_COUNT_MAX, CACHE_BLOCKS_MAX);
+        let most = WorstCase { clients, cache_blocks, working_set: 1e6, gap: 1e3, requests: 1000, ..worst };
+        assert_eq!((most.check(), most.records().count()), (Ok(()), 1000));
     }
 
     impl Record {
