@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use types::codec::{DecodeError, Reader};
+use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, Kind, Time};
 
 /// What can be said.
@@ -34,28 +34,11 @@ pub trait Wire: Sized {
 
 impl Wire for u64 {
     fn encode(&self, out: &mut Vec<u8>) {
-        let mut rest = *self;
-        while rest >= 0x80 {
-            out.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        out.push(rest as u8);
+        out.put_number(*self);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = r.u8("number")?;
-            let part = u64::from(byte & 0x7f);
-            if part << shift >> shift != part || (byte == 0 && shift > 0) {
-                return Err(DecodeError::Invalid("number"));
-            }
-            value |= part << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(DecodeError::Invalid("number"))
+        r.number("number")
     }
 }
 

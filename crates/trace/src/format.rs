@@ -6,12 +6,15 @@
 use crate::{Deed, Record};
 use std::io::{BufRead, Read, Write};
 use thiserror::Error;
+use types::codec::{self, Put};
 
 const MAGIC: &[u8; 8] = b"starlint";
 const VERSION: u16 = 1;
 /// Longest text that says where a trace is from, in bytes.
 const SOURCE_LEN_MAX: u64 = 4096;
 const LEVEL: i32 = 3;
+/// Most bytes of a number.
+const NUMBER_LEN_MAX: usize = 10;
 
 const END: u8 = 0;
 const READ: u8 = 1;
@@ -59,7 +62,7 @@ impl<W: Write> Writer<W> {
         let mut to = zstd::stream::write::Encoder::new(to, LEVEL)?;
         let end = source.floor_char_boundary(SOURCE_LEN_MAX as usize);
         let mut buffer = Vec::new();
-        put(&mut buffer, end as u64);
+        buffer.put_number(end as u64);
         buffer.extend(&source.as_bytes()[..end]);
         to.write_all(&buffer)?;
         Ok(Writer { to, count: 0, time_us: 0, buffer })
@@ -82,8 +85,8 @@ impl<W: Write> Writer<W> {
         }
         self.buffer.clear();
         self.buffer.push(op);
-        [since, client.into(), file].into_iter().for_each(|number| put(&mut self.buffer, number));
-        range.into_iter().flat_map(|(offset, len)| [offset, len]).for_each(|number| put(&mut self.buffer, number));
+        [since, client.into(), file].into_iter().for_each(|number| self.buffer.put_number(number));
+        range.into_iter().flat_map(|(offset, len)| [offset, len]).for_each(|number| self.buffer.put_number(number));
         self.to.write_all(&self.buffer)?;
         (self.count, self.time_us) = (self.count + 1, time_us);
         Ok(())
@@ -93,21 +96,12 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self) -> Result<W, TraceError> {
         self.buffer.clear();
         self.buffer.push(END);
-        put(&mut self.buffer, self.count);
+        self.buffer.put_number(self.count);
         self.to.write_all(&self.buffer)?;
         let mut to = self.to.finish()?;
         to.flush()?;
         Ok(to)
     }
-}
-
-/// Seven bits at a time, the lowest first; all but the last byte have the highest bit set.
-fn put(to: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        to.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    to.push(number as u8);
 }
 
 /// Reads a trace: an iterator of its records, which ends after the first error.
@@ -168,19 +162,13 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn number(&mut self) -> Result<u64, TraceError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let part = u64::from(byte & 0x7f);
-            if part << shift >> shift != part {
-                break;
-            }
-            number |= part << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
+        let (mut bytes, mut len) = ([0; NUMBER_LEN_MAX], 0);
+        while len == 0 || (len < NUMBER_LEN_MAX && bytes[len - 1] >= 0x80) {
+            bytes[len] = self.byte()?;
+            len += 1;
         }
-        Err(self.invalid("a number that is too large"))
+        let number = codec::Reader::new(&bytes[..len]).number("number");
+        number.map_err(|_| self.invalid("a number that is too large, or longer than it need be"))
     }
 
     fn range(&mut self) -> Result<(u64, u64), TraceError> {

@@ -41,6 +41,8 @@ pub trait Put {
     fn put_u64(&mut self, v: u64);
     /// Appends eight bytes, signed.
     fn put_i64(&mut self, v: i64);
+    /// Appends a number, seven bits at a time, the lowest first: all bytes but the last have the highest bit set.
+    fn put_number(&mut self, v: u64);
     /// Appends a u32 length and the bytes. The caller keeps `v` below 4 GiB.
     fn put_blob(&mut self, v: &[u8]);
 }
@@ -60,6 +62,13 @@ impl Put for Vec<u8> {
     }
     fn put_i64(&mut self, v: i64) {
         self.extend_from_slice(&v.to_le_bytes());
+    }
+    fn put_number(&mut self, mut v: u64) {
+        while v >= 0x80 {
+            self.push(v as u8 | 0x80);
+            v >>= 7;
+        }
+        self.push(v as u8);
     }
     fn put_blob(&mut self, v: &[u8]) {
         self.put_u32(v.len() as u32);
@@ -119,6 +128,22 @@ impl<'a> Reader<'a> {
     /// Eight bytes, signed.
     pub fn i64(&mut self, what: &'static str) -> Result<i64, DecodeError> {
         Ok(i64::from_le_bytes(self.array(what)?))
+    }
+    /// A number as [`Put::put_number`] writes it, and in no other way.
+    pub fn number(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8(what)?;
+            let part = u64::from(byte & 0x7f);
+            if part << shift >> shift != part || (byte == 0 && shift > 0) {
+                break;
+            }
+            value |= part << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Invalid(what))
     }
     /// A u32 length, then that many bytes.
     pub fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
