@@ -84,7 +84,7 @@ impl Mounted {
             // SAFETY: kill takes numbers only; the process is one that this test started.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             let deadline = Instant::now() + Duration::from_secs(10);
-            while Path::new(&format!("/proc/{pid}/fd")).read_dir().is_ok_and(|mut fds| fds.next().is_some()) {
+            while has_threads(pid) {
                 assert!(Instant::now() < deadline, "process {pid} does not end");
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -106,6 +106,15 @@ impl Drop for Mounted {
             self.kill();
         }
     }
+}
+
+/// Whether a process has not ended yet: each of its threads, of which the first may end before others, keeps its files open. One that has
+/// ended may remain as a zombie, if nobody waits for it.
+fn has_threads(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let is_zombie = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
+    threads > 1 || threads == 1 && !is_zombie
 }
 
 /// All files below a folder with their contents.
