@@ -390,9 +390,7 @@ impl Filesystem for FrontEnd {
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if let Some((control, value)) = &self.options.control_xattr
-            && control == name.as_bytes()
-        {
+        if let Some(value) = self.options.mount_xattrs.get(name.as_bytes()) {
             self.counters.add(Op::Getxattr);
             return send_xattr(reply, size, value);
         }

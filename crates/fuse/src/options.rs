@@ -1,5 +1,6 @@
 //! How to mount.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -43,9 +44,9 @@ pub struct MountOptions {
     /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
     /// are with the file system already.
     pub flush: bool,
-    /// An extended attribute that every file of the mount shows to who asks for it by name: how the command line finds the
-    /// process that serves a path.
-    pub control_xattr: Option<(Vec<u8>, Vec<u8>)>,
+    /// Extended attributes of the mount, by name, that every file shows to who asks for them, and none lists: how the command line finds the
+    /// process that serves a path, and a home the file system.
+    pub mount_xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl MountOptions {
@@ -68,7 +69,7 @@ impl MountOptions {
             open_dirs: true,
             passthrough: false,
             flush: false,
-            control_xattr: None,
+            mount_xattrs: BTreeMap::new(),
         }
     }
 }

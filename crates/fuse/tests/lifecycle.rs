@@ -206,9 +206,9 @@ fn read_only_mount_refuses_changes() {
 }
 
 #[test]
-fn control_attribute_is_found_on_every_file_but_not_listed() {
+fn attributes_of_the_mount_are_found_on_every_file_but_not_listed() {
     let m = Mounted::with(NOW, |options| {
-        options.control_xattr = Some((b"user.starling.control".to_vec(), b"/run/x".to_vec()))
+        options.mount_xattrs.insert(b"user.starling.control".to_vec(), b"/run/x".to_vec());
     });
     fs::write(m.path("f"), "").unwrap();
     for path in [m.root().to_path_buf(), m.path("f")] {

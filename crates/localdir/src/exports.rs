@@ -75,7 +75,7 @@ impl Inner {
         stat: &Statx,
         parent: impl Parent,
     ) -> Result<Bytes, FsError> {
-        Ok(identity.lasting(&self.volumes.of(file.as_fd(), stat, parent).map_err(error)?))
+        Ok(identity.lasting(&self.volumes.of(file.as_fd(), stat, parent).map_err(error)?, stat))
     }
 
     fn list(&self, id: FileId) -> Result<Vec<(Vec<u8>, Entry, Bytes)>, FsError> {

@@ -39,12 +39,8 @@ fn mode(bits: u32) -> Mode {
 /// Makes all durable that was done on the file system of an open file. One in user space is not reached by syncfs(2), which writes what is mapped, and succeeds: it
 /// is asked by fsync of that file, which is all of it where it is Starling's.
 fn sync_all(file: &OwnedFd) -> rustix::io::Result<()> {
-    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
     rustix::fs::syncfs(file)?;
-    match rustix::fs::fstatfs(file)?.f_type as u64 {
-        FUSE_SUPER_MAGIC => rustix::fs::fsync(file),
-        _ => Ok(()),
-    }
+    if stat::is_in_user_space(file.as_fd())? { rustix::fs::fsync(file) } else { Ok(()) }
 }
 
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {

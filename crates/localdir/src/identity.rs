@@ -1,7 +1,7 @@
 //! What a file is, whatever its name: its device, and the handle that the local file system gives it (inode number and generation), or
 //! where it gives none, inode number and time of birth.
 //!
-//! Homes keep identities over restarts, with a [`Volume`] in place of the device.
+//! Homes keep identities over restarts, with a [`Volume`] in place of the device. Of files of a Starling file system these are the index numbers.
 
 use crate::stat;
 use crate::volume::{VOLUME_LEN_MAX, Volume};
@@ -16,6 +16,7 @@ const HANDLE_LEN_MAX: usize = libc::MAX_HANDLE_SZ as usize;
 /// What the rest of [`Identity::handle`] is.
 const HANDLE: u8 = 0;
 const BIRTH: u8 = 1;
+const NUMBER: u8 = 2;
 
 /// Longest [lasting](Identity::lasting) identity: volume, what the handle is, and the handle with its kind.
 pub const IDENTITY_LEN_MAX: usize = VOLUME_LEN_MAX + 1 + 4 + HANDLE_LEN_MAX;
@@ -54,8 +55,11 @@ impl Identity {
     }
 
     /// For comparing with what was kept by other processes; see [`LocalDir::identity`](crate::LocalDir::identity).
-    pub fn lasting(&self, volume: &Volume) -> Bytes {
-        [&volume.encode()[..], &self.handle].concat().into()
+    pub fn lasting(&self, volume: &Volume, stat: &Statx) -> Bytes {
+        // Handles of file systems in user space are of one mount.
+        let number = [&[NUMBER][..], &stat.stx_ino.to_le_bytes()].concat();
+        let file = if matches!(volume, Volume::Starling(_)) { &number } else { &self.handle[..] };
+        [&volume.encode()[..], file].concat().into()
     }
 }
 

@@ -75,7 +75,7 @@ impl LocalDir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
         let (identity, stat) = Identity::seen(root.as_fd())?;
-        let volumes = Volumes::default();
+        let volumes = Volumes::below(root.as_fd(), &stat)?;
         volumes.of(root.as_fd(), &stat, || None)?;
         let root_device = rustix::fs::fstat(&root)?.st_dev;
         Ok(LocalDir(Arc::new(Inner {

@@ -19,6 +19,12 @@ pub fn mount(stat: &Statx) -> Option<u64> {
     StatxFlags::from_bits_retain(stat.stx_mask).contains(MOUNT_UNIQUE).then_some(stat.stx_mnt_id)
 }
 
+/// Whether the file system of an open file is FUSE's.
+pub fn is_in_user_space(file: BorrowedFd) -> rustix::io::Result<bool> {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    Ok(rustix::fs::fstatfs(file)?.f_type as u64 == FUSE_SUPER_MAGIC)
+}
+
 /// The attributes that `stat` tells of the file with this id.
 pub fn attributes(id: FileId, stat: &Statx) -> Attr {
     let mode = u32::from(stat.stx_mode);

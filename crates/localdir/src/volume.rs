@@ -6,7 +6,11 @@
 //! 1. The file system's own id (`f_fsid`), unless it is 0 or the device number again. ext4, btrfs (of each subvolume) and ZFS
 //!    make it of what is on the disk, tmpfs draws it at each mount.
 //! 2. Its UUID (Linux 6.9). XFS and F2FS have one, and a device number for an id.
-//! 3. The device number. Of FAT, FUSE and network file systems there is no more to know.
+//! 3. The device number. Of FAT and network file systems there is no more to know.
+//!
+//! File systems in user space (FUSE) have neither; Starling's own tell their UUID in an attribute ([`XATTR`]), and their files' index numbers are never
+//! used again. That is believed of the file system that is exported, whose owner chose to trust it, and of no other that users may have mounted
+//! below it.
 
 use crate::filesystem::alias;
 use crate::stat;
@@ -15,12 +19,16 @@ use rustix::fs::{Mode, OFlags, Statx, makedev};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use types::Kind;
 
 /// Most volumes that are remembered.
 const VOLUME_COUNT_MAX: usize = 1_024;
+
+/// The extended attribute by which a Starling file system tells its UUID, of 16 bytes.
+pub const XATTR: &CStr = c"starling.volume";
 
 /// Longest encoding.
 pub const VOLUME_LEN_MAX: usize = 2 + 16;
@@ -34,6 +42,8 @@ pub enum Volume {
     Uuid(Vec<u8>),
     /// The number of its device.
     Device(u64),
+    /// The UUID of a Starling file system.
+    Starling([u8; 16]),
 }
 
 /// `struct fsuuid2`.
@@ -58,12 +68,26 @@ impl Volume {
         Ok(uuid(file, stat, mount, parent)?.map_or(Volume::Device(device), Volume::Uuid))
     }
 
+    /// The Starling file system that an open directory is in, if it is in one; only if that is to be believed.
+    pub fn starling(dir: BorrowedFd) -> rustix::io::Result<Option<Volume>> {
+        if !stat::is_in_user_space(dir)? {
+            return Ok(None);
+        }
+        let mut uuid = [0; 17];
+        match rustix::fs::getxattr(alias(dir), XATTR, &mut uuid) {
+            Ok(16) => Ok(uuid.first_chunk().map(|uuid| Volume::Starling(*uuid))),
+            Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     /// No volume's is the beginning of another's.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Volume::Id(id) => [&[0][..], &id.to_le_bytes()].concat(),
             Volume::Uuid(uuid) => [&[1, uuid.len() as u8][..], uuid].concat(),
             Volume::Device(device) => [&[2][..], &device.to_le_bytes()].concat(),
+            Volume::Starling(uuid) => [&[3][..], uuid].concat(),
         }
     }
 }
@@ -103,22 +127,34 @@ fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rust
 }
 
 /// Volumes that were asked for, by mount and device: a mount of btrfs has devices of its own for its subvolumes.
-#[derive(Default)]
-pub struct Volumes(Mutex<HashMap<(u64, u64), Volume>>);
+pub struct Volumes {
+    /// The root's device, if that is a Starling file system.
+    starling: Option<(u64, Volume)>,
+    asked: Mutex<HashMap<(u64, u64), Volume>>,
+}
 
 impl Volumes {
+    /// Below the open directory that `stat` was told of.
+    pub fn below(root: BorrowedFd, stat: &Statx) -> rustix::io::Result<Volumes> {
+        let starling = Volume::starling(root)?.map(|volume| (device(stat), volume));
+        Ok(Volumes { starling, asked: Mutex::default() })
+    }
+
     /// The volume of an open file that `stat` was told of; `parent` opens its directory.
     pub fn of(&self, file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
+        if let Some((_, volume)) = self.starling.as_ref().filter(|(root, _)| *root == device(stat)) {
+            return Ok(volume.clone());
+        }
         let Some(mount) = stat::mount(stat) else { return Volume::of(file, stat, parent) };
         let key = (mount, device(stat));
-        let known = self.0.lock().get(&key).cloned();
+        let known = self.asked.lock().get(&key).cloned();
         if let Some(volume) = known {
             return Ok(volume);
         }
         let volume = Volume::of(file, stat, parent)?;
         // Others on the same mount may be there to ask, where a special file is not.
         let is_certain = !matches!(volume, Volume::Device(_)) || can_be_asked(stat);
-        let mut known = self.0.lock();
+        let mut known = self.asked.lock();
         if is_certain && known.len() < VOLUME_COUNT_MAX {
             known.insert(key, volume.clone());
         }
@@ -149,7 +185,7 @@ mod tests {
         let path = folder.path().join("file");
         File::create(&path).expect("create");
         let volume = ask(folder.path(), |dir, stat| Volume::of(dir, stat, || None));
-        let volumes = Volumes::default();
+        let volumes = ask(folder.path(), Volumes::below);
         for _ in 0..2 {
             assert_eq!(ask(&path, |file, stat| volumes.of(file, stat, || None)), volume);
         }

@@ -274,7 +274,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.passthrough = true;
     // What is closed goes home.
     options.flush = true;
-    options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
+    options.mount_xattrs.insert(control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec());
     let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
     let mounted = tokio::task::spawn_blocking(move || {
         // If it is there, or cannot be made, mounting tells.

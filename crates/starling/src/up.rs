@@ -202,7 +202,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let socket = folder.path().join(control::SOCKET);
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = settings.allow_other;
-    options.control_xattr = Some((control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec()));
+    options.mount_xattrs.insert(control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec());
+    options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
     let client = Arc::new(machine.client.clone());
     let mountpoint = settings.mountpoint.clone();
     let mounted = tokio::task::spawn_blocking(move || {

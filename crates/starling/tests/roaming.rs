@@ -588,10 +588,23 @@ fn regression_what_is_home_on_a_starling_file_system_outlives_its_crash() {
     run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
     core.kill();
     home.stop(libc::SIGKILL);
+    fs::write(laptop.mountpoint.join("dir0/short"), "changed meanwhile").expect("write");
+    // Whatever is mounted next has the device number that the file system had.
+    let _other = common::Mounted::up(below.path(), "other", &[]);
     core.up_again();
     for round in 0..3 {
         assert!(fs::read(exported.join(format!("dir{round}/long"))).is_ok_and(|bytes| bytes == long), "{round}");
         assert!(fs::read(exported.join(format!("dir{round}/short"))).is_ok_and(|bytes| bytes == b"short"), "{round}");
+    }
+    // They are the same files in the next mount: what waits goes home, and what is cached is not fetched anew.
+    home.start();
+    laptop.wait_until_home(LONG);
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    assert_eq!(fs::read_to_string(exported.join("dir0/short")).expect("read"), "changed meanwhile");
+    for round in 0..3 {
+        let path = laptop.mountpoint.join(format!("dir{round}/long"));
+        assert_eq!(get_xattr(&path, "user.starling.state").expect("a state"), b"cached", "{round}");
+        assert!(fs::read(path).is_ok_and(|bytes| bytes == long), "{round}");
     }
 }
 
