@@ -1,6 +1,7 @@
 //! What a home asks of the file system that it exports, beyond [`FileSystem`].
 
 use bytes::Bytes;
+use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId};
 use vfs::FileSystem;
 use vfs::fs::{Cred, Entry};
@@ -38,6 +39,8 @@ pub trait Export: FileSystem {
     fn list(&self, dir: FileId) -> Answer<Vec<Listed>>;
     /// Begins to notice what others do in a directory.
     fn watch(&self, dir: FileId) -> Answer<()>;
+    /// A user, with the groups that he is in now; `None` if that is not known.
+    fn user(&self, uid: u32) -> Answer<Option<User>>;
     /// The next thing that was noticed, also of what the home did itself.
     fn noticed(&self) -> BoxFuture<Noticed>;
 }

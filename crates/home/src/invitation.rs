@@ -22,8 +22,10 @@ pub struct Invitation {
     pub user: User,
     /// Not after.
     pub until: Time,
+    /// What the client is called at home; may be empty.
+    pub name: String,
 }
-wire_struct!(Invitation { volumes, user, until });
+wire_struct!(Invitation { volumes, user, until, name });
 
 fn name(secret: &[u8; 16]) -> String {
     secret.iter().fold("invitation-".to_string(), |name, byte| name + &format!("{byte:02x}"))
@@ -54,7 +56,8 @@ impl Inner {
     /// the first answer may have been lost. `None`: it is not.
     pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
-            Some(live.state.clients.get(&key)?.grants.keys().cloned().collect())
+            let client = live.state.clients.get(&key).filter(|_| live.state.serves(&key))?;
+            Some(client.grants.keys().cloned().collect())
         };
         let found = read(&*self.disk, secret).await.unwrap_or_else(|error| {
             tracing::error!(%error, "reading an invitation");
@@ -67,8 +70,14 @@ impl Inner {
         self.disk.remove(&name(secret)).await.ok()?;
         // Before anybody is let in: after a loss of power, it would let in another.
         self.disk.sync_names().await.ok()?;
-        let Invitation { volumes: to, user, .. } = invitation;
-        self.live.lock().record(Record::Enrolled { key, volumes: to, user });
+        let Invitation { volumes: to, user, name, .. } = invitation;
+        {
+            let mut live = self.live.lock();
+            live.record(Record::Enrolled { key, volumes: to, user });
+            if !name.is_empty() {
+                live.record(Record::Named { key, name });
+            }
+        }
         self.log.settled().await.ok()?;
         volumes(&self.live.lock())
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
-//! - [`invitation`]: whom it will serve.
+//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `promises`: stores that others see before
 //!   they are done.
 //! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
@@ -14,6 +14,7 @@
 
 mod apply;
 mod claims;
+pub mod clients;
 pub mod delegations;
 pub mod export;
 mod exported;
@@ -147,6 +148,6 @@ impl Service for Home {
     }
 
     fn knows(&self, peer: PeerKey) -> bool {
-        self.0.live.lock().state.clients.contains_key(&peer.0)
+        self.0.live.lock().state.serves(&peer.0)
     }
 }

@@ -3,6 +3,8 @@
 use crate::export::{Export, Listed, Noticed};
 use bytes::Bytes;
 use localdir::LocalDir;
+use localdir::users::Account;
+use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{Cred, Entry};
 
@@ -32,6 +34,11 @@ impl Export for LocalDir {
                 FsError::Io
             })
         })
+    }
+
+    fn user(&self, uid: u32) -> Answer<Option<User>> {
+        let account = self.account(uid);
+        Answer::later(async move { Ok(account.await?.map(|Account { uid, gid, groups }| User { uid, gid, groups })) })
     }
 
     fn noticed(&self) -> BoxFuture<Noticed> {

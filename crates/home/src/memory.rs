@@ -3,6 +3,7 @@
 
 use crate::export::{Export, Listed, Noticed};
 use bytes::Bytes;
+use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{Cred, Entry, FileSystem};
 use vfs::mem::MemFs;
@@ -51,6 +52,10 @@ impl Export for MemFs {
 
     fn watch(&self, _: FileId) -> Answer<()> {
         Answer::ok(())
+    }
+
+    fn user(&self, _: u32) -> Answer<Option<User>> {
+        Answer::ok(None)
     }
 
     fn noticed(&self) -> BoxFuture<Noticed> {

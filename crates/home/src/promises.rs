@@ -124,6 +124,17 @@ impl Exported {
         self.claims.end(promise.claim);
     }
 
+    /// A client will do nothing of what it has promised.
+    pub(crate) async fn break_promises(&self, author: u32) {
+        // One may just be done.
+        let _one_at_a_time = self.applying.lock().await;
+        let promised: Vec<Arc<Promise>> = self.promises.lock().values().cloned().collect();
+        for promise in promised.into_iter().filter(|promise| promise.whose.author == author) {
+            self.conclude(&promise.whose, promise.seq, false);
+        }
+        self.tell().await;
+    }
+
     /// What an earlier run has promised will be done some time.
     pub(crate) fn forget_promises(&self) {
         let mut live = self.live.lock();

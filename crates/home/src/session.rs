@@ -156,6 +156,9 @@ impl Client {
             _ => {}
         }
         let place = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
+        if !self.home.live.lock().state.serves(&self.key) {
+            return Err(Stop::Refused(Refusal::Detached));
+        }
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
@@ -174,11 +177,18 @@ impl Client {
         watch: Watch,
     ) -> Answered {
         let refused = |refusal| Err(Stop::Refused(refusal));
-        if !self.home.live.lock().state.clients.contains_key(&self.key) {
+        if !self.home.live.lock().state.serves(&self.key) {
             return refused(Refusal::Stranger);
         }
         let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
         let root = volume.root()?;
+        let uid = self.home.live.lock().state.grant(&self.key, name).map(|(_, grant)| grant.user.uid);
+        let Some(uid) = uid else { return refused(Refusal::Volume) };
+        // Groups are as with a login: those that he is in now, until he comes again.
+        let known_now = volume.fs.user(uid).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, uid, "the groups of a user: those of the invitation count");
+            None
+        });
         let mut begun = None;
         let reply = {
             let mut live = self.home.live.lock();
@@ -192,7 +202,8 @@ impl Client {
             {
                 return refused(Refusal::Busy);
             }
-            let (user, known, heard) = (grant.user.clone(), grant.incarnation, grant.heard);
+            let user = known_now.unwrap_or_else(|| grant.user.clone());
+            let (known, heard) = (grant.incarnation, grant.heard);
             let key = self.key;
             let heard = if known == incarnation { heard } else { 0 };
             if acknowledged > heard {

@@ -9,8 +9,8 @@ use roam_wire::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept.
-const VERSION: u16 = 1;
+/// Version of what is kept. The first knew neither clients that are turned away nor names of clients.
+const VERSION: u16 = 2;
 /// Ids that a client is given at a time.
 pub const ID_COUNT: u64 = 1 << 24;
 /// Most ids that a client is ever given: others need some, too.
@@ -204,6 +204,18 @@ pub enum Record {
         /// What it is.
         real: types::FileId,
     },
+    /// Nothing is done for a client any more, until it accepts another invitation.
+    TurnedAway {
+        /// Who.
+        key: Key,
+    },
+    /// What whoever invited a client calls it.
+    Named {
+        /// Whom.
+        key: Key,
+        /// How.
+        name: String,
+    },
 }
 wire_enum!(Record {
     1 => Volume { name, epoch },
@@ -219,6 +231,8 @@ wire_enum!(Record {
     11 => Became { volume, alias, real },
     12 => Promised { key, volume, file, contents },
     13 => Concluded { key, volume, file },
+    14 => TurnedAway { key },
+    15 => Named { key, name },
 });
 
 /// See the module's header.
@@ -228,12 +242,21 @@ pub struct State {
     pub volumes: BTreeMap<String, Volume>,
     /// By key.
     pub clients: BTreeMap<Key, Client>,
+    /// Clients for which nothing is done. What they did is remembered, in case they are invited again.
+    pub turned_away: BTreeSet<Key>,
+    /// What they are called by whoever invited them, if by anything.
+    pub names: BTreeMap<Key, String>,
 }
 
 impl State {
+    /// Whether a client is served.
+    pub fn serves(&self, key: &Key) -> bool {
+        self.clients.contains_key(key) && !self.turned_away.contains(key)
+    }
+
     /// What a client may do in a volume.
     pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
-        let client = self.clients.get(key)?;
+        let client = self.clients.get(key).filter(|_| !self.turned_away.contains(key))?;
         Some((client.number, client.grants.get(volume)?))
     }
 
@@ -257,8 +280,11 @@ impl State {
             Record::Enrolled { key, volumes, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
+                if self.turned_away.remove(&key) {
+                    client.grants.retain(|volume, _| volumes.contains(volume));
+                }
                 let grant = Grant {
-                    user,
+                    user: user.clone(),
                     incarnation: 0,
                     heard: 0,
                     outcomes: BTreeMap::new(),
@@ -269,7 +295,7 @@ impl State {
                     promised: BTreeMap::new(),
                 };
                 for volume in volumes {
-                    client.grants.entry(volume).or_insert_with(|| grant.clone());
+                    client.grants.entry(volume).or_insert_with(|| grant.clone()).user = user.clone();
                 }
             }
             Record::Began { key, volume, incarnation } => {
@@ -313,6 +339,15 @@ impl State {
                 self.grant_mut(&key, &volume)?.promised.remove(&file);
             }
             Record::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
+            Record::TurnedAway { key } => {
+                let grants = self.clients.get_mut(&key)?.grants.values_mut();
+                grants.for_each(|grant| grant.has_delegations = false);
+                self.turned_away.insert(key);
+            }
+            Record::Named { key, name } => {
+                self.clients.get(&key)?;
+                self.names.insert(key, name);
+            }
         }
         Some(())
     }
@@ -323,12 +358,17 @@ impl Wire for State {
         VERSION.encode(out);
         self.volumes.encode(out);
         self.clients.encode(out);
+        self.turned_away.encode(out);
+        self.names.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u16::decode(r)? {
-            VERSION => Ok(State { volumes: Wire::decode(r)?, clients: Wire::decode(r)? }),
-            found => Err(DecodeError::Version { what: "the state of a home", found, known: VERSION }),
+        let version = u16::decode(r)?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(DecodeError::Version { what: "the state of a home", found: version, known: VERSION });
         }
+        let (volumes, clients) = (Wire::decode(r)?, Wire::decode(r)?);
+        let (turned_away, names) = if version == 1 { Default::default() } else { Wire::decode(r)? };
+        Ok(State { volumes, clients, turned_away, names })
     }
 }

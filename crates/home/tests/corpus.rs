@@ -65,6 +65,8 @@ fn records() -> Vec<Record> {
         Record::Promised { key: KEY, volume: name(), file: real, contents: 3 },
         Record::Promised { key: KEY, volume: name(), file: FileId::new(9), contents: 4 },
         Record::Concluded { key: KEY, volume: name(), file: FileId::new(9) },
+        Record::Named { key: KEY, name: "laptop".into() },
+        Record::TurnedAway { key: KEY },
     ]
 }
 
@@ -77,7 +79,8 @@ fn the_corpus_has_what_this_program_writes() {
     };
     let mut state = State::default();
     records().into_iter().for_each(|record| state.apply(record).expect("sense"));
-    let invitation = Invitation { volumes: vec!["work".into(), "photos".into()], user: user(), until: TIME };
+    let invitation =
+        Invitation { volumes: vec!["work".into(), "photos".into()], user: user(), until: TIME, name: "laptop".into() };
     let record = |at: usize| [vec![1], records()[at].to_bytes()].concat();
     let state = [vec![0], state.to_bytes()].concat();
     replay::compare(
@@ -95,6 +98,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("became", record(14)),
             ("promised", record(15)),
             ("concluded", record(17)),
+            ("named", record(18)),
+            ("turned-away", record(19)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),

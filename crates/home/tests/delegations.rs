@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use roam_wire::channel::{PeerKey, Service};
 use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
 use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
 use roam_wire::operation::{Attributes, Change, Operation};
@@ -79,6 +80,50 @@ fn what_is_delegated_is_given_to_others_when_it_is_returned() {
     assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]), "both may read");
     assert_eq!(one.delegate(plain, Hold::Write), None);
     assert_eq!(other.recalled().len(), 1);
+}
+
+#[test]
+fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
+    let mut world = World::new();
+    let number = |world: &World, key: u8| {
+        let of_key = world.home.clients().into_iter().find(|client| client.key == [key; 32]);
+        of_key.expect("a client").number
+    };
+    let turn_away = |world: &World, key: u8| {
+        let done = world.home.turn_away(number(world, key));
+        assert_eq!(world.sim.block_on(done), Ok(true));
+    };
+    assert_eq!(world.sim.block_on(world.home.turn_away(77)), Ok(false));
+    {
+        let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+        let plain = one.id(one.id(ROOT, "mallory"), "plain");
+        assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+        assert_eq!(other.delegate(plain, Hold::Read), None);
+        turn_away(&world, 1);
+        assert_eq!(one.ask(Request::Facts { files: vec![ROOT] }), Reply::Refused(Refusal::Detached));
+        assert_eq!(one.ask(attach_request(NO_DELEGATIONS)), Reply::Refused(Refusal::Stranger));
+        assert_eq!(one.ask(Request::Enroll { secret: [1; 16] }), Reply::Refused(Refusal::Secret));
+        assert!(!world.home.knows(PeerKey([1; 32])));
+        // What he had, others get at once, and he hears nothing more.
+        let heard = one.pushes.0.lock().len();
+        assert_eq!(one.pushes.0.lock().last().map(|last| unpack(last)), Some(Ok(Pushed::Detached)));
+        assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+        assert_eq!(one.pushes.0.lock().len(), heard);
+    }
+    // A home that begins again waits for him no more than it serves him.
+    world.restart();
+    assert_eq!(world.connect(1).ask(attach_request(Watch::Changes)), Reply::Refused(Refusal::Stranger));
+    let other = world.attach_to(2, NO_DELEGATIONS);
+    let plain = other.id(other.id(ROOT, "mallory"), "plain");
+    assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
+    let before = number(&world, 1);
+    world.enroll_by([3; 16], 1, BOB);
+    let one = world.attach_to(1, NO_DELEGATIONS);
+    assert!(one.list(ROOT).contains_key(&b"bob"[..]));
+    let clients = world.home.clients();
+    assert_eq!((clients.len(), number(&world, 1)), (2, before));
+    assert!(clients.iter().all(|client| client.is_attached && !client.is_turned_away), "{clients:?}");
+    assert_eq!(clients[0].volumes, [(VOLUME.to_string(), user(BOB))], "the last invitation counts");
 }
 
 /// What was sent over a connection that was given up may arrive after the client has gone on over another.

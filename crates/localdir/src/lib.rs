@@ -2,7 +2,7 @@
 //!
 //! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
 //!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides; `watches`: directories in
-//!   which changes by others are noticed; `notices`: what was noticed.
+//!   which changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
 //!
 //! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
 //! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the
@@ -20,6 +20,7 @@ pub mod identity;
 pub mod nodes;
 mod notices;
 mod stat;
+pub mod users;
 pub mod volume;
 mod watches;
 
@@ -30,6 +31,7 @@ use crate::crew::Crew;
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::nodes::Nodes;
+use crate::users::{Account, Who};
 use crate::volume::Volumes;
 use crate::watches::Watches;
 use parking_lot::Mutex;
@@ -96,6 +98,14 @@ impl LocalDir {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let groups = rustix::process::getgroups().unwrap_or_default();
         Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
+    }
+
+    /// A user of this machine, as it knows him now. `None` if there is none, or this process could not act as him anyway.
+    pub fn account(&self, uid: u32) -> Answer<Option<Account>> {
+        self.later(move |local| match local.crew.is_privileged() {
+            true => users::account(Who::Uid(uid)).map_err(stat::error),
+            false => Ok(None),
+        })
     }
 
     /// An operation that runs on a thread.

@@ -3,7 +3,7 @@
 //! the bytes it was given.
 
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, Kind, Time};
 
@@ -213,6 +213,20 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
             map.insert(key, value);
         }
         Ok(map)
+    }
+}
+
+impl<T: Wire + Ord> Wire for BTreeSet<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).encode(out);
+        self.iter().for_each(|item| item.encode(out));
+    }
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let items: Vec<T> = Wire::decode(r)?;
+        match items.is_sorted_by(|a, b| a < b) {
+            true => Ok(items.into_iter().collect()),
+            false => Err(DecodeError::Invalid("order of a set")),
+        }
     }
 }
 

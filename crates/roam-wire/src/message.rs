@@ -459,8 +459,15 @@ pub enum Pushed {
         /// How many.
         len: u64,
     },
+    /// Nothing will be told any more, nor done, before the client attaches again.
+    Detached,
 }
-wire_enum!(Pushed { 1 => Changed { files, stamp, more }, 2 => Recall(recalls), 3 => Wanted { seq, offset, len } });
+wire_enum!(Pushed {
+    1 => Changed { files, stamp, more },
+    2 => Recall(recalls),
+    3 => Wanted { seq, offset, len },
+    4 => Detached,
+});
 
 impl<T: Wire> Wire for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -158,6 +158,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("failed", reply(Reply::Failed(FsError::NoSpace))),
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
             ("recall", plain(2, Pushed::Recall(vec![recall]).to_bytes())),
+            ("detached", plain(2, Pushed::Detached.to_bytes())),
             ("wanted", plain(2, Pushed::Wanted { seq: 9, offset: 65536, len: 4096 }.to_bytes())),
             ("pushed", plain(2, Pushed::Changed { files: vec![file], stamp, more: false }.to_bytes())),
         ],

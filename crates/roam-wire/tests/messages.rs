@@ -303,6 +303,7 @@ proptest! {
         comes_back(&Pushed::Wanted { seq, offset, len });
         comes_back(&Pushed::Changed { files, stamp, more: true });
         comes_back(&Pushed::Recall(vec![recall, recall]));
+        comes_back(&Pushed::Detached);
     }
 
     /// A value has one encoding.

@@ -189,11 +189,7 @@ impl Inner {
         match reply {
             Reply::Failed(error) => Err(error),
             Reply::Refused(Refusal::Detached) => {
-                // What it was attached with has ended.
-                if let Some(delegations) = &mut self.live.lock().delegations {
-                    delegations.forfeit();
-                }
-                self.lost(channel);
+                self.detached(channel);
                 Err(FsError::TimedOut)
             }
             Reply::Refused(refusal) => {
@@ -202,6 +198,18 @@ impl Inner {
             }
             reply => Ok(reply),
         }
+    }
+
+    /// What the client was attached with has ended, whatever becomes of the connection.
+    pub(crate) fn detached(&self, channel: &Arc<dyn Channel>) {
+        {
+            let mut live = self.live.lock();
+            if let Some(delegations) = &mut live.delegations {
+                delegations.forfeit();
+            }
+            live.told_over = None;
+        }
+        self.lost(channel);
     }
 
     /// The connection is of no use any more, for now.

@@ -46,7 +46,7 @@ pub enum AttachError {
     Unreachable,
     /// The home does not know this client.
     #[error(
-        "the home does not know this client: it was made anew, or the invitation was for another; ask for a new invitation"
+        "the home does not serve this client: it was turned away there, or the home was made anew; ask for a new invitation, and mount by it with the same cache"
     )]
     Stranger,
     /// No such volume.
@@ -268,7 +268,7 @@ impl Client {
 }
 
 impl Client {
-    /// Takes in one thing that the home has pushed. False: it makes no sense, and ends the connection.
+    /// Takes in one thing that the home has pushed. False: nothing more is to be heard, since it makes no sense, or has ended what was attached.
     fn hear(&self, channel: &Arc<dyn Channel>, message: &[u8]) -> bool {
         match unpack::<Pushed>(message) {
             Ok(Pushed::Changed { files, stamp, more }) => {
@@ -283,6 +283,10 @@ impl Client {
             }
             Ok(Pushed::Recall(recalls)) => self.recall(channel, recalls),
             Ok(Pushed::Wanted { seq, offset, len }) => self.hurry(seq, offset..offset.saturating_add(len)),
+            Ok(Pushed::Detached) => {
+                self.0.detached(channel);
+                return false;
+            }
             Err(error) => {
                 tracing::error!(%error, "what the home pushes makes no sense");
                 channel.close();

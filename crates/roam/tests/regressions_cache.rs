@@ -527,7 +527,7 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
         let disk = rig.disk.mount(&home);
         let user = User { uid: 0, gid: 0, groups: Vec::new() };
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volumes: vec![VOLUME.into()], user, until };
+        let invitation = Invitation { volumes: vec![VOLUME.into()], user, until, name: String::new() };
         rig.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invited");
         let clock = home.host().clock;
         let ask = |key, request: Request| {

@@ -233,6 +233,32 @@ pub enum HomeCommand {
 A directory is a volume, named as its last part unless NAME= says otherwise; one of a mounted Starling file system will do. Other programs may go on
 using the directories. Run by root it serves any user, otherwise only whoever runs it. Each exported directory gets a folder .starling, which clients do not see.")]
     Serve(HomeServe),
+    /// List the clients that have accepted an invitation.
+    #[command(after_help = "Examples:
+  starling home clients --data /var/lib/starling-home
+  starling home clients --data ./home --json")]
+    Clients {
+        /// The home's data folder.
+        #[arg(long)]
+        data: PathBuf,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Do nothing more for a client: one that was lost, or whose user has left.
+    #[command(after_help = "Examples:
+  starling home clients --data ./home        shows their numbers
+  starling home turn-away --data ./home 2
+
+What it did before stays. What it has not sent home is in its cache, and goes home if it is invited again:
+  starling invite --data ./home              there: starling mount INVITATION MOUNTPOINT, with the same cache")]
+    TurnAway {
+        /// The home's data folder.
+        #[arg(long)]
+        data: PathBuf,
+        /// Which, by its number.
+        client: u32,
+    },
 }
 
 /// Arguments of `home serve`.
@@ -267,6 +293,9 @@ pub struct Invite {
     /// Where the client finds the home, repeated if there are several [default: the addresses of this machine].
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Vec<String>,
+    /// What to call the client in `starling home clients`.
+    #[arg(long)]
+    pub name: Option<String>,
     /// For how long it can be accepted: a number with m, h or d.
     #[arg(long, default_value = "7d")]
     pub valid: String,

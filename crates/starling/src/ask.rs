@@ -15,13 +15,20 @@ use stripe::{ScrubReport, StoreState};
 /// How long `down` waits for the process to end, after it has committed everything.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// Whether a process has not ended yet: each of its threads, of which the first may end before others, keeps its files open. One that has ended
+/// may remain as a zombie, if nobody waits for it.
+fn has_threads(process: &Value) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let is_zombie = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'));
+    threads > 1 || threads == 1 && !is_zombie
+}
+
 /// `starling down`. When it returns, `up` can be asked for the same folder again.
 pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
     let answer = ask(path, Request::Down, |_| {}).await?;
-    // A process that has ended has no files, also if nobody has waited for it.
-    let files = format!("/proc/{}/fd", answer["process"]);
     let deadline = Instant::now() + END_TIME_MAX;
-    while std::fs::read_dir(&files).is_ok_and(|mut files| files.next().is_some()) && Instant::now() < deadline {
+    while has_threads(&answer["process"]) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let told = answer["told"].as_str().unwrap_or_default();

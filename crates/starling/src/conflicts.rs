@@ -89,7 +89,7 @@ fn line(one: &Value) -> String {
     let mine = one["mine"].as_str().map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
     format!(
         "{:>4}  {}: {} here {} ago, {}{mine}",
-        one["number"],
+        one["number"].as_u64().unwrap_or(0),
         text("path"),
         text("here"),
         age(&one["age_s"]),

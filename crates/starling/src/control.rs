@@ -1,6 +1,6 @@
 //! The control socket: how other commands reach the process that serves a mount.
 //!
-//! One request per connection, a line of JSON; answered by any number of `{"progress": ...}` lines and one `{"ok": ...}` or
+//! Homes have one, too. One request per connection, a line of JSON; answered by any number of `{"progress": ...}` lines and one `{"ok": ...}` or
 //! `{"error": "..."}`. The socket's path is an extended attribute of every file of the mount, so a path below the mount point
 //! is all a command needs. Only the owner of the data folder can connect.
 
@@ -93,6 +93,13 @@ pub enum Request {
         path: String,
         /// Its number.
         number: u64,
+    },
+    /// See [`crate::clients`].
+    Clients,
+    /// Does nothing more for a client of a home.
+    TurnAway {
+        /// Its number.
+        number: u32,
     },
 }
 
@@ -225,7 +232,22 @@ fn socket_of(path: &Path) -> anyhow::Result<PathBuf> {
 pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)) -> anyhow::Result<Value> {
     let socket = socket_of(path)?;
     let (_folder, address) = short(&socket)?;
-    let mut stream = UnixStream::connect(address).await.with_context(|| format!("connect to {}", socket.display()))?;
+    let stream = UnixStream::connect(address).await.with_context(|| format!("connect to {}", socket.display()))?;
+    ask_over(stream, request, &mut progress).await
+}
+
+/// Asks the process that serves from a data folder; `None` if there is none.
+pub async fn ask_from(data: &Path, request: Request) -> anyhow::Result<Option<Value>> {
+    let Ok((_folder, address)) = short(&data.join(SOCKET)) else { return Ok(None) };
+    let Ok(stream) = UnixStream::connect(address).await else { return Ok(None) };
+    ask_over(stream, request, &mut |_| {}).await.map(Some)
+}
+
+async fn ask_over(
+    mut stream: UnixStream,
+    request: Request,
+    progress: &mut impl FnMut(&Value),
+) -> anyhow::Result<Value> {
     let line = serde_json::to_string(&request)?;
     stream.write_all(format!("{line}\n").as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
@@ -239,5 +261,5 @@ pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)
             return Ok(ok.clone());
         }
     }
-    anyhow::bail!("the process that serves the mount ended without an answer: what it did is unknown; look at its log")
+    anyhow::bail!("the process that serves ended without an answer: what it did is unknown; look at its log")
 }

@@ -1,9 +1,11 @@
 //! `starling home serve` and `starling invite`.
 //!
 //! The data folder: `key` is the home's, `state/` is what the home must remember and its invitations, `home.json` is where it listens and what it
-//! exports, for `invite`; `starling.log` is where a background process logs.
+//! exports, for `invite`; `control.sock` is how `home clients` and `home turn-away` reach the process that serves; `starling.log` is where a background process logs.
 
 use crate::args::{HomeServe, Invite};
+use crate::clients::Clients;
+use crate::control::{SOCKET, Server};
 use crate::{background, private, say, usage};
 use anyhow::Context;
 use home::Home;
@@ -11,10 +13,11 @@ use home::export::Export;
 use home::invitation::{self, Invitation};
 use host::real::RealDisk;
 use localdir::LocalDir;
+use localdir::users::{Account, Who, account};
 use quic::{Identity, Listener, Token};
 use roam_wire::message::User;
 use serde::{Deserialize, Serialize};
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,9 +96,11 @@ pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
     write_about(&data, &about).context("write home.json")?;
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt()).context("signals")?, signal(SignalKind::terminate()).context("signals")?);
+    let server = Server::start(&data.join(SOCKET), Arc::new(Clients(home.clone()))).context("control socket")?;
     say(&format!("{READY} {listen}"));
 
-    host::first(interrupt.recv(), terminate.recv()).await;
+    host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await;
+    server.finish(Ok("the home closes".into())).await;
     listener.close().await;
     home.close().await.context("close the home")?;
     say("home closed");
@@ -144,7 +149,8 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).context("clock")?;
     let until = Time { sec: (now + valid).as_secs() as i64, nsec: 0 };
     let disk = RealDisk::open(args.data.join(STATE)).map_err(|e| usage(format!("{shown}: {e}")))?;
-    let invitation = Invitation { volumes: volumes.clone(), user: user.clone(), until };
+    let invitation =
+        Invitation { volumes: volumes.clone(), user: user.clone(), until, name: args.name.unwrap_or_default() };
     invitation::write(&*disk, &secret, &invitation).await.context("write the invitation")?;
     let token = Token { addresses: addresses.clone(), home: identity.key(), volumes: volumes.clone(), secret };
     let (named, at) = (volumes.join(", "), addresses.join(", "));
@@ -160,29 +166,12 @@ fn user(name: Option<&str>) -> anyhow::Result<User> {
     let me = unsafe { libc::geteuid() };
     let number = name.map_or(Some(me), |name| name.parse().ok());
     let c_name = CString::new(name.unwrap_or_default()).map_err(|_| usage("a user's name has no NUL"))?;
-    // SAFETY: the arguments are valid; what is returned is read before anybody else asks, since this process does nothing else meanwhile.
-    let found = unsafe {
-        let entry = match number {
-            Some(uid) => libc::getpwuid(uid),
-            None => libc::getpwnam(c_name.as_ptr()),
-        };
-        entry.as_ref().map(|e| (CStr::from_ptr(e.pw_name).to_owned(), e.pw_uid, e.pw_gid))
-    };
-    let Some((name, uid, gid)) = found else {
-        return match number {
-            Some(uid) => Ok(User { uid, gid: uid, groups: Vec::new() }),
-            None => Err(usage(format!("there is no user {}", name.unwrap_or_default()))),
-        };
-    };
-    let mut groups = vec![0; 1024];
-    let mut count = groups.len() as i32;
-    // SAFETY: the buffer has room for as many as is said.
-    if unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) } < 0 {
-        return Err(usage("the user is in too many groups"));
+    let found = account(number.map_or(Who::Name(&c_name), Who::Uid)).map_err(|e| usage(format!("users: {e}")))?;
+    match (found, number) {
+        (Some(Account { uid, gid, groups }), _) => Ok(User { uid, gid, groups }),
+        (None, Some(uid)) => Ok(User { uid, gid: uid, groups: Vec::new() }),
+        (None, None) => Err(usage(format!("there is no user {}", name.unwrap_or_default()))),
     }
-    groups.truncate(usize::try_from(count).unwrap_or(0));
-    groups.retain(|group| *group != gid);
-    Ok(User { uid, gid, groups })
 }
 
 /// Where clients find a home that listens here: at this address, or, if it listens at all of them, at those of this machine, its

@@ -15,6 +15,7 @@
 mod args;
 mod ask;
 mod background;
+mod clients;
 mod conflicts;
 mod control;
 mod folder;
@@ -114,6 +115,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Home(home) => match home.command {
             HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, home::READY),
             HomeCommand::Serve(serve) => runtime()?.block_on(home::serve(serve)),
+            HomeCommand::Clients { data, json } => runtime()?.block_on(clients::list(&data, json)),
+            HomeCommand::TurnAway { data, client } => runtime()?.block_on(clients::turn_away(&data, client)),
         },
         Command::Invite(a) => runtime()?.block_on(home::invite(a)),
         Command::Mount(mount) => {

@@ -16,6 +16,7 @@ use quic::{Identity, QuicDialer, Token};
 use roam::{Client, Forget, Settings, Trunk};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Refusal, Reply, User, pack, unpack};
+use roam_wire::piece::hash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -49,6 +50,9 @@ struct About {
     home: String,
     /// What of it is mounted: each is a directory of the mount, or the only one all of it.
     volumes: Vec<String>,
+    /// The hash of the invitation's secret that was accepted last.
+    #[serde(default)]
+    accepted: Option<String>,
 }
 
 impl About {
@@ -132,8 +136,8 @@ fn own_folder() -> anyhow::Result<PathBuf> {
     Ok(data.ok_or_else(|| usage("HOME is not set: say with --cache where the cache is to be"))?.join("starling"))
 }
 
-fn hex(key: &PeerKey) -> String {
-    key.0.iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<PeerKey> {
@@ -147,7 +151,8 @@ fn unhex(text: &str) -> Option<PeerKey> {
     Some(PeerKey(key))
 }
 
-/// Where the cache belongs; accepts the invitation if it belongs nowhere yet.
+/// Where the cache belongs; accepts the invitation if it belongs nowhere yet, or belongs there by another one: the home may be elsewhere by now, or
+/// have turned this client away.
 async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> anyhow::Result<About> {
     let path = cache.join(ABOUT);
     let known: Option<About> = match std::fs::read(&path) {
@@ -157,7 +162,13 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
     let Some(token) = token else {
         return known.ok_or_else(|| usage(format!("{} is not there: give an invitation", path.display())));
     };
-    let asked = About { addresses: token.addresses.clone(), home: hex(&token.home), volumes: token.volumes.clone() };
+    let accepted = hex(&hash(&token.secret));
+    let asked = About {
+        addresses: token.addresses.clone(),
+        home: hex(&token.home.0),
+        volumes: token.volumes.clone(),
+        accepted: Some(accepted),
+    };
     if !asked.volumes.iter().all(|name| crate::home::is_name(name)) {
         return Err(usage("this invitation is for something that is not the name of a volume"));
     }
@@ -169,7 +180,9 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
                 known.name()
             )));
         }
-        return Ok(known);
+        if known.accepted.is_none() || known.accepted == asked.accepted {
+            return Ok(known);
+        }
     }
     accept(token, identity).await?;
     private::put(cache, ABOUT, &serde_json::to_vec_pretty(&asked)?).with_context(|| path.display().to_string())?;
@@ -565,7 +578,7 @@ mod tests {
     #[test]
     fn keys_are_kept_as_text() {
         let key = PeerKey(std::array::from_fn(|i| i as u8 * 7));
-        assert_eq!(unhex(&hex(&key)), Some(key));
+        assert_eq!(unhex(&hex(&key.0)), Some(key));
         assert_eq!((unhex("00"), unhex(&"zz".repeat(32))), (None, None));
     }
 }

@@ -203,7 +203,9 @@ impl Mounted {
                     }
                 })
             }
-            Request::Down | Request::Scrub { .. } => return not_here().map(ready),
+            Request::Down | Request::Scrub { .. } | Request::Clients | Request::TurnAway { .. } => {
+                return not_here().map(ready);
+            }
         })
     }
 }

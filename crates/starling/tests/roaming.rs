@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 use xattr::{get_xattr, set_xattr};
@@ -606,6 +606,60 @@ fn regression_what_is_home_on_a_starling_file_system_outlives_its_crash() {
         assert_eq!(get_xattr(&path, "user.starling.state").expect("a state"), b"cached", "{round}");
         assert!(fs::read(path).is_ok_and(|bytes| bytes == long), "{round}");
     }
+}
+
+#[test]
+fn a_client_that_is_turned_away_keeps_its_work_and_brings_it_home_when_it_is_invited_again() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    let other = Laptop::mount(&home, below.path(), "other");
+    warm(&laptop.mountpoint);
+    let data = home.data.clone();
+    let clients = || {
+        let said = run(starling().args(["home", "clients", "--json", "--data"]).arg(&data));
+        serde_json::from_str::<Value>(&said).expect("JSON")
+    };
+    let user = fs::metadata(&data).expect("data").uid();
+    let connected = |at: usize| clients()[at]["connected"] == true;
+    assert!(connected(0) && connected(1), "{}", clients());
+    assert_eq!(clients()[0]["volumes"], serde_json::json!([{ "volume": "src", "user": user }]));
+    let turn_away = |number: &str| {
+        let mut command = starling();
+        command.args(["home", "turn-away", number, "--data"]).arg(&data);
+        command.output().expect("start")
+    };
+    assert!(common::text(&turn_away("9")).contains("there is no client 9"));
+    assert!(turn_away("1").status.success());
+    assert_eq!((&clients()[0]["turned_away"], &clients()[1]["turned_away"]), (&true.into(), &false.into()));
+    assert!(run(starling().args(["home", "clients", "--data"]).arg(&data)).contains("   1  turned away  -  key "));
+    // It goes on as if in a tunnel, and its user can know why.
+    laptop.wait(LONG, "why", |laptop| laptop.ask(&["status"])["turned_away"].is_string());
+    fs::write(laptop.mountpoint.join("new"), "mine").expect("write");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("file")).expect("read"), "text");
+    fs::write(other.mountpoint.join("others"), "theirs").expect("write");
+    other.wait_until_home(LONG);
+    assert!(!home.exported.join("new").exists() && !laptop.mountpoint.join("others").exists());
+    laptop.stop(libc::SIGTERM);
+    laptop.mount_again();
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("new")).expect("read"), "mine");
+    laptop.stop(libc::SIGTERM);
+
+    let invitation = home.invite(laptop.link.address());
+    laptop.mount_by(&invitation);
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("new")).expect("read"), "mine");
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    assert_eq!(clients()[0]["turned_away"], false);
+    warm(&laptop.mountpoint);
+    // The same invitation again needs no network, whoever has used it.
+    laptop.stop(libc::SIGTERM);
+    home.stop(libc::SIGTERM);
+    laptop.mount_by(&invitation);
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("others")).expect("read"), "theirs");
+    let said = common::refused(starling().args(["home", "clients", "--data"]).arg(&data));
+    assert!(said.contains("no home serves from"), "{said}");
 }
 
 #[test]

@@ -92,6 +92,33 @@ const ROAMING_AS_USER: &str = r#"
     wait $home
 "#;
 
+/// A home of root's with a user of its own; `$1` is a folder, and `$2` the command.
+const GROUPS: &str = r#"
+    set -e
+    cd "$1"
+    trap 'test -z "$(jobs -p)" || kill -9 $(jobs -p); fusermount3 -uz work 2> /dev/null || true' EXIT
+    said() { until grep -q "^$1" "$2"; do kill -0 $! || { cat "$2.log"; exit 1; }; sleep 0.05; done; }
+    cp /etc/passwd passwd && echo 'anna:x:4243:4243::/:/bin/sh' >> passwd && mount --bind passwd /etc/passwd
+    cp /etc/group group && cp group without && mount --bind group /etc/group
+    mkdir src && echo there > src/file && chgrp 4242 src/file && chmod 640 src/file
+    "$2" home serve dir:src --data data --listen 127.0.0.1:0 > home 2> home.log & home=$!
+    said 'home listening at' home
+    "$2" invite --data data --user anna --address "$(sed -n 's/^home listening at //p' home)" | tail -n 1 > token
+    looks() {
+        "$2" mount "$(cat token)" work --cache cache > mount 2> mount.log &
+        said 'mounted at' mount
+        if test "$(cat work/file 2> refused)" = there; then echo yes; else grep -q 'Permission denied' refused && echo no; fi
+        "$2" down work > /dev/null
+    }
+    test "$(looks "$@")" = no
+    echo 'editors:x:4242:anna' >> /etc/group
+    test "$(looks "$@")" = yes
+    cat without > /etc/group
+    test "$(looks "$@")" = no
+    kill -TERM $home
+    wait $home
+"#;
+
 /// Runs a script as that user.
 fn run_as_user(script: &str) {
     let dir = tempfile::tempdir().expect("temporary folder");
@@ -109,4 +136,13 @@ fn an_ordinary_user_does_everything_through_fusermount3() {
 #[test]
 fn an_ordinary_user_serves_a_home_and_mounts_it() {
     run_as_user(ROAMING_AS_USER);
+}
+
+#[test]
+fn groups_at_home_are_those_of_now() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    run(Command::new("unshare")
+        .args(["-m", "sh", "-c", GROUPS, "sh"])
+        .arg(dir.path())
+        .arg(env!("CARGO_BIN_EXE_starling")));
 }

@@ -90,11 +90,16 @@ impl World {
     }
 
     pub fn enroll(&self, key: u8, uid: u32) {
+        self.enroll_by([key; 16], key, uid);
+    }
+
+    /// By an invitation with this secret.
+    pub fn enroll_by(&self, secret: [u8; 16], key: u8, uid: u32) {
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volumes: vec![VOLUME.into()], user: user(uid), until };
+        let invitation = Invitation { volumes: vec![VOLUME.into()], user: user(uid), until, name: String::new() };
         let disk = self.disk.mount(&self.machine);
-        self.sim.block_on(invitation::write(&*disk, &[key; 16], &invitation)).expect("invitation");
-        let enrolled = self.connect(key).ask(Request::Enroll { secret: [key; 16] });
+        self.sim.block_on(invitation::write(&*disk, &secret, &invitation)).expect("invitation");
+        let enrolled = self.connect(key).ask(Request::Enroll { secret });
         assert_eq!(enrolled, Reply::Enrolled { volumes: vec![VOLUME.into()] });
     }
 

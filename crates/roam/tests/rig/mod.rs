@@ -389,7 +389,7 @@ impl Rig {
     pub fn enroll(&self, network: &Network, user: User) {
         let disk = self.disk.mount(&self.sim.machine("home"));
         let until = Time { sec: i64::MAX, nsec: 0 };
-        let invitation = Invitation { volumes: self.volumes(), user, until };
+        let invitation = Invitation { volumes: self.volumes(), user, until, name: String::new() };
         self.sim.block_on(invitation::write(&*disk, &SECRET, &invitation)).expect("invitation");
         let enrolled = self.sim.block_on(async {
             let channel = network.dial().await.expect("dial");

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use home::export::{Export, Listed, Noticed};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
+use roam_wire::message::User;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -358,6 +359,10 @@ impl Export for Tree {
     fn watch(&self, dir: FileId) -> Answer<()> {
         self.0.watched.lock().insert(dir);
         Answer::ok(())
+    }
+
+    fn user(&self, uid: u32) -> Answer<Option<User>> {
+        self.0.fs.user(uid)
     }
 
     fn noticed(&self) -> BoxFuture<Noticed> {

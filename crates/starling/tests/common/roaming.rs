@@ -32,7 +32,7 @@ pub struct Home {
     pub exported: PathBuf,
     /// Further volumes.
     more: Vec<PathBuf>,
-    data: PathBuf,
+    pub data: PathBuf,
     process: Option<Child>,
     pub address: SocketAddr,
     /// Whom invitations are for, if not for whoever runs the home.
@@ -125,6 +125,11 @@ impl Laptop {
         command.arg("mount").args(what).arg(&self.mountpoint).arg("--cache").arg(&self.cache);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.process = Some(start(&mut command, "mounted at").0);
+    }
+
+    /// Mounts what is cached again, by another invitation.
+    pub fn mount_by(&mut self, invitation: &str) {
+        self.start(&[invitation]);
     }
 
     /// Mounts what is cached again.

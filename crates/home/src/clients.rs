@@ -1,0 +1,70 @@
+//! Whom a home serves, for whoever runs it, and turning clients away.
+
+use crate::Home;
+use crate::state::{Key, Record};
+use roam_wire::message::{Pushed, User, pack};
+use types::FsError;
+
+/// A client that has accepted an invitation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// By which the home tells clients apart.
+    pub number: u32,
+    /// What whoever invited it calls it; may be empty.
+    pub name: String,
+    /// Its public key, hashed.
+    pub key: Key,
+    /// What it may use, as whom.
+    pub volumes: Vec<(String, User)>,
+    /// It is connected now.
+    pub is_attached: bool,
+    /// Nothing is done for it until it accepts another invitation.
+    pub is_turned_away: bool,
+}
+
+impl Home {
+    /// All clients, in the order in which they came.
+    pub fn clients(&self) -> Vec<Served> {
+        let live = self.0.live.lock();
+        let attached = |number| live.attached.values().flatten().any(|attached| attached.author == number);
+        let connected = |key: &Key| live.newest.keys().any(|(other, _)| other == key);
+        let served = live.state.clients.iter().map(|(key, client)| Served {
+            number: client.number,
+            name: live.state.names.get(key).cloned().unwrap_or_default(),
+            key: *key,
+            volumes: client.grants.iter().map(|(name, grant)| (name.clone(), grant.user.clone())).collect(),
+            is_attached: connected(key) || attached(client.number),
+            is_turned_away: live.state.turned_away.contains(key),
+        });
+        let mut served: Vec<Served> = served.collect();
+        served.sort_by_key(|client| client.number);
+        served
+    }
+
+    /// Does nothing more for a client, until it accepts another invitation; what it has under way is finished. What it has not sent stays with it. Durable when
+    /// this is answered. False if there is no such client.
+    pub async fn turn_away(&self, number: u32) -> Result<bool, FsError> {
+        {
+            let mut live = self.0.live.lock();
+            let known = live.state.clients.iter().find(|(_, client)| client.number == number);
+            let Some(key) = known.map(|(key, _)| *key) else { return Ok(false) };
+            if !live.state.turned_away.contains(&key) {
+                live.record(Record::TurnedAway { key });
+            }
+            live.newest.retain(|(other, _), _| *other != key);
+            for attached in live.attached.values_mut() {
+                for gone in attached.extract_if(.., |attached| attached.author == number) {
+                    // Whoever cannot be reached finds out when he asks.
+                    let _ = gone.push.push(pack(&Pushed::Detached));
+                }
+            }
+        }
+        for volume in self.0.volumes.values() {
+            volume.claims.leave(number);
+            volume.break_promises(number).await;
+            volume.drop_uploads(number).await;
+        }
+        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        Ok(true)
+    }
+}
