@@ -105,6 +105,7 @@ const GROUPS: &str = r#"
     said 'home listening at' home
     "$2" invite --data data --user anna --address "$(sed -n 's/^home listening at //p' home)" | tail -n 1 > token
     looks() {
+        : > mount
         "$2" mount "$(cat token)" work --cache cache > mount 2> mount.log &
         said 'mounted at' mount
         if test "$(cat work/file 2> refused)" = there; then echo yes; else grep -q 'Permission denied' refused && echo no; fi
