@@ -7,7 +7,7 @@ use crate::promises::Promise;
 use crate::state::{Record, State};
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
 use bytes::Bytes;
-use host::Host;
+use host::{Clock, Host};
 use parking_lot::Mutex;
 use roam_wire::channel::{MESSAGE_LEN_MAX, Push};
 use roam_wire::journal::Stamp;
@@ -15,6 +15,7 @@ use roam_wire::message::{Facts, Pushed, User, pack};
 use roam_wire::operation::{Place, is_of_machine};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry};
@@ -26,6 +27,11 @@ pub(crate) const OWN: &[u8] = b".starling";
 const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Most changed files that one message tells of: they fit, whatever their ids.
 pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
+
+/// Least time between two looks at directories that cannot be watched.
+const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
+/// The time between them is at least so many times as long as a look takes.
+const LOOK_SHARE: u32 = 20;
 
 /// The state, and what follows from it while the home runs.
 pub(crate) struct Live {
@@ -174,6 +180,8 @@ pub(crate) struct Exported {
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
     sources: Mutex<Sources>,
+    /// Directories that cannot be watched.
+    unwatched: watch::Sender<BTreeSet<FileId>>,
     /// The home's own directory.
     pub(crate) own: FileId,
     /// One operation of clients at a time.
@@ -220,6 +228,7 @@ impl Exported {
             fs,
             live: live.clone(),
             sources: Mutex::default(),
+            unwatched: watch::Sender::default(),
             own: own.attr.id,
             applying: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
@@ -238,6 +247,7 @@ impl Exported {
         volume.clear_own().await?;
         volume.look_at_all().await?;
         host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
+        host.tasks.spawn(Box::pin(look_now_and_then(Arc::downgrade(&volume), host.clock.clone())));
         Ok(volume)
     }
 
@@ -255,10 +265,15 @@ impl Exported {
         self.with(|volume| volume.real(id))
     }
 
-    /// Begins to notice what others do in a directory.
-    pub(crate) async fn watch(&self, source: FileId) {
-        if let Err(error) = self.fs.watch(source).await {
-            tracing::warn!(%error, "changes in a directory will not be noticed at once");
+    /// Begins to notice what others do in a directory; where that cannot be, it is looked at now and then.
+    pub(crate) async fn watch(&self, dir: FileId, source: FileId) {
+        let watched = self.fs.watch(source).await;
+        let changed = self.unwatched.send_if_modified(|unwatched| match watched {
+            Ok(()) => unwatched.remove(&dir),
+            Err(_) => unwatched.insert(dir),
+        });
+        if let (Err(error), true) = (watched, changed) {
+            tracing::warn!(%error, "changes in a directory that cannot be watched are noticed only now and then");
         }
     }
 
@@ -508,7 +523,7 @@ impl Exported {
     /// All of a directory, in the order of names. Whatever others change in it from now on is noticed.
     pub(crate) async fn list(&self, dir: FileId) -> Result<Vec<(Vec<u8>, FileId, Entry)>, FsError> {
         let source = self.source(dir).await?;
-        self.watch(source).await;
+        self.watch(dir, source).await;
         self.glance(dir, OTHERS).await?;
         let is_root = dir == self.root()?;
         let mut all = Vec::new();
@@ -549,7 +564,7 @@ impl Exported {
     /// Looks at what is known of a directory. Gives the directories in it that are known.
     async fn list_known(&self, dir: FileId) -> Result<Vec<FileId>, FsError> {
         let source = self.source(dir).await?;
-        let _ = self.fs.watch(source).await;
+        self.watch(dir, source).await;
         self.glance(dir, OTHERS).await?;
         let mut directories = Vec::new();
         for (name, entry, identity) in self.fs.list(source).await? {
@@ -565,8 +580,28 @@ impl Exported {
         Ok(directories)
     }
 
-    /// Something may have changed.
+    /// Something may have changed, of which those who are attached are told.
     async fn check(&self, noticed: Noticed) {
+        self.take_in(noticed).await;
+        self.tell().await;
+    }
+
+    /// Looks at a directory that cannot be watched, and at all that was seen in it, as if all had changed; and tries to watch it again.
+    async fn look_again(&self, dir: FileId, names: Vec<Vec<u8>>) {
+        let _one_at_a_time = self.applying.lock().await;
+        let _nobody_else = self.scene.write().await;
+        let Ok(source) = self.source(dir).await else {
+            self.unwatched.send_if_modified(|unwatched| unwatched.remove(&dir));
+            return;
+        };
+        self.watch(dir, source).await;
+        for name in names {
+            self.take_in(Noticed::Entry { dir: source, name, names_changed: true }).await;
+        }
+        self.check(Noticed::Directory(source)).await;
+    }
+
+    async fn take_in(&self, noticed: Noticed) {
         let id_of = |source: FileId| self.sources.lock().is.get(&source).copied();
         match noticed {
             Noticed::Entry { dir, name, names_changed } => {
@@ -598,7 +633,6 @@ impl Exported {
                 }
             }
         }
-        self.tell().await;
     }
 
     /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id that no file has.
@@ -629,5 +663,21 @@ async fn notice(volume: Weak<Exported>) {
         let _one_at_a_time = volume.applying.lock().await;
         let _nobody_else = volume.scene.write().await;
         volume.check(noticed).await;
+    }
+}
+
+/// Looks at directories that cannot be watched, now and then, as long as the volume is exported.
+async fn look_now_and_then(volume: Weak<Exported>, clock: Arc<dyn Clock>) {
+    let Some(mut unwatched) = volume.upgrade().map(|volume| volume.unwatched.subscribe()) else { return };
+    let mut pause = LOOK_PAUSE_MIN;
+    while unwatched.wait_for(|unwatched| !unwatched.is_empty()).await.is_ok() {
+        clock.sleep(pause).await;
+        let Some(volume) = volume.upgrade() else { return };
+        let begun = clock.now();
+        let unwatched = volume.unwatched.borrow().clone();
+        for (dir, names) in volume.with(|volume| volume.names_in(&unwatched)).unwrap_or_default() {
+            volume.look_again(dir, names).await;
+        }
+        pause = LOOK_PAUSE_MIN.max(clock.now().saturating_sub(begun) * LOOK_SHARE);
     }
 }

@@ -30,7 +30,7 @@ impl Export for LocalDir {
         let watched = LocalDir::watch(self, dir);
         Answer::later(async move {
             watched.await.map_err(|error| {
-                tracing::warn!(%error, "what others change there will not be noticed at once");
+                tracing::warn!(%error, "what others change there is noticed only now and then");
                 FsError::Io
             })
         })

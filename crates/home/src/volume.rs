@@ -17,7 +17,7 @@ use roam_wire::journal::{Journal, Stamp};
 use roam_wire::message::User;
 use roam_wire::operation::Place;
 use roam_wire::wire_struct;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, Kind, Time};
@@ -238,6 +238,19 @@ impl Volume {
     /// All files that were seen somewhere.
     pub fn placed(&self) -> impl Iterator<Item = FileId> {
         self.files.iter().filter(|(_, file)| !file.places.is_empty()).map(|(id, _)| *id)
+    }
+
+    /// All names in these directories at which something was seen.
+    pub fn names_in(&self, dirs: &BTreeSet<FileId>) -> BTreeMap<FileId, Vec<Vec<u8>>> {
+        let mut names: BTreeMap<FileId, Vec<Vec<u8>>> = dirs.iter().map(|dir| (*dir, Vec::new())).collect();
+        for (dir, name) in self.by_place.keys() {
+            if let Some(names) = names.get_mut(dir) {
+                names.push(name.clone());
+            }
+        }
+        // In one order, whoever runs.
+        names.values_mut().for_each(|names| names.sort_unstable());
+        names
     }
 
     /// The first of the ids that were never given out.

@@ -419,20 +419,20 @@ impl Client {
             }
             // Whoever waits for these bytes is not behind all that is fetched ahead.
             let _one_at_a_time = inner.fetching_bytes(id).await;
-            let (missing, contents, size) = {
+            let chunk = inner.schedule.chunk_len(Direction::Down);
+            let (missing, contents, near) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
                 let end = offset.saturating_add(len).min(node.facts.size);
                 let missing = node.have.missing(offset.min(end)..end);
                 let Some(first) = missing.iter().next() else { return Ok(()) };
-                (first, node.facts.contents, node.facts.size)
+                // What comes next will be wanted, too, as far as it is not there.
+                let end = first.end.max(first.start.saturating_add(chunk)).min(node.facts.size);
+                let missing = node.have.missing(first.start..end).iter().next().unwrap_or(first);
+                (missing, node.facts.contents, live.state == LinkState::Connected)
             };
-            // What comes next will be wanted, too.
-            let chunk = inner.schedule.chunk_len(Direction::Down);
-            let end = missing.end.max(missing.start.saturating_add(chunk)).min(size);
-            let near = inner.live.lock().state == LinkState::Connected;
             let len_max = if near { DATA_LEN_MAX as u64 } else { chunk.min(DATA_LEN_MAX as u64) };
-            let len = (end - missing.start).min(len_max) as u32;
+            let len = (missing.end - missing.start).min(len_max) as u32;
             let request = Request::Read { file: id, contents, offset: missing.start, len };
             match inner.ask(class, &request).await {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
@@ -502,6 +502,8 @@ impl Client {
         }
     }
 
+    /// Puts bytes of a file as the home has it, in these contents, where they are missing. What is there is of later, or was written here; who writes a file
+    /// anew writes another file of the cache, and otherwise all of it is there before.
     pub(crate) async fn cache_bytes(
         &self,
         id: FileId,
@@ -511,28 +513,32 @@ impl Client {
         class: Class,
     ) -> Result<(), FsError> {
         let inner = &self.0;
-        if inner.live.lock().replica.node(id)?.is_dirty {
-            // It was cut to nothing meanwhile.
-            return Ok(());
-        }
-        let file = inner.data_file(id).await?;
         let len = bytes.len() as u64;
         if len == 0 {
             return Err(FsError::Io);
         }
-        let put = match class {
-            Class::Prefetch if inner.was_full() => Err(FsError::NoSpace),
-            // Nothing that is as dear goes for what nobody waits for.
-            Class::Prefetch => inner.put_instead(&file.1, offset, bytes, Some(id)).await,
-            _ => inner.put_bytes(&file.1, offset, bytes).await,
+        let (number, file) = inner.data_file(id).await?;
+        let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number && !node.is_dirty;
+        let missing = {
+            let live = inner.live.lock();
+            let node = live.replica.node(id)?;
+            if is_wanted(node) { node.have.missing(offset..offset + len) } else { Ranges::default() }
         };
-        put?;
+        for part in missing.iter() {
+            let bytes = bytes.slice((part.start - offset) as usize..(part.end - offset) as usize);
+            let put = match class {
+                Class::Prefetch if inner.was_full() => Err(FsError::NoSpace),
+                // Nothing that is as dear goes for what nobody waits for.
+                Class::Prefetch => inner.put_instead(&file, part.start, bytes, Some(id)).await,
+                _ => inner.put_bytes(&file, part.start, bytes).await,
+            };
+            put?;
+        }
         let mut live = inner.live.lock();
-        live.spare.take(len);
+        live.spare.take(missing.len());
         let node = live.replica.node_mut(id)?;
-        // What was fetched is of use only if it is still wanted there.
-        if node.facts.contents == contents && node.data == file.0 {
-            node.have.add_all(&Ranges::of(offset..offset + len));
+        if is_wanted(node) {
+            node.have.add_all(&missing);
         }
         drop(live);
         inner.unsettled.lock().insert(id);

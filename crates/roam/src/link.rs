@@ -127,11 +127,11 @@ impl Client {
     /// Attaches over a connection, and takes in what has changed meanwhile.
     async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         let inner = &self.0;
-        let (volume, consistency, validation) = {
-            let settings = inner.settings.lock();
-            (settings.volume.clone(), settings.consistency, settings.validation)
-        };
         let kept = loop {
+            let (volume, consistency, validation) = {
+                let settings = inner.settings.lock();
+                (settings.volume.clone(), settings.consistency, settings.validation)
+            };
             // What the home is told is remembered here whatever happens.
             if inner.log.settled().await.is_err() {
                 return Err(AttachError::Unreachable);
@@ -173,6 +173,14 @@ impl Client {
                 continue;
             }
             let mut live = inner.live.lock();
+            let is_as_asked = {
+                let settings = inner.settings.lock();
+                (settings.consistency, settings.validation) == (consistency, validation)
+            };
+            // Whoever changes that looks for a connection that is attached, and there was none yet.
+            if !is_as_asked {
+                continue;
+            }
             let membership = Membership { root, user, incarnation };
             if live.replica.membership() != Some(&membership) {
                 live.record(Record::Joined(membership));

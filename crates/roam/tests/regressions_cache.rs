@@ -10,7 +10,7 @@ use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
 use rig::{Network, Rig, VOLUME};
 use roam::replica::{Membership, Record, Replica};
-use roam::{Client, Consistency, Line, LinkState, Settings};
+use roam::{Client, Consistency, Line, LinkState, Settings, Unit, Writes};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::Watch;
@@ -555,4 +555,91 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
     for seed in 0..SEED_COUNT {
         assert!((0..1000).any(|steps| !crash_after(steps, seed)));
     }
+}
+
+/// What was written here was covered with what the home had there, when bytes before it were fetched again after a crash.
+#[test]
+fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_it() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, "g".repeat(101).into()));
+    let slow = |setup: &Setup| {
+        setup.client.set(|settings| (settings.writes, settings.unit) = (Writes::Manual, Unit::Block));
+    };
+    slow(&setup);
+    setup.read("/file").expect("read");
+    setup.network.up.store(false, Relaxed);
+    setup.done(Op::Write("/file".into(), How::At(3), "p".repeat(103).into()));
+    let setup = setup.restart(false);
+    slow(&setup);
+    setup.online(true);
+    let expected = "g".repeat(3) + &"p".repeat(103);
+    let had = setup.client.look(|replica, _| replica.nodes().any(|(_, node)| node.has(3, 103) && !node.has(0, 3)));
+    assert!(had, "only what was written is known to be there");
+    assert_eq!(setup.read("/file"), Ok(expected.clone()));
+    setup.client.set(|settings| settings.writes = Writes::Lottery);
+    setup.wait();
+    assert_eq!(setup.at_home("/file"), Ok(expected));
+}
+
+/// What was on its way when a file was written anew was put over what was written.
+#[test]
+fn regression_what_is_on_its_way_when_a_file_is_written_anew_is_of_no_use_any_more() {
+    let setup = Setup::new(1);
+    let old = "old ".repeat(50_000);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, old.clone().into()));
+    setup.client.set(|settings| (settings.writes, settings.unit) = (Writes::Manual, Unit::Block));
+    setup.wait();
+    let (fs, client) = (setup.rig.sim.machine("reader"), setup.client.clone());
+    let reading = fs.run(async move { read_all(&client, find(&client, "/file").await?).await });
+    // Longer than the question takes, and shorter than the answer does.
+    setup.rig.sim.run_for(DELAY + DELAY / 2);
+    setup.write("/file", &"new ".repeat(50_000));
+    drop(setup.rig.sim.block_on(reading));
+    assert_eq!(setup.read("/file"), Ok("new ".repeat(50_000)));
+    setup.client.set(|settings| settings.writes = Writes::Lottery);
+    setup.wait();
+    assert_eq!(setup.at_home("/file"), Ok("new ".repeat(50_000)));
+}
+
+/// The client was attached as it had asked, and not as its user wanted it by then.
+#[test]
+fn regression_what_is_set_while_a_client_attaches_counts() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, "old".into()));
+    assert_eq!(setup.read("/file"), Ok("old".into()));
+    setup.client.set(|settings| settings.consistency = Consistency::None);
+    setup.rig.sim.run_for(DELAY / 2);
+    setup.client.set(|settings| settings.consistency = Consistency::Callbacks);
+    setup.wait();
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, "new".into()));
+    setup.wait();
+    assert_eq!(setup.read("/file"), Ok("new".into()));
+}
+
+/// Where no more directories can be watched, what others change was seen when somebody listed it, and otherwise never.
+#[test]
+fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_while() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::MakeDir("/dir".into()));
+    setup.done_at_home(Op::Write("/dir/file".into(), How::Replace, "old".into()));
+    let tree = setup.rig.home.lock().clone().expect("home").tree;
+    tree.watch_no_more(true);
+    assert_eq!(setup.read("/dir/file"), Ok("old".into()));
+    setup.wait();
+    for (round, text) in ["newer", "later"].into_iter().enumerate() {
+        setup.done_at_home(Op::Write("/dir/file".into(), How::Replace, text.into()));
+        setup.done_at_home(Op::Write(format!("/dir/{round}"), How::Replace, "made".into()));
+        setup.wait();
+        assert_eq!(setup.read("/dir/file"), Ok(text.into()));
+        assert_eq!(setup.read(&format!("/dir/{round}")), Ok("made".into()));
+        setup.done_at_home(Op::Unlink(format!("/dir/{round}")));
+        setup.wait();
+        assert_eq!(setup.read(&format!("/dir/{round}")), Err(FsError::NotFound));
+    }
+    // When they can be watched again, they are.
+    tree.watch_no_more(false);
+    setup.wait();
+    setup.done_at_home(Op::Write("/dir/file".into(), How::Replace, "at once".into()));
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    assert_eq!(setup.read("/dir/file"), Ok("at once".into()));
 }

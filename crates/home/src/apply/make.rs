@@ -53,7 +53,7 @@ impl Doing<'_> {
         let entry = self.volume.dress(&self.cred, &entry, made).await?;
         let identity = fs.identity(entry.attr.id).await?;
         if made.kind == Kind::Directory {
-            self.volume.watch(entry.attr.id).await;
+            self.volume.watch(file, entry.attr.id).await;
         }
         self.bind(at, file, &entry, &identity).await
     }
@@ -124,7 +124,7 @@ impl Doing<'_> {
             return conflict(Conflict::Taken);
         };
         if entry.attr.kind == Kind::Directory {
-            self.volume.watch(entry.attr.id).await;
+            self.volume.watch(real, entry.attr.id).await;
         }
         let volume = self.volume.name.clone();
         // Whoever has made it need not have made it durable.

@@ -135,6 +135,8 @@ struct Inner {
     /// With which the home's operations take time.
     pace: Option<(Arc<dyn Clock>, SplitMix64)>,
     watched: Mutex<BTreeSet<FileId>>,
+    /// No more directories can be.
+    is_watched_enough: AtomicBool,
     events: Mutex<VecDeque<Noticed>>,
     come: Notify,
 }
@@ -143,7 +145,7 @@ impl Tree {
     /// `durable` is what there is of it after a loss of power.
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
-        let (watched, events, come) = Default::default();
+        let (watched, is_watched_enough, events, come) = Default::default();
         let (before_rename, after_chmod) = Default::default();
         let fs = Model {
             before_rename,
@@ -154,7 +156,12 @@ impl Tree {
             superuser: Mutex::new(Cred::ROOT),
             mounted: Mutex::default(),
         };
-        Tree(Arc::new(Inner { fs, pace, watched, events, come }))
+        Tree(Arc::new(Inner { fs, pace, watched, is_watched_enough, events, come }))
+    }
+
+    /// Nothing can be watched that is not watched already.
+    pub fn watch_no_more(&self, enough: bool) {
+        self.0.is_watched_enough.store(enough, Relaxed);
     }
 
     /// There is no room for bytes.
@@ -357,7 +364,11 @@ impl Export for Tree {
     }
 
     fn watch(&self, dir: FileId) -> Answer<()> {
-        self.0.watched.lock().insert(dir);
+        let mut watched = self.0.watched.lock();
+        if self.0.is_watched_enough.load(Relaxed) && !watched.contains(&dir) {
+            return Answer::err(FsError::NoSpace);
+        }
+        watched.insert(dir);
         Answer::ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::worker::{Ledger, Mind, Sort, Worker, say};
 use host::SplitMix64;
 use host::sim::{Machine, SimDisk};
 use parking_lot::Mutex;
-use roam::{Client, Line, Settings};
+use roam::{Client, Consistency, Line, Settings, Unit, Validation, Writes};
 use roam_wire::message::User;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,6 +43,8 @@ pub struct Storm {
     small: bool,
     /// Disks are full now and then.
     full: bool,
+    /// Users change their minds about how their mounts behave, and not all directories of the home can be watched.
+    whims: bool,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
@@ -74,6 +76,7 @@ impl Storm {
             sort,
             small: seed / 3 % 4 % 2 == 1,
             full: seed / 3 % 4 >= 2,
+            whims: seed % 5 >= 3,
             user,
             random,
             laptops: Vec::new(),
@@ -139,6 +142,9 @@ impl Storm {
         let mut settings = Settings::new(VOLUME);
         if self.small {
             settings.cache_bytes = CACHE_LEN_SMALL;
+        }
+        if self.whims {
+            behave(&mut settings, &self.random);
         }
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
@@ -310,6 +316,30 @@ impl Storm {
         if self.random.chance(1, 3) {
             self.start_home();
         }
+        if self.whims {
+            self.have_whims(number);
+        }
+    }
+
+    fn have_whims(&mut self, number: usize) {
+        if self.random.chance(1, 5)
+            && let Some((_, client)) = &self.laptops[number].running
+        {
+            client.set(|settings| behave(settings, &self.random));
+            let Settings { consistency, writes, unit, validation, .. } = client.settings();
+            self.say(format!("client {number} behaves anew: {consistency:?}, {writes:?}, {unit:?}, {validation:?}"));
+        }
+        if self.random.chance(1, 5) {
+            self.watch_no_more(self.random.chance(1, 2));
+        }
+    }
+
+    /// No more directories of the home can be watched, or they can.
+    fn watch_no_more(&self, enough: bool) {
+        if let Some(home) = &*self.rig.home.lock() {
+            home.tree.watch_no_more(enough);
+            self.say(format!("no more can be watched: {enough}"));
+        }
     }
 
     pub fn check_failures(&self) -> Result<(), String> {
@@ -344,6 +374,12 @@ impl Storm {
                 }
             }
             self.start(number);
+            if let Some((_, client)) = &self.laptops[number].running {
+                client.set(|settings| {
+                    settings.consistency = Consistency::Callbacks;
+                    settings.writes = Writes::Lottery;
+                });
+            }
         }
         let until = self.rig.sim.now() + QUIET_TIME_MAX;
         loop {
@@ -366,4 +402,25 @@ impl Storm {
         self.rig.sim.run_for(Duration::from_secs(60));
         self.check_failures()
     }
+}
+
+/// Any behaviour that a user can choose.
+fn behave(settings: &mut Settings, random: &SplitMix64) {
+    let time = Duration::from_secs(1 + random.below(20));
+    settings.consistency = match random.below(5) {
+        0 | 1 => Consistency::Callbacks,
+        2 => Consistency::Poll(time),
+        3 => Consistency::Strong,
+        _ => Consistency::None,
+    };
+    settings.writes = match random.below(6) {
+        0 => Writes::Idle,
+        1 => Writes::Lottery,
+        2 => Writes::Delayed(time),
+        3 => Writes::Preemptive,
+        4 => Writes::Through,
+        _ => Writes::Manual,
+    };
+    settings.unit = [Unit::Auto, Unit::File, Unit::Block][random.below(3) as usize];
+    settings.validation = [Validation::Volume, Validation::Files(1), Validation::Files(50)][random.below(3) as usize];
 }
