@@ -13,6 +13,7 @@ pub mod parts;
 pub mod record_log;
 pub mod roam;
 pub mod roam_wire;
+pub mod session;
 pub mod storage;
 pub mod striped_log;
 pub mod trace;

@@ -1,11 +1,15 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
+use bytes::Bytes;
 use home::invitation::Invitation;
 use home::state::{Intent, Record, State};
 use home::volume::{OTHERS, Print, Volume};
 use roam_wire::codec::Wire;
-use roam_wire::message::{Conflict, Outcome, User};
+use roam_wire::delegation::{Hold, Watch};
+use roam_wire::journal::Stamp;
+use roam_wire::message::{Conflict, Outcome, Request, Sent, User};
 use roam_wire::operation::Operation;
+use session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
 use types::{FileId, Kind, Time};
 
 #[path = "../../../fuzz/src/home.rs"]
@@ -14,6 +18,8 @@ mod checks;
 mod parts;
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
+#[path = "../../../fuzz/src/session.rs"]
+mod session;
 
 #[test]
 fn what_is_in_the_corpus_and_changed_is_decoded_or_refused() {
@@ -105,4 +111,71 @@ fn the_corpus_has_what_this_program_writes() {
             ("life", life(&records())),
         ],
     );
+}
+
+#[test]
+fn whatever_is_asked_in_the_corpus_and_changed_others_keep_what_they_have() {
+    let (kept, changed) = replay::run("session", session::asked);
+    assert!(kept >= 3 && changed > 0, "the corpus is good: {kept}, {changed}");
+}
+
+/// Questions of a client, in the order in which it asks them.
+fn questions() -> [Vec<Request>; 3] {
+    let world = World::new();
+    let peer = world.client(1, MALLORY);
+    let root = world.home.state().volumes[VOLUME].root();
+    let list = |dir| Request::List { dir, after: Vec::new(), known: 0, makes: None };
+    let (dir, bob) = (peer.id(root, "mallory"), peer.id(root, "bob"));
+    let (plain, diary) = (peer.id(dir, "plain"), peer.id(bob, "diary"));
+    let new = peer.ids();
+    let read = |file| Request::Read { file, contents: 1, offset: 0, len: 100 };
+    let looks = vec![
+        list(root),
+        list(bob),
+        list(dir),
+        Request::Facts { files: vec![plain, diary] },
+        read(plain),
+        read(diary),
+        Request::Validate { files: vec![(plain, 1), (diary, 1)] },
+        Request::Since { stamp: Stamp { epoch: 0, seq: 0 } },
+        Request::Space,
+    ];
+    let apply = |seq, operation, data: &[u8]| {
+        let sent = Sent { seq, bases: (u64::MAX, u64::MAX), operation, data: Bytes::copy_from_slice(data) };
+        Request::Apply { acknowledged: 0, operations: vec![sent] }
+    };
+    let to = |name: &[u8]| at(dir, name);
+    let store = |file, len: u64| Operation::Store { file, change: changed(0, len, &[(0, len)]) };
+    let edits = vec![
+        list(root),
+        list(dir),
+        list(bob),
+        Request::Ids,
+        apply(1, Operation::Make { at: to(b"new"), file: new, made: made(Kind::File, 0o644) }, b""),
+        apply(2, store(new, 5), b"bytes"),
+        apply(3, store(diary, 5), b"bytes"),
+        apply(4, Operation::Rename { file: plain, from: to(b"plain"), to: to(b"other"), replaced: None }, b""),
+        apply(5, Operation::Link { file: diary, at: to(b"link") }, b""),
+        apply(6, Operation::Remove { at: at(bob, b"diary"), file: diary, last: true }, b""),
+    ];
+    let delegations = vec![
+        attach_request(Watch::Delegations { run: 0, changed: Vec::new() }),
+        list(root),
+        list(dir),
+        Request::Delegate { files: vec![plain, diary], hold: Hold::Write },
+        Request::Upload { seq: 1, offset: 0, data: b"bytes".as_slice().into() },
+        Request::Returned { recalls: vec![1], lowered: Vec::new(), behind: None },
+        Request::Renew,
+    ];
+    [looks, edits, delegations]
+}
+
+#[test]
+fn the_corpus_has_what_clients_ask() {
+    let part = |request: &Request| {
+        let bytes = request.to_bytes();
+        [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat()
+    };
+    let [looks, edits, delegations] = questions().map(|asked| asked.iter().flat_map(part).collect::<Vec<u8>>());
+    replay::compare("session", &[("looks", looks), ("edits", edits), ("delegations", delegations)]);
 }
