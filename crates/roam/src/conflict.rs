@@ -147,7 +147,11 @@ impl Replica {
             (Deed::Store, None) => self.keep_stored(file),
             _ => 0,
         };
-        self.note(Trouble { deed, place, file, outcome, when, mine, base, kept });
+        let trouble = Trouble { deed, place, file, outcome, when, mine, base, kept };
+        match deed {
+            Deed::Set => self.note_meant(trouble, operation),
+            _ => self.note(trouble),
+        }
     }
 
     /// Takes back what depends on something that the home refuses. Files that were made are kept out of the tree.

@@ -32,8 +32,8 @@ use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
 use vfs::perm::{self, XattrEffect};
 
-/// Version of what is kept.
-const VERSION: u16 = 1;
+/// Version of what is kept. The first did not know what attributes were to be in troubles.
+const VERSION: u16 = 2;
 
 /// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
 const NUMBER_MAX: u64 = 1 << 62;
@@ -189,6 +189,8 @@ pub struct Replica {
     unused: Vec<u64>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
+    /// What was to be done, in troubles of attributes.
+    meant: BTreeMap<u64, Operation>,
     /// Ids of what was made here and was there already, as these files.
     aliases: BTreeMap<FileId, FileId>,
 }
@@ -222,6 +224,11 @@ impl Replica {
     /// What became of operations that could not be done at home as they were.
     pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
         self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    }
+
+    /// What was to be done, in a trouble of attributes.
+    pub fn meant(&self, number: u64) -> Option<&Operation> {
+        self.meant.get(&number)
     }
 
     /// Paths that are to be kept in the cache, with how dear they are.
@@ -414,6 +421,7 @@ impl Replica {
             Record::Settled(number) => {
                 let trouble = self.troubles.remove(&number)?;
                 self.unused.extend([trouble.base, trouble.kept]);
+                self.meant.remove(&number);
             }
         }
         Some(())
@@ -694,6 +702,12 @@ impl Replica {
         self.troubles.insert(self.next_trouble, trouble);
     }
 
+    /// Records a trouble of attributes, with what they were to be.
+    pub(crate) fn note_meant(&mut self, trouble: Trouble, operation: Operation) {
+        self.note(trouble);
+        self.meant.insert(self.next_trouble, operation);
+    }
+
     /// Logs an operation again, as if it was done now.
     pub(crate) fn log_again(&mut self, operation: Operation, when: Time) {
         let seq = self.log.append(operation);
@@ -788,12 +802,13 @@ impl Wire for Replica {
         self.troubles.encode(out);
         self.next_trouble.encode(out);
         self.aliases.encode(out);
+        self.meant.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        match u16::decode(r)? {
-            VERSION => {}
-            found => return Err(DecodeError::Version { what: "the cache", found, known: VERSION }),
+        let version = u16::decode(r)?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(DecodeError::Version { what: "the cache", found: version, known: VERSION });
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
         let (mut nodes, mut last) = (BTreeMap::new(), None);
@@ -824,6 +839,7 @@ impl Wire for Replica {
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
             aliases: Wire::decode(r)?,
+            meant: if version == 1 { BTreeMap::new() } else { Wire::decode(r)? },
         };
         if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
             return Err(DecodeError::Invalid("id that means another file"));

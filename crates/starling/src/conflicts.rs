@@ -3,12 +3,14 @@
 //! Everything is done to the files of the mount, as a user would, so that it goes home like any other change. Before anything is taken away, both
 //! versions are copied to `resolved/VOLUME/NUMBER/` in the cache, where `undo` finds them.
 
+use crate::attributes::Meant;
 use crate::control::{Request, ask};
 use crate::hoarding::{inside, mount_of};
 use crate::private;
 use crate::roaming::age;
 use crate::usage;
 use anyhow::Context;
+use serde::Deserialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,6 +18,8 @@ use std::process::{Command, ExitCode, Stdio};
 /// What is kept of a conflict that was resolved.
 const MINE: &str = "mine";
 const THEIRS: &str = "theirs";
+/// Attributes that bring back what was, as JSON.
+const ATTRIBUTES: &str = "attributes";
 /// Where both were, a line each: the home's, and this mount's.
 const PLACES: &str = "places";
 
@@ -26,6 +30,8 @@ struct Conflict {
     /// Mine is a file of the mount.
     is_beside: bool,
     base: Option<PathBuf>,
+    /// Attributes that were to be set.
+    meant: Option<Meant>,
     /// Where its versions are kept when it is resolved.
     kept: PathBuf,
     about: Value,
@@ -46,7 +52,8 @@ async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
     // What the home refused is in the cache only.
     let mine = mine.or_else(|| about["kept"].as_str().map(PathBuf::from));
     let is_beside = about["mine"].is_string();
-    Ok(Conflict { place, mine, is_beside, base, kept, about })
+    let meant = Option::<Meant>::deserialize(&about["meant"]).context("attributes")?;
+    Ok(Conflict { place, mine, is_beside, base, meant, kept, about })
 }
 
 /// All conflicts of the volume that a path leads to, and where versions of this one are kept when it is resolved.
@@ -86,7 +93,9 @@ pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 
 fn line(one: &Value) -> String {
     let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
-    let mine = one["mine"].as_str().map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
+    let meant = Option::<Meant>::deserialize(&one["meant"]).ok().flatten();
+    let mine = one["mine"].as_str().map(str::to_string).or_else(|| meant.map(|meant| meant.text()));
+    let mine = mine.map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
     format!(
         "{:>4}  {}: {} here {} ago, {}{mine}",
         one["number"].as_u64().unwrap_or(0),
@@ -101,6 +110,14 @@ fn line(one: &Value) -> String {
 pub async fn show(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
     let conflict = find(mount, number).await?;
     println!("{}", line(&conflict.about));
+    if let Some(meant) = &conflict.meant {
+        println!("mine    {}", meant.text());
+        match meant.now(&conflict.place) {
+            Ok(now) => println!("theirs  {}", now.text()),
+            Err(e) => println!("theirs  ({e:#})"),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let shown = |path: &Option<PathBuf>| path.as_ref().map_or("(none)".into(), |path| path.display().to_string());
     println!("theirs  {}", conflict.place.display());
     println!("mine    {}", shown(&conflict.mine));
@@ -140,7 +157,11 @@ fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
 
 /// `starling conflicts resolve`.
 pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Option<&str>) -> anyhow::Result<ExitCode> {
-    let Conflict { place, mine, is_beside, base, kept, .. } = find(mount, number).await?;
+    let conflict = find(mount, number).await?;
+    if let Some(meant) = conflict.meant.clone() {
+        return resolve_attributes(mount, number, &conflict, &meant, which).await;
+    }
+    let Conflict { place, mine, is_beside, base, kept, .. } = conflict;
     let theirs = seen(&place)?;
     if which == Some("mine") && mine.is_none() {
         return Err(usage(format!(
@@ -195,6 +216,33 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     Ok(ExitCode::SUCCESS)
 }
 
+/// The same of a conflict of attributes: theirs are those that the file has.
+async fn resolve_attributes(
+    mount: &Path,
+    number: u64,
+    conflict: &Conflict,
+    meant: &Meant,
+    which: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let Conflict { place, kept, .. } = conflict;
+    let back = match which {
+        Some("mine") => meant.now(place)?,
+        Some("theirs") => meant.clone(),
+        _ => return Err(usage(format!("conflict {number} is of attributes: resolve it as mine or theirs"))),
+    };
+    private::make(kept)?;
+    private::put(kept, ATTRIBUTES, &serde_json::to_vec(&back)?)?;
+    private::put(kept, PLACES, place.as_os_str().as_encoded_bytes())?;
+    kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
+    if which == Some("mine") {
+        meant.set(place)?;
+    }
+    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
+    let (place, mount) = (place.display(), mount.display());
+    println!("{place}: kept {}; `starling conflicts undo {mount} {number}` sets the others", which.unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What a program makes of three versions.
 fn merged(program: &str, mine: &Path, base: Option<&Path>, theirs: &Path, kept: &Path) -> anyhow::Result<PathBuf> {
     let base = base.ok_or_else(|| usage("what both versions were made of is not known: merge them by hand"))?;
@@ -222,7 +270,15 @@ pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
         use std::os::unix::ffi::OsStrExt;
         PathBuf::from(std::ffi::OsStr::from_bytes(path))
     });
-    let (place, mine) = (places.next().context("a path")?, places.next().context("a path")?);
+    let place = places.next().context("a path")?;
+    if let Ok(attributes) = std::fs::read(kept.join(ATTRIBUTES)) {
+        let back: Meant = serde_json::from_slice(&attributes).context("attributes")?;
+        back.set(&place)?;
+        std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
+        println!("{} has now {}", place.display(), back.text());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mine = places.next().context("a path")?;
     // Where both are one place, the version of this mount had none.
     let mine = if mine == place { beside(&place, number) } else { mine };
     if seen(&mine)? {

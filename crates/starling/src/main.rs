@@ -14,6 +14,7 @@
 
 mod args;
 mod ask;
+mod attributes;
 mod background;
 mod clients;
 mod conflicts;

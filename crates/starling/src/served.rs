@@ -1,6 +1,7 @@
 //! What commands ask of a mount that roams: of all its volumes, or of the one that their path leads to.
 
 use crate::args::Behaviour;
+use crate::attributes::Meant;
 use crate::control::{self, Request, not_here};
 use crate::hoarding;
 use host::{Clock, join_all};
@@ -454,6 +455,7 @@ impl Mounted {
                     "mine": trouble.mine.as_ref().map(at),
                     "base": in_cache(trouble.base),
                     "kept": in_cache(trouble.kept),
+                    "meant": replica.meant(number).map(Meant::of),
                     "age_s": seconds_since(now, Some(trouble.when)),
                 })
             });

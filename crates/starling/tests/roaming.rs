@@ -400,6 +400,49 @@ fn what_is_written_goes_home_when_the_user_wants() {
 }
 
 #[test]
+fn attributes_that_two_have_set_are_shown_chosen_and_taken_back() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for name in ["one", "other"] {
+        fs::write(home.exported.join(name), "text").expect("write");
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+    let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+    let (here, there) = (|name: &str| laptop.mountpoint.join(name), |name: &str| home.exported.join(name));
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    for name in ["one", "other"] {
+        set(&here(name), 0o600);
+        set(&there(name), 0o640);
+    }
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    let all = laptop.ask(&["conflicts", "list"]);
+    assert_eq!((all.as_array().map(Vec::len), &all[0]["meant"]["mode"]), (Some(2), &0o600.into()), "{all}");
+    let conflicts = |command: &str, words: &[&str]| {
+        run(starling().args(["conflicts", command]).arg(&laptop.mountpoint).args(words))
+    };
+    assert!(conflicts("list", &[]).contains("this one's version: mode 600"));
+    laptop.wait(LONG, "what is there now", |_| mode(&here("one")) == 0o640);
+    let shown = conflicts("show", &["1"]);
+    assert!(shown.contains("mine    mode 600") && shown.contains("theirs  mode 640"), "{shown}");
+    let both = common::refused(starling().args(["conflicts", "resolve"]).arg(&laptop.mountpoint).args(["1", "both"]));
+    assert!(both.contains("resolve it as mine or theirs"), "{both}");
+    let path = |number: usize| all[number - 1]["path"].as_str().expect("a path").to_string();
+    for (number, which, chosen, other) in [(1, "mine", 0o600, 0o640), (2, "theirs", 0o640, 0o600)] {
+        let (file, text) = (path(number), number.to_string());
+        conflicts("resolve", &[&text, which]);
+        laptop.wait_until_home(LONG);
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (chosen, chosen));
+        conflicts("undo", &[&text]);
+        laptop.wait_until_home(LONG);
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (other, other));
+    }
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
 fn several_volumes_are_directories_of_one_mount() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve_more(below.path(), &["music", "photos"]);

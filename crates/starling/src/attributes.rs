@@ -1,0 +1,172 @@
+//! Attributes that were to be set, as `starling conflicts` shows them, sets them after all, and takes that back.
+
+use anyhow::Context;
+use roam_wire::operation::{Attributes, Operation};
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use types::Time;
+
+/// Longest value of an extended attribute.
+const VALUE_LEN_MAX: usize = 64 << 10;
+
+/// What was to be set; what is not there was to stay.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Meant {
+    /// Lower twelve bits.
+    mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// Seconds and nanoseconds.
+    atime: Option<(i64, u32)>,
+    mtime: Option<(i64, u32)>,
+    /// An extended attribute, and its value; without one, it was to go.
+    xattr: Option<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Meant {
+    /// What an operation was to set.
+    pub fn of(operation: &Operation) -> Meant {
+        match operation {
+            Operation::Set { attributes: Attributes { mode, uid, gid, atime, mtime }, .. } => {
+                let time = |time: Time| (time.sec, time.nsec);
+                let (atime, mtime) = (atime.map(time), mtime.map(time));
+                Meant { mode: *mode, uid: *uid, gid: *gid, atime, mtime, xattr: None }
+            }
+            Operation::SetXattr { name, value, .. } => {
+                Meant { xattr: Some((name.clone(), value.clone())), ..Meant::default() }
+            }
+            _ => Meant::default(),
+        }
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let time = |(sec, nsec): (i64, u32)| format!("{sec}.{nsec:09} s after 1970");
+        let xattr = self.xattr.as_ref().map(|(name, value)| {
+            let name = String::from_utf8_lossy(name);
+            value.as_ref().map_or(format!("without {name}"), |value| format!("{name} = {}", value.escape_ascii()))
+        });
+        let all = [
+            self.mode.map(|mode| format!("mode {mode:o}")),
+            self.uid.map(|uid| format!("owner {uid}")),
+            self.gid.map(|gid| format!("group {gid}")),
+            self.atime.map(|at| format!("read {}", time(at))),
+            self.mtime.map(|at| format!("modified {}", time(at))),
+            xattr,
+        ];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    /// What these attributes of a file are now.
+    pub fn now(&self, path: &Path) -> anyhow::Result<Meant> {
+        let meta = std::fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
+        let time = |sec, nsec: i64| (sec, nsec as u32);
+        let xattr = match &self.xattr {
+            Some((name, _)) => Some((name.clone(), value_of(path, name)?)),
+            None => None,
+        };
+        Ok(Meant {
+            mode: self.mode.map(|_| meta.mode() & 0o7777),
+            uid: self.uid.map(|_| meta.uid()),
+            gid: self.gid.map(|_| meta.gid()),
+            atime: self.atime.map(|_| time(meta.atime(), meta.atime_nsec())),
+            mtime: self.mtime.map(|_| time(meta.mtime(), meta.mtime_nsec())),
+            xattr,
+        })
+    }
+
+    /// Sets them.
+    pub fn set(&self, path: &Path) -> anyhow::Result<()> {
+        self.try_set(path).with_context(|| format!("{} to {}", path.display(), self.text()))
+    }
+
+    fn try_set(&self, path: &Path) -> io::Result<()> {
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        let times = [self.atime, self.mtime].map(|time| match time {
+            Some((sec, nsec)) => libc::timespec { tv_sec: sec, tv_nsec: nsec.into() },
+            None => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
+        });
+        let keep = u32::MAX;
+        let link = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: the names end with NUL, and what is pointed to is as long as is said, and lives.
+        unsafe {
+            if self.uid.is_some() || self.gid.is_some() {
+                done(libc::lchown(name.as_ptr(), self.uid.unwrap_or(keep), self.gid.unwrap_or(keep)))?;
+            }
+            // After the owner, which takes set-id bits away.
+            if let Some(mode) = self.mode {
+                done(libc::chmod(name.as_ptr(), mode))?;
+            }
+            match &self.xattr {
+                Some((attribute, Some(value))) => {
+                    let attribute = CString::new(&attribute[..])?;
+                    done(libc::lsetxattr(name.as_ptr(), attribute.as_ptr(), value.as_ptr().cast(), value.len(), 0))?;
+                }
+                Some((attribute, None)) => {
+                    let attribute = CString::new(&attribute[..])?;
+                    let removed = done(libc::lremovexattr(name.as_ptr(), attribute.as_ptr()));
+                    removed.or_else(|e| if e.raw_os_error() == Some(libc::ENODATA) { Ok(()) } else { Err(e) })?;
+                }
+                None => {}
+            }
+            if self.atime.is_some() || self.mtime.is_some() {
+                done(libc::utimensat(libc::AT_FDCWD, name.as_ptr(), times.as_ptr(), link))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The value of an extended attribute, if it is there.
+fn value_of(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
+    let mut value = vec![0u8; VALUE_LEN_MAX];
+    // SAFETY: the names end with NUL, and the buffer is as long as is said.
+    let len = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    if let Ok(len) = usize::try_from(len) {
+        value.truncate(len);
+        return Ok(Some(value));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENODATA) { Ok(None) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_there_and_can_be_taken_back() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("file");
+        std::fs::write(&path, "text").expect("write");
+        let xattr = |value: Option<&[u8]>| Some((b"user.note".to_vec(), value.map(<[u8]>::to_vec)));
+        let meant = Meant {
+            mode: Some(0o4750),
+            atime: Some((5, 6)),
+            mtime: Some((-7, 8)),
+            xattr: xattr(Some(b"\xffnew")),
+            ..Meant::default()
+        };
+        let before = meant.now(&path).expect("attributes");
+        assert_eq!(before.xattr, xattr(None));
+        meant.set(&path).expect("set");
+        assert_eq!(meant.now(&path).expect("attributes"), meant);
+        before.set(&path).expect("set");
+        before.set(&path).expect("again");
+        assert_eq!(meant.now(&path).expect("attributes"), before);
+        assert_eq!(
+            meant.text(),
+            "mode 4750, read 5.000000006 s after 1970, modified -7.000000008 s after 1970, user.note = \\xffnew"
+        );
+        assert!(meant.set(&dir.path().join("nothing")).is_err());
+    }
+}
