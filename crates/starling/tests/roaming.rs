@@ -443,6 +443,48 @@ fn attributes_that_two_have_set_are_shown_chosen_and_taken_back() {
 }
 
 #[test]
+fn a_mount_is_known_by_its_volume_and_keeps_its_cache_with_its_user() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    let mountpoint = below.path().join("work");
+    let mount = |what: &str| {
+        let mut command = starling();
+        command.args(["mount", what]).arg(&mountpoint).env("XDG_DATA_HOME", below.path().join("data"));
+        command
+    };
+    let down = || run(starling().arg("down").arg(&mountpoint));
+    let address = home.address;
+    run(mount(&home.invite(address)).arg("--background"));
+    assert_eq!(fs::read_to_string(mountpoint.join("file")).expect("read"), "text");
+    down();
+    home.stop(libc::SIGTERM);
+    run(mount("src").arg("--background"));
+    assert_eq!(fs::read_to_string(mountpoint.join("file")).expect("read"), "text");
+    down();
+    let said = common::refused(mount("photos").arg("--background"));
+    assert!(said.contains("photos"), "{said}");
+    home.start();
+
+    // Caches are private: to nobody else's, and to none that others look into, is anything written.
+    let cache = below.path().join("cache");
+    fs::create_dir(&cache).expect("mkdir");
+    let invitation = home.invite(address);
+    fs::set_permissions(&cache, Permissions::from_mode(0o755)).expect("chmod");
+    let said = common::refused(mount(&invitation).arg("--cache").arg(&cache));
+    assert!(said.contains("chmod 700"), "{said}");
+    fs::set_permissions(&cache, Permissions::from_mode(0o700)).expect("chmod");
+    chown(&cache, Some(65_534), None).expect("chown");
+    let said = common::refused(mount(&invitation).arg("--cache").arg(&cache));
+    assert!(said.contains("another user's (number 65534)"), "{said}");
+    assert_eq!(fs::read_dir(&cache).expect("list").count(), 0);
+    // Nor was the invitation used up.
+    chown(&cache, Some(fs::metadata(below.path()).expect("stat").uid()), None).expect("chown");
+    run(mount(&invitation).arg("--background").arg("--cache").arg(&cache));
+    down();
+}
+
+#[test]
 fn several_volumes_are_directories_of_one_mount() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve_more(below.path(), &["music", "photos"]);
