@@ -32,9 +32,9 @@ impl Home {
             number: client.number,
             name: live.state.names.get(key).cloned().unwrap_or_default(),
             key: *key,
-            volumes: client.grants.iter().map(|(name, grant)| (name.clone(), grant.user.clone())).collect(),
+            volumes: live.state.granted(key).map(|(name, grant)| (name.clone(), grant.user.clone())).collect(),
             is_attached: connected(key) || attached(client.number),
-            is_turned_away: live.state.turned_away.contains(key),
+            is_turned_away: !live.state.serves(key),
         });
         let mut served: Vec<Served> = served.collect();
         served.sort_by_key(|client| client.number);
@@ -48,9 +48,10 @@ impl Home {
             let mut live = self.0.live.lock();
             let known = live.state.clients.iter().find(|(_, client)| client.number == number);
             let Some(key) = known.map(|(key, _)| *key) else { return Ok(false) };
-            if !live.state.turned_away.contains(&key) {
+            if live.state.serves(&key) {
                 live.record(Record::TurnedAway { key });
             }
+            live.stands_anew(key);
             live.newest.retain(|(other, _), _| *other != key);
             for attached in live.attached.values_mut() {
                 for gone in attached.extract_if(.., |attached| attached.author == number) {

@@ -30,6 +30,8 @@ pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
 /// Least time between two looks at directories that cannot be watched.
 const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
+/// Names that are looked at while clients wait.
+const LOOK_COUNT: usize = 64;
 /// The time between them is at least so many times as long as a look takes.
 const LOOK_SHARE: u32 = 20;
 
@@ -41,6 +43,8 @@ pub(crate) struct Live {
     pub(crate) attached: HashMap<String, Vec<Attached>>,
     /// The connection over which each client has attached to a volume last, for as long as it is there.
     pub(crate) newest: HashMap<([u8; 32], String), u64>,
+    /// How often clients were invited or turned away: what was attached before counts no more.
+    standing: HashMap<[u8; 32], u64>,
 }
 
 /// A client that is told of changes.
@@ -62,7 +66,7 @@ pub(crate) struct Attached {
 
 impl Live {
     pub(crate) fn new(state: State) -> Live {
-        Live { state, log: None, attached: HashMap::new(), newest: HashMap::new() }
+        Live { state, log: None, attached: HashMap::new(), newest: HashMap::new(), standing: HashMap::new() }
     }
 
     /// Changes the state. It is durable when the log says so.
@@ -84,6 +88,15 @@ impl Live {
     fn make(&mut self, record: Record) {
         let made = self.state.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
+    }
+
+    /// What a client may do is decided anew.
+    pub(crate) fn stands_anew(&mut self, key: [u8; 32]) {
+        *self.standing.entry(key).or_default() += 1;
+    }
+
+    pub(crate) fn standing(&self, key: &[u8; 32]) -> u64 {
+        self.standing.get(key).copied().unwrap_or(0)
     }
 
     pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
@@ -272,8 +285,8 @@ impl Exported {
             Ok(()) => unwatched.remove(&dir),
             Err(_) => unwatched.insert(dir),
         });
-        if let (Err(error), true) = (watched, changed) {
-            tracing::warn!(%error, "changes in a directory that cannot be watched are noticed only now and then");
+        if changed && watched.is_err() {
+            tracing::debug!("changes in a directory are noticed only now and then");
         }
     }
 
@@ -586,19 +599,35 @@ impl Exported {
         self.tell().await;
     }
 
-    /// Looks at a directory that cannot be watched, and at all that was seen in it, as if all had changed; and tries to watch it again.
+    /// Looks at a directory that cannot be watched, and at all that was seen in it; and tries to watch it again. Clients wait no longer than a part of it takes.
     async fn look_again(&self, dir: FileId, names: Vec<Vec<u8>>) {
-        let _one_at_a_time = self.applying.lock().await;
-        let _nobody_else = self.scene.write().await;
-        let Ok(source) = self.source(dir).await else {
-            self.unwatched.send_if_modified(|unwatched| unwatched.remove(&dir));
-            return;
-        };
-        self.watch(dir, source).await;
-        for name in names {
-            self.take_in(Noticed::Entry { dir: source, name, names_changed: true }).await;
+        let version = || self.with(|volume| volume.file(dir).map(|file| file.contents.seq)).ok().flatten();
+        let before = version();
+        let mut changed = false;
+        for names in std::iter::once(&[][..]).chain(names.chunks(LOOK_COUNT)) {
+            let _one_at_a_time = self.applying.lock().await;
+            let _nobody_else = self.scene.write().await;
+            match self.source(dir).await {
+                Ok(source) if names.is_empty() => self.watch(dir, source).await,
+                Ok(_) => {}
+                Err(FsError::Stale) => {
+                    self.unwatched.send_if_modified(|unwatched| unwatched.remove(&dir));
+                    return self.tell().await;
+                }
+                // Later perhaps.
+                Err(_) => return,
+            }
+            for name in names {
+                let place = (dir, name.clone());
+                let was = self.with(|volume| volume.at(&place)).ok().flatten();
+                changed |= self.look_known(&place).await.is_ok_and(|now| now != was);
+            }
+            let _ = self.glance(dir, OTHERS).await;
+            if changed && version() == before {
+                self.learn(OTHERS, |volume| volume.touched(dir, OTHERS));
+            }
+            self.tell().await;
         }
-        self.check(Noticed::Directory(source)).await;
     }
 
     async fn take_in(&self, noticed: Noticed) {

@@ -56,8 +56,8 @@ impl Inner {
     /// the first answer may have been lost. `None`: it is not.
     pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
-            let client = live.state.clients.get(&key).filter(|_| live.state.serves(&key))?;
-            Some(client.grants.keys().cloned().collect())
+            let all: Vec<String> = live.state.granted(&key).map(|(volume, _)| volume.clone()).collect();
+            Some(all).filter(|all| !all.is_empty())
         };
         let found = read(&*self.disk, secret).await.unwrap_or_else(|error| {
             tracing::error!(%error, "reading an invitation");
@@ -74,6 +74,7 @@ impl Inner {
         {
             let mut live = self.live.lock();
             live.record(Record::Enrolled { key, volumes: to, user });
+            live.stands_anew(key);
             if !name.is_empty() {
                 live.record(Record::Named { key, name });
             }

@@ -27,10 +27,12 @@ impl Export for LocalDir {
     }
 
     fn watch(&self, dir: FileId) -> Answer<()> {
-        let watched = LocalDir::watch(self, dir);
+        let (local, watched) = (self.clone(), LocalDir::watch(self, dir));
         Answer::later(async move {
             watched.await.map_err(|error| {
-                tracing::warn!(%error, "what others change there is noticed only now and then");
+                if local.is_news(error) {
+                    tracing::warn!(%error, "what others change in some directories is noticed only now and then");
+                }
                 FsError::Io
             })
         })

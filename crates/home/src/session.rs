@@ -78,6 +78,8 @@ struct Place {
     volume: Arc<Exported>,
     /// It works under delegations.
     delegated: bool,
+    /// What it may do was decided so often before.
+    standing: u64,
 }
 
 /// Why there is nothing better to say.
@@ -156,7 +158,7 @@ impl Client {
             _ => {}
         }
         let place = self.to.lock().clone().ok_or(Stop::Refused(Refusal::Detached))?;
-        if !self.home.live.lock().state.serves(&self.key) {
+        if self.home.live.lock().standing(&self.key) != place.standing {
             return Err(Stop::Refused(Refusal::Detached));
         }
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
@@ -186,7 +188,7 @@ impl Client {
         let Some(uid) = uid else { return refused(Refusal::Volume) };
         // Groups are as with a login: those that he is in now, until he comes again.
         let known_now = volume.fs.user(uid).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, uid, "the groups of a user: those of the invitation count");
+            tracing::warn!(%error, uid, "the groups of a user: those that he had last count");
             None
         });
         let mut begun = None;
@@ -202,7 +204,9 @@ impl Client {
             {
                 return refused(Refusal::Busy);
             }
-            let user = known_now.unwrap_or_else(|| grant.user.clone());
+            let before = grant.user.clone();
+            // Another invitation may have been for another user.
+            let user = known_now.filter(|user| user.uid == before.uid).unwrap_or_else(|| before.clone());
             let (known, heard) = (grant.incarnation, grant.heard);
             let key = self.key;
             let heard = if known == incarnation { heard } else { 0 };
@@ -212,6 +216,9 @@ impl Client {
             if known != incarnation {
                 live.record(Record::Began { key, volume: name.to_string(), incarnation });
                 begun = Some((volume.clone(), author));
+            }
+            if user != before {
+                live.record(Record::Acts { key, volume: name.to_string(), user: user.clone() });
             }
             self.acknowledge(&mut live, name, incarnation, acknowledged);
             let Some(known) = live.volume(name) else { return refused(Refusal::Volume) };
@@ -243,7 +250,8 @@ impl Client {
             };
             live.newest.insert((key, name.to_string()), self.connection);
             let whose = Whose { key, author, user: user.clone(), incarnation };
-            *self.to.lock() = Some(Place { whose, volume, delegated });
+            let standing = live.standing(&key);
+            *self.to.lock() = Some(Place { whose, volume, delegated, standing });
             Reply::Attached { root, user, since, heard, kept }
         };
         if let Some((volume, author)) = begun {
@@ -264,7 +272,7 @@ impl Client {
 
     /// Waits for what others have delegations on, and then does what is asked.
     async fn serve(&self, place: &Place, request: Request) -> Answered {
-        let Place { whose, volume, delegated } = place;
+        let Place { whose, volume, delegated, .. } = place;
         let claim = |files: BTreeSet<FileId>, hold: Hold, urgent: bool| {
             let wants = files.into_iter().map(|file| (file, hold)).collect();
             volume.claims.claim(whose.author, wants, urgent)
@@ -353,7 +361,7 @@ impl Client {
     }
 
     async fn look(&self, place: &Place, request: Request) -> Answered {
-        let Place { whose, volume, delegated } = place;
+        let Place { whose, volume, delegated, .. } = place;
         let looks = matches!(
             request,
             Request::Facts { .. }
@@ -534,7 +542,7 @@ impl Client {
     }
 
     async fn list(&self, place: &Place, dir: FileId, after: &[u8], known: u64) -> Answered {
-        let Place { whose, volume, delegated } = place;
+        let Place { whose, volume, delegated, .. } = place;
         let (user, dir) = (cred(&whose.user), volume.real(dir)?);
         volume.check_reach(&user, dir).await?;
         let seq = volume.with(|volume| volume.journal().stamp().seq)?;

@@ -204,10 +204,19 @@ pub enum Record {
         /// What it is.
         real: types::FileId,
     },
-    /// Nothing is done for a client any more, until it accepts another invitation.
+    /// Nothing is done for a client any more, but for what it is invited to later.
     TurnedAway {
         /// Who.
         key: Key,
+    },
+    /// A client's user is in other groups now.
+    Acts {
+        /// Whose.
+        key: Key,
+        /// Where.
+        volume: String,
+        /// As whom it acts.
+        user: User,
     },
     /// What whoever invited a client calls it.
     Named {
@@ -233,6 +242,7 @@ wire_enum!(Record {
     13 => Concluded { key, volume, file },
     14 => TurnedAway { key },
     15 => Named { key, name },
+    16 => Acts { key, volume, user },
 });
 
 /// See the module's header.
@@ -242,22 +252,29 @@ pub struct State {
     pub volumes: BTreeMap<String, Volume>,
     /// By key.
     pub clients: BTreeMap<Key, Client>,
-    /// Clients for which nothing is done. What they did is remembered, in case they are invited again.
-    pub turned_away: BTreeSet<Key>,
+    /// What clients may not use any more. What they did there is remembered: it may be under way, and they may be invited again.
+    pub revoked: BTreeSet<(Key, String)>,
     /// What they are called by whoever invited them, if by anything.
     pub names: BTreeMap<Key, String>,
 }
 
 impl State {
+    /// What a client may use, as whom.
+    pub fn granted(&self, key: &Key) -> impl Iterator<Item = (&String, &Grant)> {
+        let all = self.clients.get(key).into_iter().flat_map(|client| &client.grants);
+        all.filter(|(volume, _)| !self.revoked.contains(&(*key, volume.to_string())))
+    }
+
     /// Whether a client is served.
     pub fn serves(&self, key: &Key) -> bool {
-        self.clients.contains_key(key) && !self.turned_away.contains(key)
+        self.granted(key).next().is_some()
     }
 
     /// What a client may do in a volume.
     pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
-        let client = self.clients.get(key).filter(|_| !self.turned_away.contains(key))?;
-        Some((client.number, client.grants.get(volume)?))
+        let client = self.clients.get(key)?;
+        let may = !self.revoked.contains(&(*key, volume.to_string()));
+        Some((client.number, client.grants.get(volume).filter(|_| may)?))
     }
 
     /// Clients that may have delegations of a volume.
@@ -280,9 +297,6 @@ impl State {
             Record::Enrolled { key, volumes, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
-                if self.turned_away.remove(&key) {
-                    client.grants.retain(|volume, _| volumes.contains(volume));
-                }
                 let grant = Grant {
                     user: user.clone(),
                     incarnation: 0,
@@ -295,6 +309,7 @@ impl State {
                     promised: BTreeMap::new(),
                 };
                 for volume in volumes {
+                    self.revoked.remove(&(key, volume.clone()));
                     client.grants.entry(volume).or_insert_with(|| grant.clone()).user = user.clone();
                 }
             }
@@ -340,10 +355,12 @@ impl State {
             }
             Record::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
             Record::TurnedAway { key } => {
-                let grants = self.clients.get_mut(&key)?.grants.values_mut();
-                grants.for_each(|grant| grant.has_delegations = false);
-                self.turned_away.insert(key);
+                for (volume, grant) in &mut self.clients.get_mut(&key)?.grants {
+                    grant.has_delegations = false;
+                    self.revoked.insert((key, volume.clone()));
+                }
             }
+            Record::Acts { key, volume, user } => self.grant_mut(&key, &volume)?.user = user,
             Record::Named { key, name } => {
                 self.clients.get(&key)?;
                 self.names.insert(key, name);
@@ -358,7 +375,7 @@ impl Wire for State {
         VERSION.encode(out);
         self.volumes.encode(out);
         self.clients.encode(out);
-        self.turned_away.encode(out);
+        self.revoked.encode(out);
         self.names.encode(out);
     }
 
@@ -368,7 +385,7 @@ impl Wire for State {
             return Err(DecodeError::Version { what: "the state of a home", found: version, known: VERSION });
         }
         let (volumes, clients) = (Wire::decode(r)?, Wire::decode(r)?);
-        let (turned_away, names) = if version == 1 { Default::default() } else { Wire::decode(r)? };
-        Ok(State { volumes, clients, turned_away, names })
+        let (revoked, names) = if version == 1 { Default::default() } else { Wire::decode(r)? };
+        Ok(State { volumes, clients, revoked, names })
     }
 }

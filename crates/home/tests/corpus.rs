@@ -73,6 +73,7 @@ fn records() -> Vec<Record> {
         Record::Concluded { key: KEY, volume: name(), file: FileId::new(9) },
         Record::Named { key: KEY, name: "laptop".into() },
         Record::TurnedAway { key: KEY },
+        Record::Acts { key: KEY, volume: name(), user: User { groups: vec![27, 28], ..user() } },
     ]
 }
 
@@ -106,6 +107,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("concluded", record(17)),
             ("named", record(18)),
             ("turned-away", record(19)),
+            ("acts", record(20)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),

@@ -119,6 +119,14 @@ fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
     let before = number(&world, 1);
     world.enroll_by([3; 16], 1, BOB);
     let one = world.attach_to(1, NO_DELEGATIONS);
+    // What was attached before counts no more, whatever it was as.
+    world.enroll_by([4; 16], 1, MALLORY);
+    assert_eq!(one.ask(Request::Facts { files: vec![ROOT] }), Reply::Refused(Refusal::Detached));
+    turn_away(&world, 1);
+    world.enroll_by([5; 16], 1, BOB);
+    assert_eq!(one.ask(Request::Facts { files: vec![ROOT] }), Reply::Refused(Refusal::Detached));
+    drop(one);
+    let one = world.attach_to(1, NO_DELEGATIONS);
     assert!(one.list(ROOT).contains_key(&b"bob"[..]));
     let clients = world.home.clients();
     assert_eq!((clients.len(), number(&world, 1)), (2, before));

@@ -573,7 +573,11 @@ fn whoever_is_not_attached_is_told_nothing() {
     }
     world.enroll(1, MALLORY);
     assert_eq!(world.connect(1).ask(attach("another")), Reply::Refused(Refusal::Volume));
-    // An invitation is for one.
+    // An invitation is for a time.
+    let now = world.machine.host().clock.wall();
+    world.invite([8; 16], MALLORY, Time { sec: now.sec - 1, nsec: 0 });
+    assert_eq!(stranger.ask(Request::Enroll { secret: [8; 16] }), Reply::Refused(Refusal::Secret));
+    // And for one.
     assert_eq!(stranger.ask(Request::Enroll { secret: [1; 16] }), Reply::Refused(Refusal::Secret));
 }
 

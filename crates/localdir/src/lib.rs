@@ -100,10 +100,13 @@ impl LocalDir {
         Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
     }
 
-    /// A user of this machine, as it knows him now. `None` if there is none, or this process could not act as him anyway.
+    /// A user of this machine, as it knows him now: of one whom it does not know, only the number. `None` if this process could not act as him anyway.
     pub fn account(&self, uid: u32) -> Answer<Option<Account>> {
         self.later(move |local| match local.crew.is_privileged() {
-            true => users::account(Who::Uid(uid)).map_err(stat::error),
+            true => {
+                let known = users::account(Who::Uid(uid)).map_err(stat::error)?;
+                Ok(Some(known.unwrap_or(Account { uid, gid: uid, groups: Vec::new() })))
+            }
             false => Ok(None),
         })
     }

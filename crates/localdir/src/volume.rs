@@ -76,8 +76,10 @@ impl Volume {
         let mut uuid = [0; 17];
         match rustix::fs::getxattr(alias(dir), XATTR, &mut uuid) {
             Ok(16) => Ok(uuid.first_chunk().map(|uuid| Volume::Starling(*uuid))),
-            Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE) => Ok(None),
-            Err(e) => Err(e),
+            // Whoever is there to ask, and may make it another file system later.
+            Err(e @ (Errno::IO | Errno::NOTCONN | Errno::TIMEDOUT | Errno::INTR)) => Err(e),
+            // Others answer whatever they like to names that they do not know.
+            Ok(_) | Err(_) => Ok(None),
         }
     }
 

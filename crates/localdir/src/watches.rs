@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -69,6 +69,11 @@ impl LocalDir {
         Answer::later(async { watched.await? })
     }
 
+    /// True the first time that directories are not watched for this reason.
+    pub fn is_news(&self, error: WatchError) -> bool {
+        self.0.watches.told.lock().insert(error)
+    }
+
     /// Ends a watch, if there is one. What was noticed before may still be told.
     pub fn unwatch(&self, dir: FileId) -> Answer<()> {
         self.later(move |local| {
@@ -89,6 +94,8 @@ impl LocalDir {
 pub struct Watches {
     notices: Arc<Notices>,
     instance: Mutex<Option<Arc<Instance>>>,
+    /// Why directories were not watched.
+    told: Mutex<HashSet<WatchError>>,
 }
 
 /// An inotify instance. The kernel bounds its watches.
@@ -117,7 +124,11 @@ impl Default for Watches {
 impl Watches {
     /// At most so many notices wait.
     pub fn new(notice_count_max: usize) -> Watches {
-        Watches { notices: Arc::new(Notices::new(notice_count_max)), instance: Mutex::default() }
+        Watches {
+            notices: Arc::new(Notices::new(notice_count_max)),
+            instance: Mutex::default(),
+            told: Mutex::default(),
+        }
     }
 
     fn watch(&self, local: &Inner, dir: FileId) -> Result<(), WatchError> {

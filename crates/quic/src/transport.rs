@@ -4,7 +4,7 @@ use crate::congestion::Windows;
 use crate::identity::Identity;
 use crate::tls;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn::{AckFrequencyConfig, ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, REQUEST_COUNT_MAX};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -115,7 +115,12 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
 /// For a client's connections to a home that has the `expected` key.
 pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<ClientConfig, ConfigError> {
     let mut transport = transport();
+    // What gets there after a silence, in which others were lost, is acknowledged with the answer, and not before it in a packet of its own, which takes as long
+    // over a slow link.
+    let mut acknowledgements = AckFrequencyConfig::default();
+    acknowledgements.reordering_threshold(VarInt::from_u32(0));
     transport
+        .ack_frequency_config(Some(acknowledgements))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(1))
         .receive_window(VarInt::from_u32(DOWN_WINDOW_BYTES));

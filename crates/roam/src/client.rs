@@ -56,6 +56,7 @@ pub(crate) struct Inner {
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) locks: Locks,
     pub(crate) line: Line,
+    /// Nobody who has these locked locks anything else.
     pub(crate) settings: Mutex<Settings>,
     pub(crate) schedule: Arc<Schedule>,
     /// What was said of whether what is cached may be believed: questions, and what the home said unasked.

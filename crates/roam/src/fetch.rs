@@ -522,7 +522,9 @@ impl Client {
         let missing = {
             let live = inner.live.lock();
             let node = live.replica.node(id)?;
-            if is_wanted(node) { node.have.missing(offset..offset + len) } else { Ranges::default() }
+            // It may be shorter by now.
+            let end = (offset + len).min(node.facts.size);
+            if is_wanted(node) { node.have.missing(offset.min(end)..end) } else { Ranges::default() }
         };
         for part in missing.iter() {
             let bytes = bytes.slice((part.start - offset) as usize..(part.end - offset) as usize);

@@ -237,8 +237,9 @@ impl FileSystem for Client {
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, mut set: SetAttr) -> Answer<Entry> {
         let (me, cred) = (self.clone(), self.act_as(cred));
         // Whoever mounted it is the home's user there.
+        let owner = self.0.settings.lock().owner;
         if let (Some((uid, gid)), Some(user)) =
-            (self.0.settings.lock().owner, self.look(|replica, _| replica.membership().map(|m| m.user.clone())))
+            (owner, self.look(|replica, _| replica.membership().map(|m| m.user.clone())))
             && user.uid != 0
         {
             set.uid = set.uid.map(|set| if set == uid { user.uid } else { set });

@@ -153,6 +153,7 @@ impl Client {
                 live.watch().unwrap_or(unasked)
             };
             let is_told = watch == Watch::Changes;
+            let delegates = matches!(watch, Watch::Delegations { .. });
             let asked = inner.host.clock.now();
             let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
@@ -176,7 +177,7 @@ impl Client {
             let is_as_asked = {
                 let settings = inner.settings.lock();
                 (settings.consistency, settings.validation) == (consistency, validation)
-            };
+            } && live.delegations.is_some() == delegates;
             // Whoever changes that looks for a connection that is attached, and there was none yet.
             if !is_as_asked {
                 continue;

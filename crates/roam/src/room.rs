@@ -411,7 +411,8 @@ impl Client {
 
     /// True if more may be fetched than somebody waits for.
     pub(crate) fn has_room(&self) -> bool {
-        let (bound, cached) = (self.0.settings.lock().cache_bytes, self.cached_bytes());
+        let bound = self.0.settings.lock().cache_bytes;
+        let cached = self.cached_bytes();
         let bound = self.0.line.share_of(bound, cached);
         cached < bound / LOW_WATER.1 * LOW_WATER.0 && !self.0.was_full()
     }

@@ -584,6 +584,11 @@ fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_i
 /// What was on its way when a file was written anew was put over what was written.
 #[test]
 fn regression_what_is_on_its_way_when_a_file_is_written_anew_is_of_no_use_any_more() {
+    what_is_on_its_way(&"new ".repeat(50_000));
+    what_is_on_its_way("a");
+}
+
+fn what_is_on_its_way(new: &str) {
     let setup = Setup::new(1);
     let old = "old ".repeat(50_000);
     setup.done_at_home(Op::Write("/file".into(), How::Replace, old.clone().into()));
@@ -593,12 +598,17 @@ fn regression_what_is_on_its_way_when_a_file_is_written_anew_is_of_no_use_any_mo
     let reading = fs.run(async move { read_all(&client, find(&client, "/file").await?).await });
     // Longer than the question takes, and shorter than the answer does.
     setup.rig.sim.run_for(DELAY + DELAY / 2);
-    setup.write("/file", &"new ".repeat(50_000));
+    setup.write("/file", new);
     drop(setup.rig.sim.block_on(reading));
-    assert_eq!(setup.read("/file"), Ok("new ".repeat(50_000)));
+    assert_eq!(setup.read("/file").as_deref(), Ok(new));
+    let is_there = setup.client.look(|replica, _| {
+        let files = replica.nodes().filter(|(_, node)| node.facts.kind == Kind::File);
+        files.map(|(_, node)| node.have.len()).sum::<u64>()
+    });
+    assert_eq!(is_there, new.len() as u64, "of what it was, nothing is there");
     setup.client.set(|settings| settings.writes = Writes::Lottery);
     setup.wait();
-    assert_eq!(setup.at_home("/file"), Ok("new ".repeat(50_000)));
+    assert_eq!(setup.at_home("/file").as_deref(), Ok(new));
 }
 
 /// The client was attached as it had asked, and not as its user wanted it by then.

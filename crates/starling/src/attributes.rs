@@ -61,7 +61,7 @@ impl Meant {
         all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// What these attributes of a file are now.
+    /// What these attributes of a file are now, and what setting them may change besides.
     pub fn now(&self, path: &Path) -> anyhow::Result<Meant> {
         let meta = std::fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
         let time = |sec, nsec: i64| (sec, nsec as u32);
@@ -70,7 +70,8 @@ impl Meant {
             None => None,
         };
         Ok(Meant {
-            mode: self.mode.map(|_| meta.mode() & 0o7777),
+            // Who gives a file away takes its set-id bits away.
+            mode: self.mode.or(self.uid).or(self.gid).map(|_| meta.mode() & 0o7777),
             uid: self.uid.map(|_| meta.uid()),
             gid: self.gid.map(|_| meta.gid()),
             atime: self.atime.map(|_| time(meta.atime(), meta.atime_nsec())),
@@ -99,7 +100,7 @@ impl Meant {
             }
             // After the owner, which takes set-id bits away.
             if let Some(mode) = self.mode {
-                done(libc::chmod(name.as_ptr(), mode))?;
+                done(libc::fchmodat(libc::AT_FDCWD, name.as_ptr(), mode, link))?;
             }
             match &self.xattr {
                 Some((attribute, Some(value))) => {

@@ -231,8 +231,11 @@ async fn resolve_attributes(
         _ => return Err(usage(format!("conflict {number} is of attributes: resolve it as mine or theirs"))),
     };
     private::make(kept)?;
-    private::put(kept, ATTRIBUTES, &serde_json::to_vec(&back)?)?;
     private::put(kept, PLACES, place.as_os_str().as_encoded_bytes())?;
+    // If this was cut short before, what was then is what undoing brings back.
+    if !kept.join(ATTRIBUTES).exists() {
+        private::put(kept, ATTRIBUTES, &serde_json::to_vec(&back)?)?;
+    }
     kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
     if which == Some("mine") {
         meant.set(place)?;

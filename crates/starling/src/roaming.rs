@@ -180,7 +180,11 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
                 known.name()
             )));
         }
-        if known.accepted.is_none() || known.accepted == asked.accepted {
+        if known.accepted == asked.accepted {
+            return Ok(known);
+        }
+        // It may be this very invitation that it was made by.
+        if known.accepted.is_none() && accept(token, identity).await.is_err() {
             return Ok(known);
         }
     }

@@ -447,9 +447,12 @@ impl Mounted {
         volume.client.look(|replica, _| {
             let all = replica.troubles().map(|(number, trouble)| {
                 let at = |place: &Place| path_at(replica, &prefix, place);
+                // Attributes are the file's, wherever it is by now.
+                let file = replica.meant(number).and_then(|_| replica.path_of(trouble.file));
+                let path = file.map(|path| prefix.clone() + &text(&path));
                 json!({
                     "number": number,
-                    "path": trouble.place.as_ref().map(at),
+                    "path": path.or_else(|| trouble.place.as_ref().map(at)),
                     "here": trouble.deed.text(),
                     "why": trouble.why(),
                     "mine": trouble.mine.as_ref().map(at),

@@ -95,12 +95,15 @@ impl World {
 
     /// By an invitation with this secret.
     pub fn enroll_by(&self, secret: [u8; 16], key: u8, uid: u32) {
-        let until = Time { sec: i64::MAX, nsec: 0 };
+        self.invite(secret, uid, Time { sec: i64::MAX, nsec: 0 });
+        let enrolled = self.connect(key).ask(Request::Enroll { secret });
+        assert_eq!(enrolled, Reply::Enrolled { volumes: vec![VOLUME.into()] });
+    }
+
+    pub fn invite(&self, secret: [u8; 16], uid: u32, until: Time) {
         let invitation = Invitation { volumes: vec![VOLUME.into()], user: user(uid), until, name: String::new() };
         let disk = self.disk.mount(&self.machine);
         self.sim.block_on(invitation::write(&*disk, &secret, &invitation)).expect("invitation");
-        let enrolled = self.connect(key).ask(Request::Enroll { secret });
-        assert_eq!(enrolled, Reply::Enrolled { volumes: vec![VOLUME.into()] });
     }
 
     /// A client of a user, who is attached.
