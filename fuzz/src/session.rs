@@ -4,6 +4,7 @@ use crate::parts::parts;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Pushed, Request, pack, unpack};
 
+#[allow(clippy::new_without_default, reason = "it is made for tests")]
 #[path = "../../crates/home/tests/common/mod.rs"]
 pub mod world;
 
