@@ -15,15 +15,18 @@ mod make;
 use crate::Inner;
 use crate::exported::{Exported, cred};
 use crate::state::{APPLYING_COUNT_MAX, Intent, Key, Record};
-use crate::volume::DEPTH_MAX;
+use crate::volume::{DEPTH_MAX, Print};
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
-use roam_wire::message::{Applied, Conflict, Facts, Outcome, Sent, User};
+use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Operation, Place};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind, Time};
-use vfs::fs::{Cred, Entry, NAME_LEN_MAX, RenameFlags, SetAttr, SetTime, XattrMode};
+use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
+
+/// Longest file that is compared with another, while others wait.
+const SAME_LEN_MAX: u64 = 64 << 20;
 
 /// A client of a volume.
 #[derive(Clone)]
@@ -476,15 +479,20 @@ impl Doing<'_> {
         if !is(&source, file) {
             return conflict(Conflict::Gone);
         }
-        match (&target, replaced) {
-            (None, _) => {}
+        let in_the_way = match (&target, replaced) {
+            (None, _) => None,
             (Some((there, entry)), Some((gone, last))) if *there == gone => {
                 let is_dir = entry.attr.kind == Kind::Directory;
-                if !is_dir && !self.may_end(gone, entry, self.sent.bases.1, last)? {
-                    return conflict(Conflict::Changed);
-                }
+                let may_go = is_dir || self.may_end(gone, entry, self.sent.bases.1, last)?;
+                (!may_go).then_some(Conflict::Changed)
             }
-            (Some(_), _) => return conflict(Conflict::Taken),
+            (Some(_), _) => Some(Conflict::Taken),
+        };
+        // Two who have saved the same are of one mind.
+        if let (Some(why), Some((_, mine)), Some((_, theirs))) = (in_the_way, &source, &target)
+            && !self.are_same(mine, theirs).await?
+        {
+            return conflict(why);
         }
         let flags = RenameFlags { no_replace: target.is_none(), exchange: false };
         self.volume.fs.rename(&self.cred, from_dir, &from.1, to_dir, &to.1, flags).await.map_err(|e| match e {
@@ -494,6 +502,35 @@ impl Doing<'_> {
         })?;
         // Where it is now comes first: it is not lost.
         self.settle(&[to, from]).await
+    }
+
+    /// True if two files have the same contents and rights, as far as the client may know.
+    async fn are_same(&self, one: &Entry, other: &Entry) -> Result<bool, Stop> {
+        let (fs, me) = (&self.volume.fs, self.volume.fs.superuser());
+        let about = |entry: &Entry| (entry.attr.kind, entry.attr.size, entry.attr.mode, entry.attr.uid, entry.attr.gid);
+        let is_fit = one.attr.kind == Kind::File && one.attr.size <= SAME_LEN_MAX && one.attr.id != other.attr.id;
+        if about(one) != about(other) || !is_fit || fs.access(&self.cred, other.attr.id, vfs::perm::READ).await.is_err()
+        {
+            return Ok(false);
+        }
+        let (a, b) = (one.attr.id, other.attr.id);
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let open = (fs.open(&me, a, flags).await?, fs.open(&me, b, flags).await?);
+        let compare = async {
+            let mut at = 0;
+            while at < one.attr.size {
+                let len = (one.attr.size - at).min(DATA_LEN_MAX as u64) as u32;
+                if fs.read(a, open.0, at, len).await? != fs.read(b, open.1, at, len).await? {
+                    return Ok(false);
+                }
+                at += u64::from(len);
+            }
+            Ok(Print::of(&fs.getattr(b).await?.attr) == Print::of(&other.attr))
+        };
+        let same = compare.await;
+        let _ = fs.release(a, open.0, None).await;
+        let _ = fs.release(b, open.1, None).await;
+        same
     }
 
     async fn exchange(&self, file: FileId, from: &Place, other: FileId, to: &Place) -> Done {

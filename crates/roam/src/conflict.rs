@@ -4,6 +4,7 @@
 //! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the
 //! cache.
 
+use crate::content::BASE_LEN_MAX;
 use crate::replica::{Node, Replica};
 use roam_wire::message::{Conflict, Outcome};
 use roam_wire::operation::{Change, Made, Operation, Place};
@@ -120,13 +121,18 @@ impl Replica {
         }
         let mine = match &operation {
             Operation::Make { at, .. } if matches!(outcome, Outcome::Refused(_)) => {
-                let since = self.log().depending_on(file, at);
+                let since = self.log().depending_on(file, &[at]);
                 self.withdraw(since, outcome, when);
                 None
             }
             Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
             Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) => None,
             Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
+            Operation::Rename { from, to, .. }
+                if matches!(outcome, Outcome::Conflict(Conflict::Changed | Conflict::Taken)) =>
+            {
+                self.rename_beside(file, from, to, when)
+            }
             _ => None,
         };
         if matches!(operation, Operation::Remove { last: true, .. } | Operation::Rename { replaced: Some(_), .. }) {
@@ -138,8 +144,9 @@ impl Replica {
                 (node.is_stale, node.names_of) = (true, None);
             }
         }
-        let base = match (deed, self.node_mut(file)) {
-            (Deed::Store, Ok(node)) => std::mem::take(&mut node.base),
+        let base = match (&operation, self.node_mut(file)) {
+            (Operation::Store { .. }, Ok(node)) => std::mem::take(&mut node.base),
+            (Operation::Rename { replaced: Some((gone, _)), .. }, Ok(_)) if mine.is_some() => self.take_base(*gone),
             _ => 0,
         };
         let kept = match (deed, &mine) {
@@ -212,7 +219,7 @@ impl Replica {
             Outcome::Conflict(Conflict::Gone) => self.membership()?.root,
             _ => at.0,
         };
-        let since: Vec<u64> = self.log().depending_on(file, at);
+        let since: Vec<u64> = self.log().depending_on(file, &[at]);
         let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
         let beside = (dir, self.free_name(dir, |number| name_of_mine(&at.1, number)));
         if let Ok(node) = self.node_mut(file)
@@ -221,6 +228,39 @@ impl Replica {
             node.parent = dir;
         }
         self.log_again(Operation::Make { at: beside.clone(), file, made: made.clone() }, when);
+        self.go_on_beside(since, at, &beside, when);
+        Some(beside)
+    }
+
+    /// A file that was moved to where the home has something else, as when it was saved by way of another name, is moved beside that, with all that was done
+    /// since.
+    fn rename_beside(&mut self, file: FileId, from: &Place, to: &Place, when: Time) -> Option<Place> {
+        if self.node(file).ok()?.facts.kind != Kind::File {
+            return None;
+        }
+        let since: Vec<u64> = self.log().depending_on(file, &[to, from]);
+        let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
+        let beside = (to.0, self.free_name(to.0, |number| name_of_mine(&to.1, number)));
+        let (from, to_beside) = (from.clone(), beside.clone());
+        self.log_again(Operation::Rename { file, from, to: to_beside, replaced: None }, when);
+        self.go_on_beside(since, to, &beside, when);
+        Some(beside)
+    }
+
+    /// What this client's version of a file that it has replaced was made of. Gives the number of the file of the cache that has it; 0: there is none.
+    fn take_base(&mut self, gone: FileId) -> u64 {
+        let is_stored = self.log().naming(gone).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
+        let Ok(node) = self.node_mut(gone) else { return 0 };
+        let base = std::mem::take(&mut node.base);
+        let is_as_it_was = !is_stored && !node.is_dirty && node.is_whole() && node.facts.size <= BASE_LEN_MAX;
+        match base {
+            0 if is_as_it_was => self.take_bytes(gone),
+            base => base,
+        }
+    }
+
+    /// Logs again what was done since something came to a place, where it is beside that now.
+    fn go_on_beside(&mut self, since: Vec<Operation>, at: &Place, beside: &Place, when: Time) {
         // As long as something is at that place, it is there instead.
         let mut occupied = true;
         for mut operation in since {
@@ -234,7 +274,6 @@ impl Replica {
             }
             self.log_again(operation, when);
         }
-        Some(beside)
     }
 
     /// What this client made of a file becomes a file of its own beside the home's.

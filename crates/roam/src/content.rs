@@ -27,7 +27,7 @@ const PIECE_LEN: u64 = 1 << 20;
 /// How often a file is made ready to be changed while others change it.
 const PREPARE_COUNT_MAX: u32 = 16;
 /// Of longer files it is not kept what they were before they were changed.
-const BASE_LEN_MAX: u64 = 16 << 20;
+pub(crate) const BASE_LEN_MAX: u64 = 16 << 20;
 /// Longest wait for a home that is near to have heard of something.
 const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 

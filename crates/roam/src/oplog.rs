@@ -186,9 +186,10 @@ impl OpLog {
         seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
     }
 
-    /// Operations that wait and need a file that was to be made at a place, or anything that needs it, in order.
-    pub(crate) fn depending_on(&self, file: FileId, at: &Place) -> Vec<u64> {
-        let (mut files, mut places) = (BTreeSet::from([file]), BTreeSet::from([at.clone()]));
+    /// Operations that wait and need a file that was to come to a place, or that place, or another that it was to leave, or anything that needs these, in order.
+    pub(crate) fn depending_on(&self, file: FileId, at: &[&Place]) -> Vec<u64> {
+        let (mut files, mut places) =
+            (BTreeSet::from([file]), at.iter().copied().cloned().collect::<BTreeSet<Place>>());
         let mut found = Vec::new();
         for (seq, operation) in &self.operations {
             let names = operation.files().iter().any(|file| files.contains(file));

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use types::{FileId, FsError, Time};
-use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, SetTime};
+use vfs::fs::{Cred, FileSystem, OpenFlags, RenameFlags, SetAttr, SetTime};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// How long a slow disk takes.
@@ -28,6 +28,11 @@ impl Setup {
     fn read(&self, path: &str) -> String {
         let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, path).await?).await });
         String::from_utf8_lossy(&read.expect(path)).into_owned()
+    }
+
+    fn done_at_home(&self, op: Op) {
+        let tree = self.rig.home.lock().clone().expect("home").tree;
+        self.rig.sim.block_on(perform(&tree, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
     }
 }
 
@@ -458,8 +463,8 @@ fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
         setup.rig.sim.block_on(perform(&tree(), &write("/doc", "theirs"))).expect("write");
         setup.online(true);
         assert_eq!(setup.at_home("/doc").as_deref(), Ok("theirs"));
-        assert_eq!(setup.at_home("/new").as_deref(), Ok("mine"));
-        assert_eq!((setup.read("/doc"), setup.read("/new")), ("theirs".into(), "mine".into()));
+        assert_eq!(setup.at_home("/doc (conflict)").as_deref(), Ok("mine"));
+        assert_eq!((setup.read("/doc"), setup.read("/doc (conflict)")), ("theirs".into(), "mine".into()));
         let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.deed).collect::<Vec<_>>());
         assert_eq!(troubles, [roam::conflict::Deed::Rename]);
     }
@@ -700,4 +705,65 @@ fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     setup.rig.home.lock().as_ref().expect("home").tree.lose_events();
     setup.rig.sim.run_for(Duration::from_secs(5));
     assert_eq!(names("/on-its-way"), Ok(1));
+}
+
+/// Saves as many editors do: to another name, which is moved over the file's.
+fn save(setup: &Setup, text: &str) {
+    setup.write("/.saved", How::Replace, text);
+    setup.done(Op::Rename("/.saved".into(), "/file".into(), RenameFlags::default()));
+}
+
+/// What was saved that way and had changed at home stayed under the name that nobody knows, and could not be chosen.
+#[test]
+fn regression_what_is_saved_by_way_of_another_name_is_beside_what_has_changed_at_home() {
+    for saved_at_home in [false, true] {
+        let setup = Setup::new(1);
+        setup.done_at_home(Op::Write("/file".into(), How::Replace, "old".into()));
+        setup.read("/file");
+        setup.online(false);
+        save(&setup, "first");
+        save(&setup, "mine");
+        setup.write("/file", How::Append, " and more");
+        match saved_at_home {
+            true => {
+                setup.done_at_home(Op::Write("/other".into(), How::Replace, "theirs".into()));
+                setup.done_at_home(Op::Rename("/other".into(), "/file".into(), RenameFlags::default()));
+            }
+            false => setup.done_at_home(Op::Write("/file".into(), How::Replace, "theirs".into())),
+        }
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+        assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mine and more"));
+        assert_eq!((setup.read("/file"), setup.read("/file (conflict)")), ("theirs".into(), "mine and more".into()));
+        assert_eq!(setup.at_home("/.saved"), Err(FsError::NotFound));
+        let (mine, base) = setup.client.look(|replica, _| {
+            let all: Vec<_> = replica.troubles().map(|(_, trouble)| (trouble.mine.clone(), trouble.base)).collect();
+            assert_eq!(all.len(), 1, "{all:?}");
+            all[0].clone()
+        });
+        assert_eq!(mine.map(|(_, name)| name), Some(b"file (conflict)".to_vec()));
+        assert!(base > 0, "what both were made of is known");
+    }
+}
+
+#[test]
+fn two_who_have_saved_the_same_by_way_of_other_names_are_of_one_mind() {
+    for saved_at_home in [false, true] {
+        let setup = Setup::new(1);
+        setup.done_at_home(Op::Write("/file".into(), How::Replace, "old".into()));
+        setup.read("/file");
+        setup.online(false);
+        save(&setup, "same");
+        match saved_at_home {
+            true => {
+                setup.done_at_home(Op::Write("/other".into(), How::Replace, "same".into()));
+                setup.done_at_home(Op::Rename("/other".into(), "/file".into(), RenameFlags::default()));
+            }
+            false => setup.done_at_home(Op::Write("/file".into(), How::Replace, "same".into())),
+        }
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("same"));
+        assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
+        assert_eq!(setup.read("/file"), "same");
+    }
 }

@@ -835,9 +835,14 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "between\n".repeat(10));
     fs::write(home.exported.join("poem"), lines("first", "last")).expect("write");
     fs::write(home.exported.join("other"), "other").expect("write");
+    fs::write(home.exported.join("saved.txt"), lines("first", "last")).expect("write");
     let laptop = Laptop::mount(&home, below.path(), "laptop");
     warm(&laptop.mountpoint);
     run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    // As sed -i and many editors do.
+    fs::write(laptop.mountpoint.join("sedXYZ"), lines("mine", "last")).expect("write");
+    fs::rename(laptop.mountpoint.join("sedXYZ"), laptop.mountpoint.join("saved.txt")).expect("rename");
+    fs::write(home.exported.join("saved.txt"), lines("first", "theirs")).expect("write");
     for name in ["poem", "other"] {
         fs::write(laptop.mountpoint.join(name), lines("mine", "last")).expect("write");
         fs::write(home.exported.join(name), lines("first", "theirs")).expect("write");
@@ -848,6 +853,10 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     let number = |path: &str| number_of(&conflicts, path);
     let conflict = |what: &[&str]| conflict(&laptop, what);
     let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name));
+    assert_eq!(read("saved (conflict).txt").expect("read"), lines("mine", "last"));
+    conflict(&["resolve", &number("saved.txt"), "--merge", "diff3 -m"]);
+    assert_eq!(read("saved.txt").expect("read"), lines("mine", "theirs"));
+    assert!(read("saved (conflict).txt").is_err() && read("sedXYZ").is_err());
     let shown = conflict(&["show", &number("poem")]);
     assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
     conflict(&["resolve", &number("poem"), "--merge", "diff3 -m"]);
