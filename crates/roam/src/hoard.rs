@@ -18,6 +18,8 @@ use types::{FileId, FsError, Kind};
 
 /// How often everything is walked.
 const WALK_PERIOD: Duration = Duration::from_secs(600);
+/// The same while others change what is cached.
+const CHANGED_WALK_PERIOD: Duration = Duration::from_secs(30);
 /// For so long it is sure that all has come that the home has told, after it had.
 const SURE_TIME: Duration = Duration::from_secs(5);
 /// Files that are asked for together.
@@ -229,15 +231,18 @@ impl Client {
 
 /// Walks now and then, for as long as the client exists, if anything is to be kept.
 pub(crate) async fn keep(inner: Weak<Inner>) {
-    let mut waited = Duration::ZERO;
+    let (mut waited, mut walked_at) = (Duration::ZERO, 0);
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         client.make_room().await;
         client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
-        if waited >= WALK_PERIOD && wanted {
-            waited = Duration::ZERO;
+        // What others change of what is to be kept is of no use if the link is lost before the next walk.
+        let breaks = client.0.live.lock().breaks;
+        let period = if breaks == walked_at { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
+        if waited >= period && wanted {
+            (waited, walked_at) = (Duration::ZERO, breaks);
             if let Err(error) = client.walk(|_| {}).await {
                 tracing::info!(%error, "the hoard walk did not get to its end");
             }

@@ -1,6 +1,6 @@
 //! What is done before the link is lost, if that can be foreseen: files of which a part is cached are of use then only if all of it is (design, section 4.6).
 //!
-//! These are files that are open, and those that are to be kept; what is not cached at all is brought by walks. They are fetched as whatever is fetched ahead, but
+//! These are files that are open, and those that are to be kept, of which nothing may be cached where others have just changed them. They are fetched as whatever is fetched ahead, but
 //! before all else of that.
 
 use crate::client::{Client, Inner};
@@ -47,15 +47,15 @@ pub struct Missing {
 }
 
 impl Live {
-    /// Files that are open, or to be kept, and only in part cached; `unit`: how much is fetched of what is open.
+    /// Files that are open, and only in part cached, or to be kept, and not all cached; `unit`: how much is fetched of what is open.
     fn parts(&self, unit: Unit) -> Vec<Part> {
         let dear = self.priorities();
         let part = |(file, node): (FileId, &crate::replica::Node)| {
             let is_open = self.open_counts.contains_key(&file) && unit != Unit::Block;
             let dear = match dear.get(&file) {
                 _ if is_open => OPEN,
-                Some(dear) if !node.have.is_empty() => *dear,
-                _ => return None,
+                Some(dear) => *dear,
+                None => return None,
             };
             let is_part = node.facts.kind == Kind::File && !node.is_dirty && !node.is_whole();
             let missing = node.facts.size.saturating_sub(node.have.len());

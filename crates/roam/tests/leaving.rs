@@ -138,3 +138,31 @@ fn what_is_open_or_to_be_kept_is_whole_before_a_link_is_lost_that_was_lost_again
     setup.rig.sim.run_for(300 * SECOND);
     assert!(!setup.client.disconnection_is_likely());
 }
+
+/// What others had changed of what is to be kept was not there until the next walk, and who unplugged before had nothing of it, and was not told.
+#[test]
+fn regression_what_others_have_changed_of_what_is_to_be_kept_is_there_when_the_link_is_lost() {
+    let changed = || {
+        let setup = Setup::new(1);
+        setup.make_at_home("/kept", LEN);
+        setup.rig.sim.block_on(setup.client.hoard(b"kept", Some(50))).expect("hoarded");
+        setup.rig.sim.block_on(setup.client.walk(|_| {})).expect("walked");
+        setup.rig.sim.run_for(40 * SECOND);
+        assert!(setup.is_whole("/kept"));
+        setup.make_at_home("/kept", LEN + 1);
+        setup.rig.sim.block_on(async {
+            let id = find(&setup.client, "/kept").await.expect("found");
+            setup.client.getattr(id).await.expect("facts");
+        });
+        assert!(!setup.is_whole("/kept"), "of the older one nothing is of use");
+        setup
+    };
+    let setup = changed();
+    assert_eq!(setup.client.missing(), Missing { files: 1, bytes: LEN as u64 + 1 });
+    let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
+    assert_eq!((left, setup.is_whole("/kept")), (Missing::default(), true));
+    // Nor does it take long if nobody says anything.
+    let setup = changed();
+    setup.rig.sim.run_for(60 * SECOND);
+    assert!(setup.is_whole("/kept"));
+}
