@@ -10,6 +10,7 @@ use crate::private;
 use crate::roaming::age;
 use crate::usage;
 use anyhow::Context;
+use roam::conflict::Deed;
 use serde::Deserialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,9 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     if let Some(meant) = conflict.meant.clone() {
         return resolve_attributes(mount, number, &conflict, &meant, which).await;
     }
+    if which == Some("mine") && conflict.about["here"] == Deed::Remove.text() {
+        return remove_theirs(mount, number, &conflict).await;
+    }
     let Conflict { place, mine, is_beside, base, kept, .. } = conflict;
     let theirs = seen(&place)?;
     if which == Some("mine") && mine.is_none() {
@@ -213,6 +217,29 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
     let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
     println!("{}: {how}{undo}", place.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same of a file that was removed here: what the home has in its place goes, too.
+async fn remove_theirs(mount: &Path, number: u64, conflict: &Conflict) -> anyhow::Result<ExitCode> {
+    let Conflict { place, kept, .. } = conflict;
+    let mut undo = String::new();
+    if seen(place)? {
+        if place.is_dir() {
+            return Err(usage(format!(
+                "{} is a directory: remove what is not wanted, then resolve it as theirs",
+                place.display()
+            )));
+        }
+        private::make(kept)?;
+        keep(place, &kept.join(THEIRS))?;
+        private::put(kept, PLACES, &[place.as_os_str().as_encoded_bytes(), b"\n"].concat())?;
+        kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
+        std::fs::remove_file(place).with_context(|| format!("remove {}", place.display()))?;
+        undo = format!("; `starling conflicts undo {} {number}` brings it back", mount.display());
+    }
+    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
+    println!("{}: removed{undo}", place.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -282,6 +309,12 @@ pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mine = places.next().context("a path")?;
+    if !kept.join(MINE).exists() {
+        put(&kept.join(THEIRS), &place)?;
+        std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
+        println!("{} is as it was at home", place.display());
+        return Ok(ExitCode::SUCCESS);
+    }
     // Where both are one place, the version of this mount had none.
     let mine = if mine == place { beside(&place, number) } else { mine };
     if seen(&mine)? {

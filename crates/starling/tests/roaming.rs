@@ -836,9 +836,12 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     fs::write(home.exported.join("poem"), lines("first", "last")).expect("write");
     fs::write(home.exported.join("other"), "other").expect("write");
     fs::write(home.exported.join("saved.txt"), lines("first", "last")).expect("write");
+    fs::write(home.exported.join("removed"), "old").expect("write");
     let laptop = Laptop::mount(&home, below.path(), "laptop");
     warm(&laptop.mountpoint);
     run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    fs::remove_file(laptop.mountpoint.join("removed")).expect("remove");
+    fs::write(home.exported.join("removed"), "theirs").expect("write");
     // As sed -i and many editors do.
     fs::write(laptop.mountpoint.join("sedXYZ"), lines("mine", "last")).expect("write");
     fs::rename(laptop.mountpoint.join("sedXYZ"), laptop.mountpoint.join("saved.txt")).expect("rename");
@@ -857,6 +860,11 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     conflict(&["resolve", &number("saved.txt"), "--merge", "diff3 -m"]);
     assert_eq!(read("saved.txt").expect("read"), lines("mine", "theirs"));
     assert!(read("saved (conflict).txt").is_err() && read("sedXYZ").is_err());
+    // What was removed here and has changed there goes, or comes back.
+    conflict(&["resolve", &number("removed"), "mine"]);
+    assert!(read("removed").is_err());
+    conflict(&["undo", &number("removed")]);
+    assert_eq!(read("removed").expect("read"), "theirs");
     let shown = conflict(&["show", &number("poem")]);
     assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
     conflict(&["resolve", &number("poem"), "--merge", "diff3 -m"]);
