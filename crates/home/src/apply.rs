@@ -44,6 +44,8 @@ pub(crate) enum Stop {
     Refused(FsError),
     /// What was made is there already: a directory or symlink that the client's id means from now on, or a file with the same contents.
     Became(FileId),
+    /// The same of an empty file.
+    Empty(FileId),
 }
 
 impl From<FsError> for Stop {
@@ -195,6 +197,7 @@ impl Inner {
                     match done {
                         Ok(()) => Outcome::Done,
                         Err(Stop::Became(real)) => Outcome::Became(real),
+                        Err(Stop::Empty(real)) => Outcome::Empty(real),
                         Err(Stop::Conflict(conflict)) if is_overtaken(conflict) => Outcome::Done,
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
                         // The file system is in trouble, or full, or the home is: later perhaps.

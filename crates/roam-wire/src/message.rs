@@ -157,8 +157,11 @@ pub enum Outcome {
     /// What was made is there already, as this file: whatever names what was made means that. Of a file: this one contains what was stored in
     /// it, if that came with the same message and nothing but attributes beside it; what names what was made means nothing.
     Became(FileId),
+    /// What was made is there already, as this file, which is empty; nothing that was stored in it came with the same message. Whoever has stored nothing has made
+    /// this one; otherwise something else is there.
+    Empty(FileId),
 }
-wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real) });
+wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real), 4 => Empty(real) });
 
 /// How an operation ended, and what is there now.
 #[derive(Clone, PartialEq, Eq, Debug)]

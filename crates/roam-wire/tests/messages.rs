@@ -148,6 +148,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         prop::sample::select(conflicts.to_vec()).prop_map(Outcome::Conflict),
         error().prop_map(Outcome::Refused),
         file().prop_map(Outcome::Became),
+        file().prop_map(Outcome::Empty),
     ]
 }
 

@@ -76,7 +76,7 @@ impl Trouble {
         match self.outcome {
             _ if self.deed == Deed::Lost => "a file of the cache is not there".to_string(),
             Outcome::Done => "done".to_string(),
-            Outcome::Became(_) => "it was there at home already".to_string(),
+            Outcome::Became(_) | Outcome::Empty(_) => "it was there at home already".to_string(),
             Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),
             Outcome::Conflict(Conflict::Gone) => "gone at home meanwhile".to_string(),
             Outcome::Conflict(Conflict::Taken) => "something else is there at home".to_string(),

@@ -370,10 +370,14 @@ impl Client {
                 let about = live.replica.log().iter().find(|(seq, _)| *seq == applied.seq).map(|(_, o)| o.clone());
                 if let Some(Operation::Make { file, made, .. }) = &about
                     && made.kind == Kind::File
-                    && matches!(applied.outcome, Outcome::Became(_))
-                    && (live.open_counts.contains_key(file) || !live.replica.may_give_way(*file))
                 {
-                    applied.outcome = Outcome::Conflict(Conflict::Taken);
+                    let is_open = live.open_counts.contains_key(file);
+                    applied.outcome = match applied.outcome {
+                        Outcome::Empty(real) if !is_open && live.replica.is_just_made(*file) => Outcome::Became(real),
+                        Outcome::Became(real) if !is_open && live.replica.may_give_way(*file) => Outcome::Became(real),
+                        Outcome::Empty(_) | Outcome::Became(_) => Outcome::Conflict(Conflict::Taken),
+                        other => other,
+                    };
                 }
                 if let Some(operation) = &about {
                     touched.extend(operation.files());

@@ -492,3 +492,31 @@ fn crash_of_a_client_or_a_home_that_has_its_file_already() {
         crashes(of_home, make, &["/dir", "/dir/file"], ("/dir/file", "same"));
     }
 }
+
+/// Two who have made an empty file have made the same; what one of them writes to his later is no conflict, and what he had written before is.
+#[test]
+fn empty_files_are_one() {
+    for writes in ["", "before", "later"] {
+        let rig = Rig::new(12);
+        let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+        for laptop in [&one, &two] {
+            laptop.online(&rig, false);
+            laptop.done(&rig, Op::Make("/empty".into(), 0o640 + u32::from(laptop.key)));
+        }
+        if writes == "before" {
+            two.write(&rig, "/empty", "mine");
+        }
+        one.online(&rig, true);
+        two.online(&rig, true);
+        if writes == "later" {
+            two.write(&rig, "/empty", "mine");
+            two.online(&rig, true);
+        }
+        let expected: &[&str] = if writes == "before" { &["/empty", "/empty (conflict)"] } else { &["/empty"] };
+        assert_eq!(paths(&rig), expected, "{writes}");
+        let text = at_home(&rig, expected.last().expect("a path"));
+        assert_eq!(text.as_deref(), Ok(if writes.is_empty() { "" } else { "mine" }));
+        assert_eq!(two.troubles().len(), expected.len() - 1);
+        check_views(&rig, &[&one, &two], writes);
+    }
+}

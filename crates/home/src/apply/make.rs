@@ -87,6 +87,12 @@ impl Doing<'_> {
             Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
             _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
             Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
+            Kind::File if is_alike && self.may_merge && self.stores_nothing(file) => {
+                match self.volume.saw(entry, identity, Some(at), OTHERS) {
+                    Some(real) => Err(Stop::Empty(real)),
+                    None => conflict(Conflict::Taken),
+                }
+            }
             Kind::File if self.may_merge && self.is_there(file, entry).await? => {
                 match self.volume.saw(entry, identity, Some(at), OTHERS) {
                     Some(real) => Err(Stop::Became(real)),
@@ -97,12 +103,21 @@ impl Doing<'_> {
         }
     }
 
+    /// What the client has sent of the file that it made, besides attributes.
+    fn later_about(&self, file: FileId) -> impl Iterator<Item = &Sent> {
+        let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
+        self.later.iter().filter(move |sent| sent.operation.files().contains(&file) && !is_set(&sent.operation))
+    }
+
+    fn stores_nothing(&self, file: FileId) -> bool {
+        self.later_about(file).next().is_none()
+    }
+
     /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but
     /// give it attributes.
     async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
-        let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
-        let later = self.later.iter().filter(|sent| sent.operation.files().contains(&file) && !is_set(&sent.operation));
-        let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later.collect::<Vec<_>>()[..] else {
+        let later: Vec<&Sent> = self.later_about(file).collect();
+        let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later[..] else {
             return Ok(false);
         };
         let (fs, source) = (&self.volume.fs, entry.attr.id);

@@ -19,6 +19,7 @@ impl Replica {
                 self.give_way(operation, real);
             }
             Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
+            Outcome::Empty(_) => self.fail(operation, Outcome::Conflict(Conflict::Taken)),
             failed => self.fail(operation, failed),
         }
         for facts in applied.facts {
@@ -31,6 +32,13 @@ impl Replica {
             self.unused.push(std::mem::take(&mut node.base));
         }
         self.forget_done();
+    }
+
+    /// True if a file that was made here is empty, and may be forgotten for one at home that is: nothing was done to it but that it was given attributes.
+    pub(crate) fn is_just_made(&self, file: FileId) -> bool {
+        let is_own = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. }) || makes(o, file);
+        self.log.naming(file).all(|(_, operation)| is_own(operation))
+            && self.node(file).is_ok_and(|node| !node.is_dirty && node.facts.size == 0)
     }
 
     /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
@@ -51,7 +59,7 @@ impl Replica {
     fn give_way(&mut self, operation: Operation, real: FileId) {
         let file = operation.file();
         let Operation::Make { at, .. } = &operation else { return };
-        if !self.may_give_way(file) {
+        if !self.may_give_way(file) && !self.is_just_made(file) {
             return self.fail(operation, Outcome::Conflict(Conflict::Taken));
         }
         let own: Vec<u64> = self.log.naming(file).map(|(seq, _)| seq).collect();
