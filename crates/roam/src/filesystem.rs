@@ -7,6 +7,7 @@ use crate::listings::{self, Listed};
 use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::{Node, Record};
 use bytes::Bytes;
+use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::message::{Reply, Request};
 use roam_wire::operation::{Operation, is_of_machine};
@@ -25,6 +26,8 @@ pub const VALID: Duration = Duration::from_secs(30);
 const TRY_COUNT_MAX: u32 = 32;
 /// The extended attribute that tells what is cached of a file.
 const STATE_XATTR: &[u8] = b"user.starling.state";
+/// How long df waits for the home; links that work answer in less.
+const SPACE_TIME_MAX: Duration = Duration::from_secs(1);
 /// What df shows before the home has said.
 const UNKNOWN_SPACE: FsStat =
     FsStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files: 0, files_free: 1 << 32, block_size: 4096 };
@@ -600,17 +603,22 @@ impl FileSystem for Client {
         }
         let me = self.clone();
         Answer::later(async move {
-            let Ok(Reply::Space { total, free, files, files_free }) =
-                me.0.ask(Class::Interactive, &Request::Space).await
-            else {
-                return Ok(known.unwrap_or(UNKNOWN_SPACE));
+            let asking = async {
+                let Ok(Reply::Space { total, free, files, files_free }) =
+                    me.0.ask(Class::Interactive, &Request::Space).await
+                else {
+                    return None;
+                };
+                let mut live = me.0.live.lock();
+                // What is on its way will take space there.
+                let free_bytes = free.saturating_sub(live.replica.log().cost());
+                let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
+                live.space = Some(stat);
+                Some(stat)
             };
-            let mut live = me.0.live.lock();
-            // What is on its way will take space there.
-            let free_bytes = free.saturating_sub(live.replica.log().cost());
-            let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
-            live.space = Some(stat);
-            Ok(stat)
+            // What it was last will do, if that takes longer than somebody who only looks should wait.
+            let told = timeout(&*me.0.host.clock, SPACE_TIME_MAX, asking).await;
+            Ok(told.ok().flatten().or(known).unwrap_or(UNKNOWN_SPACE))
         })
     }
 

@@ -129,3 +129,17 @@ fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle
     let waited = waited.expect("gone home");
     assert!(waited >= IDLE_WAIT_MAX && waited < IDLE_WAIT_MAX + 30 * SECOND, "{waited:?}");
 }
+
+/// Who asked how much room there is over a link that had just died waited until that was known.
+#[test]
+fn regression_how_much_room_there_is_is_told_soon_though_the_link_has_just_died() {
+    let setup = Setup::new(4);
+    let ask = || setup.rig.sim.block_on(async { setup.client.statfs().await }).expect("answered");
+    setup.done(Op::List("/".into()));
+    let known = ask();
+    assert!(known.total_bytes > 0);
+    setup.network.lag_ms.store(60_000, Relaxed);
+    let begun = setup.rig.sim.now();
+    assert_eq!(ask(), known);
+    assert!(setup.rig.sim.now() - begun <= SECOND + SECOND / 2);
+}
