@@ -1,9 +1,12 @@
 //! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 4.1; design, section 4.5).
 //!
 //! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the classes that have something to send
-//! decides, so in the long run each gets its share of tickets, and none that has a ticket starves. Chance alone bounds no wait, though: what has
-//! waited longer than its bound goes next, whatever it holds, but never twice in a row while others wait, so that nobody waits for
-//! more than one such chunk.
+//! decides, so in the long run each gets its share of tickets, and none that has a ticket starves. Chance alone bounds no wait, though:
+//!
+//! - What has waited longer than its bound goes next, whatever it holds, but never twice in a row while others wait, so that nobody waits for
+//!   more than one such chunk.
+//! - Whoever holds half of the tickets or more, of those who wait, never loses twice in a row. His chance in other draws is less by what that gives him: with a
+//!   share p of the tickets he wins them with (2p - 1) / p, and loses (1 - p) of all.
 
 use std::time::Duration;
 
@@ -22,12 +25,14 @@ pub struct Lottery {
     classes: Vec<Class>,
     /// The last chunk went out for its age.
     last_had_aged: bool,
+    /// Who held half of the tickets or more, and lost the last time.
+    lost: Option<usize>,
 }
 
 impl Lottery {
     /// A lottery among these classes.
     pub fn new(classes: Vec<Class>) -> Lottery {
-        Lottery { classes, last_had_aged: false }
+        Lottery { classes, last_had_aged: false, lost: None }
     }
 
     /// Changes the classes, whose number stays.
@@ -40,6 +45,17 @@ impl Lottery {
     /// Which class sends the next chunk. `waited[class]` is how long its oldest chunk has waited, `None` if it has none; `random` is
     /// uniform. `None` if nobody has anything to send.
     pub fn draw(&mut self, waited: &[Option<Duration>], random: u64) -> Option<usize> {
+        let waiting = || self.classes.iter().zip(waited).enumerate().filter(|(_, (_, waited))| waited.is_some());
+        let held = || waiting().map(|(i, (class, _))| (i, u64::from(class.tickets)));
+        let all: u64 = held().map(|(_, tickets)| tickets).sum();
+        let most = held().find(|(_, tickets)| *tickets > 0 && 2 * tickets >= all).map(|(i, _)| i);
+        let winner = self.draw_among(waited, random, most);
+        self.lost = most.filter(|most| winner.is_some_and(|winner| winner != *most));
+        winner
+    }
+
+    /// As [`draw`](Self::draw), where `most` holds half of the tickets or more.
+    fn draw_among(&mut self, waited: &[Option<Duration>], random: u64, most: Option<usize>) -> Option<usize> {
         let waiting = || self.classes.iter().zip(waited).enumerate().filter_map(|(i, (c, w))| Some((i, *c, (*w)?)));
         let aged = waiting().filter(|(_, class, waited)| class.wait_max.is_some_and(|max| *waited >= max));
         // The one that is furthest beyond its bound.
@@ -53,16 +69,24 @@ impl Lottery {
         }
         let but = oldest.map(|(class, ..)| class);
         self.last_had_aged = false;
-        let total: u64 =
-            waiting().filter(|(i, ..)| Some(*i) != but).map(|(_, class, _)| u64::from(class.tickets)).sum();
+        let held = || waiting().filter(|(i, ..)| Some(*i) != but).map(|(i, class, _)| (i, u64::from(class.tickets)));
+        let total: u64 = held().map(|(_, tickets)| tickets).sum();
         if total == 0 {
             // Nobody who waits has a ticket: in the order of classes.
             return waiting().next().map(|(class, ..)| class);
         }
+        let most = most.filter(|most| Some(*most) != but);
+        if most.is_some() && most == self.lost {
+            return most;
+        }
+        // What he wins without a draw, he does not win with one.
+        let chance =
+            |i: usize, tickets: u64| if Some(i) == most { (2 * tickets).saturating_sub(total) } else { tickets };
+        let total: u64 = held().map(|(i, tickets)| chance(i, tickets)).sum();
         // The product's upper half is uniform below `total`, as near as makes no difference.
         let mut drawn = ((u128::from(random) * u128::from(total)) >> 64) as u64;
-        for (i, class, _) in waiting().filter(|(i, ..)| Some(*i) != but) {
-            match drawn.checked_sub(class.tickets.into()) {
+        for (i, tickets) in held() {
+            match drawn.checked_sub(chance(i, tickets)) {
                 Some(rest) => drawn = rest,
                 None => return Some(i),
             }
@@ -104,6 +128,22 @@ mod tests {
     }
 
     #[test]
+    fn whoever_holds_half_of_the_tickets_never_loses_twice_in_a_row() {
+        for tickets in [[50, 50, 0], [60, 10, 30], [70, 30, 0], [99, 1, 0]] {
+            let (mut lottery, mut lost, mut won) = (lottery(&tickets), false, [0; 3]);
+            for random in numbers().take(10_000) {
+                let winner = lottery.draw(&[NOW, NOW, NOW], random).expect("somebody");
+                assert!(winner == 0 || !lost, "{tickets:?}");
+                lost = winner != 0;
+                won[winner] += 1;
+            }
+            for (won, tickets) in won.iter().zip(tickets) {
+                assert!((won / 100 - i64::from(tickets)).abs() <= 2, "{won} in 10,000 with {tickets}");
+            }
+        }
+    }
+
+    #[test]
     fn only_those_who_wait_take_part() {
         let mut lottery = lottery(&[8, 3, 1, 0]);
         for random in numbers().take(1000) {
@@ -112,7 +152,9 @@ mod tests {
             assert_eq!(lottery.draw(&[None, None, None, NOW], random), Some(3), "nobody else wants to");
             assert_ne!(lottery.draw(&[NOW, NOW, NOW, NOW], random), Some(3));
         }
+        let mut lottery = Lottery { lost: None, ..lottery };
         assert_eq!(lottery.draw(&[NOW, NOW, NOW, None], u64::MAX), Some(2));
+        assert_eq!(lottery.draw(&[NOW, NOW, NOW, None], u64::MAX), Some(0), "it has just lost");
         assert_eq!(lottery.draw(&[NOW, NOW, NOW, None], 0), Some(0));
     }
 

@@ -601,24 +601,24 @@ impl FileSystem for Client {
         if state == LinkState::Disconnected {
             return Answer::ok(known.unwrap_or(UNKNOWN_SPACE));
         }
-        let me = self.clone();
-        Answer::later(async move {
-            let asking = async {
-                let Ok(Reply::Space { total, free, files, files_free }) =
-                    me.0.ask(Class::Interactive, &Request::Space).await
-                else {
-                    return None;
-                };
+        let (me, clock) = (self.clone(), self.0.host.clock.clone());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // Whoever only looks does not wait for long, but that the home does not answer is noticed all the same.
+        self.0.host.tasks.spawn(Box::pin(async move {
+            if let Ok(Reply::Space { total, free, files, files_free }) =
+                me.0.ask(Class::Interactive, &Request::Space).await
+            {
                 let mut live = me.0.live.lock();
                 // What is on its way will take space there.
                 let free_bytes = free.saturating_sub(live.replica.log().cost());
                 let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
                 live.space = Some(stat);
-                Some(stat)
-            };
-            // What it was last will do, if that takes longer than somebody who only looks should wait.
-            let told = timeout(&*me.0.host.clock, SPACE_TIME_MAX, asking).await;
-            Ok(told.ok().flatten().or(known).unwrap_or(UNKNOWN_SPACE))
+                let _ = tell.send(stat);
+            }
+        }));
+        Answer::later(async move {
+            let told = timeout(&*clock, SPACE_TIME_MAX, told).await;
+            Ok(told.ok().and_then(Result::ok).or(known).unwrap_or(UNKNOWN_SPACE))
         })
     }
 
