@@ -518,12 +518,14 @@ impl Doing<'_> {
         }
         let (a, b) = (one.attr.id, other.attr.id);
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let open = (fs.open(&me, a, flags).await?, fs.open(&me, b, flags).await?);
+        let mine = fs.open(&me, a, flags).await?;
+        let theirs = fs.open(&me, b, flags).await;
         let compare = async {
+            let theirs = theirs?;
             let mut at = 0;
             while at < one.attr.size {
                 let len = (one.attr.size - at).min(DATA_LEN_MAX as u64) as u32;
-                if fs.read(a, open.0, at, len).await? != fs.read(b, open.1, at, len).await? {
+                if fs.read(a, mine, at, len).await? != fs.read(b, theirs, at, len).await? {
                     return Ok(false);
                 }
                 at += u64::from(len);
@@ -531,8 +533,10 @@ impl Doing<'_> {
             Ok(Print::of(&fs.getattr(b).await?.attr) == Print::of(&other.attr))
         };
         let same = compare.await;
-        let _ = fs.release(a, open.0, None).await;
-        let _ = fs.release(b, open.1, None).await;
+        let _ = fs.release(a, mine, None).await;
+        if let Ok(theirs) = theirs {
+            let _ = fs.release(b, theirs, None).await;
+        }
         same
     }
 

@@ -26,14 +26,13 @@ impl Home {
     /// All clients, in the order in which they came.
     pub fn clients(&self) -> Vec<Served> {
         let live = self.0.live.lock();
-        let attached = |number| live.attached.values().flatten().any(|attached| attached.author == number);
         let connected = |key: &Key| live.newest.keys().any(|(other, _)| other == key);
         let served = live.state.clients.iter().map(|(key, client)| Served {
             number: client.number,
             name: live.state.names.get(key).cloned().unwrap_or_default(),
             key: *key,
             volumes: live.state.granted(key).map(|(name, grant)| (name.clone(), grant.user.clone())).collect(),
-            is_attached: connected(key) || attached(client.number),
+            is_attached: connected(key),
             is_turned_away: !live.state.serves(key),
         });
         let mut served: Vec<Served> = served.collect();

@@ -12,6 +12,7 @@ use roam_wire::channel::Class;
 use roam_wire::message::{Reply, Request};
 use roam_wire::operation::{Operation, is_of_machine};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
 use vfs::fs::{
@@ -191,10 +192,18 @@ impl Live {
         Ok(self.replica.node(id)?.facts.attr())
     }
 
+    fn is_named(&self, dir: FileId, name: &[u8], id: FileId) -> bool {
+        self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id)
+    }
+
+    fn is_named_and_unknown(&self, dir: FileId, name: &[u8], id: FileId) -> bool {
+        self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline()
+    }
+
     fn listed(&self, dir: FileId, name: &[u8], id: FileId, plus: bool) -> Option<(Kind, Option<Attr>)> {
         // It has gone since the listing began.
         let node = self.replica.node(id).ok()?;
-        let still = self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id);
+        let still = self.is_named(dir, name, id);
         let fresh = !self.replica.is_stale(id) || self.is_offline();
         still.then(|| (node.facts.kind, (plus && fresh).then(|| node.facts.attr())))
     }
@@ -229,7 +238,7 @@ impl FileSystem for Client {
         let (cred, name) = (self.act_as(cred), name.to_vec());
         self.entry(self.run(move |live, _| {
             let id = live.find(&cred, parent, &name)?;
-            Ok(live.node(id)?.facts.attr())
+            Ok(live.named(id)?.facts.attr())
         }))
     }
 
@@ -494,6 +503,7 @@ impl FileSystem for Client {
 
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
         let owner = self.0.settings.lock().owner;
+        let has_asked = AtomicBool::new(false);
         self.run(move |live, now| {
             let id = live.replica.real(id);
             live.open_directory(id, handle)?;
@@ -524,6 +534,12 @@ impl FileSystem for Client {
                     break;
                 }
                 let of = live.replica.real(*of);
+                live.doubt_nameless(of);
+                // Of whatever has a name the home tells with the names, once: what it does not know then is gone.
+                if live.is_named_and_unknown(id, name, of) && !has_asked.swap(true, Relaxed) {
+                    live.replica.node_mut(id)?.names_of = None;
+                    return Err(Stop::Need(Need::Names(id)));
+                }
                 if let Some((kind, attr)) = live.listed(id, name, of, plus) {
                     let attr = attr.map(|attr| shown(live, owner, attr));
                     entries.push(DirEntry { name: name.clone(), id: of, kind, cookie: *cookie, attr });

@@ -281,6 +281,19 @@ impl Live {
         Ok(node)
     }
 
+    /// A file that a name leads to: what was thought to have lost its last name here has one all the same, and only the home knows what it is like.
+    pub(crate) fn named(&mut self, id: FileId) -> Result<&Node, Stop> {
+        self.doubt_nameless(id);
+        self.node(id)
+    }
+
+    /// Forgets what has no name as far as is known here, and is not open.
+    pub(crate) fn doubt_nameless(&mut self, id: FileId) {
+        if !self.open_counts.contains_key(&self.replica.real(id)) {
+            self.replica.forget_nameless(id);
+        }
+    }
+
     /// A directory of which the names are as good as can be had.
     pub(crate) fn directory(&self, id: FileId) -> Result<&Node, Stop> {
         let node = self.node(id)?;

@@ -152,6 +152,12 @@ fn sim_clients_that_make_the_same_directories_share_them() {
     assert!(sum.merged > 0 || std::env::var_os("STORM_SEED").is_some());
 }
 
+/// A file that had lost its last name here, and had another at home, was left out where directories were listed.
+#[test]
+fn regression_what_has_a_name_at_home_is_listed() {
+    run(90_166, Sort::Together, "sim_clients_on_the_same_files");
+}
+
 #[test]
 fn same_seed_gives_the_same_storm() {
     for sort in [Sort::Alone, Sort::Together, Sort::Merging] {

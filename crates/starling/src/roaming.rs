@@ -183,12 +183,14 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
         if known.accepted == asked.accepted {
             return Ok(known);
         }
-        // It may be this very invitation that it was made by.
-        if known.accepted.is_none() && accept(token, identity).await.is_err() {
-            return Ok(known);
+        match accept(token, identity).await {
+            // It may be this very invitation that it was made by.
+            Err(_) if known.accepted.is_none() => return Ok(known),
+            accepted => accepted?,
         }
+    } else {
+        accept(token, identity).await?;
     }
-    accept(token, identity).await?;
     private::put(cache, ABOUT, &serde_json::to_vec_pretty(&asked)?).with_context(|| path.display().to_string())?;
     Ok(asked)
 }
