@@ -1,7 +1,6 @@
 //! What a machine may do to a mount that roams: a clock that is wrong, a disk that is full, a cache that another version of the program has left.
 
 mod common;
-#[allow(dead_code)]
 #[path = "common/roaming.rs"]
 mod roaming;
 

@@ -2,7 +2,6 @@
 //! nothing.
 
 mod common;
-#[allow(dead_code)]
 #[path = "common/roaming.rs"]
 mod roaming;
 

@@ -1,6 +1,8 @@
 //! Homes and mounts that roam. Every process started is ended and every mount taken away, also when a test fails.
 
-use crate::common::{run, starling};
+#![allow(dead_code)]
+
+use crate::common::{run, starling, tree};
 use linkem::{Relay, Settings, Shape};
 use serde_json::Value;
 use std::fs;
@@ -25,6 +27,24 @@ fn end(child: &mut Child, signal: i32) {
     // SAFETY: kill takes numbers only; the process is one that this test started, and nobody has waited for it.
     unsafe { libc::kill(child.id() as i32, signal) };
     let _ = child.wait();
+}
+
+/// Longest wait for what is to happen.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// Text that no compression makes much shorter, always the same for the same words.
+pub fn noise(words: &str, len: usize) -> String {
+    let mut state = words.bytes().fold(1u64, |state, byte| state.wrapping_mul(0x100_0193) ^ u64::from(byte));
+    let mut letter = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'0' + (state >> 33) as u8 % 64)
+    };
+    (0..len).map(|_| letter()).collect()
+}
+
+/// Reads all of a tree, so that it is cached.
+pub fn warm(root: &Path) {
+    tree(root);
 }
 
 /// A home that serves a folder.
@@ -146,7 +166,6 @@ impl Laptop {
     }
 
     /// The number of the process that serves it.
-    #[allow(dead_code)]
     pub fn process(&self) -> u32 {
         self.process.as_ref().expect("it is mounted").id()
     }

@@ -1,5 +1,7 @@
 //! Extended attributes, which the standard library does not know.
 
+#![allow(dead_code)]
+
 use std::ffi::CString;
 use std::io::Error;
 use std::os::unix::ffi::OsStrExt;

@@ -1,0 +1,335 @@
+//! What two have changed at the same time, as users see it: real mounts, a home over a real folder, and links that are emulated.
+
+mod common;
+#[path = "common/roaming.rs"]
+mod roaming;
+
+use common::{run, starling, tree};
+use linkem::units::Rate;
+use linkem::{Direction, Shape};
+use roaming::{Home, LONG, Laptop, noise, warm};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::time::Duration;
+
+/// The number of the conflict of a file.
+fn number_of(conflicts: &Value, path: &str) -> String {
+    let all = conflicts.as_array().expect("a list");
+    all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
+}
+
+/// What `starling conflicts` says, of a mount.
+fn conflict(laptop: &Laptop, what: &[&str]) -> String {
+    run(starling().arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
+}
+
+#[test]
+fn directories_that_two_have_made_are_one_and_whoever_is_inside_goes_on() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    for (laptop, name) in [(&one, "one"), (&two, "two")] {
+        warm(&laptop.mountpoint);
+        run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+        fs::create_dir_all(laptop.mountpoint.join("dir/sub")).expect("mkdir");
+        fs::write(laptop.mountpoint.join("dir/sub").join(name), name).expect("write");
+    }
+    let script = "read line && echo inside >inside && mkdir deeper && cd deeper && echo below >below && cat ../one";
+    let mut inside = std::process::Command::new("sh");
+    inside.args(["-c", script]).current_dir(two.mountpoint.join("dir/sub"));
+    inside.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let inside = inside.spawn().expect("start");
+    for laptop in [&one, &two] {
+        run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+        laptop.wait_until_home(LONG);
+    }
+    // Whatever the kernel has to forget, it is told of.
+    std::thread::sleep(Duration::from_secs(2));
+    std::io::Write::write_all(&mut inside.stdin.as_ref().expect("input"), b"\n").expect("write");
+    let said = inside.wait_with_output().expect("end");
+    assert!(said.status.success() && said.stdout == b"one", "{said:?}");
+    two.wait_until_home(LONG);
+    let names = |root: &Path| {
+        let all = fs::read_dir(root.join("dir/sub")).expect("list").map(|entry| entry.expect("entry").file_name());
+        all.map(|name| name.to_string_lossy().into_owned()).collect::<BTreeSet<_>>()
+    };
+    let expected = ["deeper", "inside", "one", "two"].map(String::from).into();
+    assert_eq!(names(&home.exported), expected);
+    assert_eq!(names(&two.mountpoint), expected);
+    one.wait(LONG, "what the other has made", |one| names(&one.mountpoint) == expected);
+    assert_eq!(fs::read_to_string(one.mountpoint.join("dir/sub/deeper/below")).expect("read"), "below\n");
+    assert_eq!(
+        fs::read_dir(&home.exported).expect("list").filter(|e| e.as_ref().unwrap().file_name() != ".starling").count(),
+        1
+    );
+    for laptop in [&one, &two] {
+        assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    }
+}
+
+#[test]
+fn attributes_that_two_have_set_are_shown_chosen_and_taken_back() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for name in ["one", "other"] {
+        fs::write(home.exported.join(name), "text").expect("write");
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
+    let mode = |path: &Path| fs::metadata(path).expect("stat").mode() & 0o7777;
+    let (here, there) = (|name: &str| laptop.mountpoint.join(name), |name: &str| home.exported.join(name));
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    for name in ["one", "other"] {
+        set(&here(name), 0o600);
+        set(&there(name), 0o640);
+    }
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    let all = laptop.ask(&["conflicts", "list"]);
+    assert_eq!((all.as_array().map(Vec::len), &all[0]["meant"]["mode"]), (Some(2), &0o600.into()), "{all}");
+    let conflicts = |command: &str, words: &[&str]| {
+        run(starling().args(["conflicts", command]).arg(&laptop.mountpoint).args(words))
+    };
+    assert!(conflicts("list", &[]).contains("this one's version: mode 600"));
+    laptop.wait(LONG, "what is there now", |_| mode(&here("one")) == 0o640);
+    let shown = conflicts("show", &["1"]);
+    assert!(shown.contains("mine    mode 600") && shown.contains("theirs  mode 640"), "{shown}");
+    let both = common::refused(starling().args(["conflicts", "resolve"]).arg(&laptop.mountpoint).args(["1", "both"]));
+    assert!(both.contains("resolve it as mine or theirs"), "{both}");
+    let path = |number: usize| all[number - 1]["path"].as_str().expect("a path").to_string();
+    for (number, which, chosen, other) in [(1, "mine", 0o600, 0o640), (2, "theirs", 0o640, 0o600)] {
+        let (file, text) = (path(number), number.to_string());
+        conflicts("resolve", &[&text, which]);
+        laptop.wait_until_home(LONG);
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (chosen, chosen));
+        conflicts("undo", &[&text]);
+        laptop.wait_until_home(LONG);
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (other, other));
+    }
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn conflicts_are_merged_and_that_can_be_undone() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "between\n".repeat(10));
+    fs::write(home.exported.join("poem"), lines("first", "last")).expect("write");
+    fs::write(home.exported.join("other"), "other").expect("write");
+    fs::write(home.exported.join("saved.txt"), lines("first", "last")).expect("write");
+    fs::write(home.exported.join("removed"), "old").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    fs::remove_file(laptop.mountpoint.join("removed")).expect("remove");
+    fs::write(home.exported.join("removed"), "theirs").expect("write");
+    // As sed -i and many editors do.
+    fs::write(laptop.mountpoint.join("sedXYZ"), lines("mine", "last")).expect("write");
+    fs::rename(laptop.mountpoint.join("sedXYZ"), laptop.mountpoint.join("saved.txt")).expect("rename");
+    fs::write(home.exported.join("saved.txt"), lines("first", "theirs")).expect("write");
+    for name in ["poem", "other"] {
+        fs::write(laptop.mountpoint.join(name), lines("mine", "last")).expect("write");
+        fs::write(home.exported.join(name), lines("first", "theirs")).expect("write");
+    }
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let number = |path: &str| number_of(&conflicts, path);
+    let conflict = |what: &[&str]| conflict(&laptop, what);
+    let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name));
+    assert_eq!(read("saved (conflict).txt").expect("read"), lines("mine", "last"));
+    conflict(&["resolve", &number("saved.txt"), "--merge", "diff3 -m"]);
+    assert_eq!(read("saved.txt").expect("read"), lines("mine", "theirs"));
+    assert!(read("saved (conflict).txt").is_err() && read("sedXYZ").is_err());
+    // What was removed here and has changed there goes, or comes back.
+    conflict(&["resolve", &number("removed"), "mine"]);
+    assert!(read("removed").is_err());
+    conflict(&["undo", &number("removed")]);
+    assert_eq!(read("removed").expect("read"), "theirs");
+    let shown = conflict(&["show", &number("poem")]);
+    assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
+    conflict(&["resolve", &number("poem"), "--merge", "diff3 -m"]);
+    assert_eq!(read("poem").expect("read"), lines("mine", "theirs"));
+    assert!(read("poem (conflict)").is_err());
+    conflict(&["undo", &number("poem")]);
+    assert_eq!(read("poem").expect("read"), lines("first", "theirs"));
+    assert_eq!(read("poem (conflict)").expect("read"), lines("mine", "last"));
+    // What cannot be found is not said to be kept.
+    let [mine, elsewhere] = ["other (conflict)", "elsewhere"].map(|name| laptop.mountpoint.join(name));
+    fs::rename(&mine, &elsewhere).expect("rename");
+    let mut refused = starling();
+    refused.args(["conflicts", "resolve"]).arg(&laptop.mountpoint).args([&number("other"), "mine"]);
+    assert!(!refused.output().expect("run").status.success());
+    fs::rename(&elsewhere, &mine).expect("rename");
+    conflict(&["resolve", &number("other"), "mine"]);
+    assert_eq!(read("other").expect("read"), lines("mine", "last"));
+    laptop.wait_until_home(LONG);
+    assert_eq!(fs::read_to_string(home.exported.join("other")).expect("read"), lines("mine", "last"));
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+}
+
+#[test]
+fn regression_what_the_home_refused_is_kept_beside_and_not_lost_when_a_choice_is_undone() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("left out: only root can take a file away from whoever has changed it");
+        return;
+    }
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    home.user = Some("nobody");
+    let give = |path: &Path| chown(path, Some(65_534), Some(65_534)).expect("chown");
+    give(&home.exported);
+    let names = ["first", "second", "third"];
+    for name in names {
+        fs::write(home.exported.join(name), "theirs").expect("write");
+        give(&home.exported.join(name));
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
+    for name in names {
+        fs::write(laptop.mountpoint.join(name), "mine").expect("write");
+        let path = home.exported.join(name);
+        // Whoever owns a file may always write it.
+        chown(&path, Some(0), Some(0)).expect("chown");
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
+    }
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let number = |path: &str| number_of(&conflicts, path);
+    let conflict = |what: &[&str]| conflict(&laptop, what);
+    let read = |name: &str| fs::read_to_string(laptop.mountpoint.join(name)).ok();
+    let beside = |name: &str| read(&format!("{name} (conflict {})", number(name)));
+    assert_eq!(names.map(|name| (read(name), beside(name))), names.map(|_| (Some("theirs".into()), None)));
+    conflict(&["resolve", &number("first"), "mine"]);
+    assert_eq!(read("first").as_deref(), Some("mine"));
+    let said = conflict(&["undo", &number("first")]);
+    assert!(said.contains("(conflict"), "{said}");
+    assert_eq!((read("first").as_deref(), beside("first").as_deref()), (Some("theirs"), Some("mine")));
+    conflict(&["resolve", &number("second"), "both"]);
+    assert_eq!((read("second").as_deref(), beside("second").as_deref()), (Some("theirs"), Some("mine")));
+    conflict(&["resolve", &number("third"), "theirs"]);
+    assert_eq!((read("third").as_deref(), beside("third")), (Some("theirs"), None));
+    conflict(&["undo", &number("third")]);
+    assert_eq!((read("third").as_deref(), beside("third").as_deref()), (Some("theirs"), Some("mine")));
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    laptop.wait_until_home(LONG);
+}
+
+#[test]
+fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for i in 0..20 {
+        let dir = home.exported.join(format!("d{}", i % 4));
+        fs::create_dir_all(&dir).expect("mkdir");
+        fs::write(dir.join(format!("f{i}")), format!("file {i}\n").repeat(50)).expect("write");
+    }
+    let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
+    warm(&one.mountpoint);
+    warm(&two.mountpoint);
+    // Both have 64 kb/s, and two goes into a tunnel. Both edit the same tree meanwhile.
+    for laptop in [&one, &two] {
+        let slow = Shape { rate: Some(Rate::kbits_per_s(64)), delay: Duration::from_millis(100), ..Shape::default() };
+        Direction::BOTH.into_iter().for_each(|direction| laptop.link.set(direction, slow));
+    }
+    two.link.off();
+    let mut edits = BTreeSet::new();
+    for (name, laptop) in [("one", &one), ("two", &two)] {
+        let at = |path: &str| laptop.mountpoint.join(path);
+        let mut write = |path: &str| {
+            let text = format!("{path} as {name} wants it\n").repeat(20);
+            fs::write(at(path), &text).expect("write");
+            edits.insert(text);
+        };
+        // Files of both, of one of them, and new ones.
+        for path in ["d0/f0", "d0/f4", "d1/f1"] {
+            write(path);
+        }
+        write(if name == "one" { "d2/f2" } else { "d2/f6" });
+        fs::create_dir(at(&format!("new-{name}"))).expect("mkdir");
+        write(&format!("new-{name}/file"));
+        write("both");
+        // One removes what the other edits, and moves what nobody else touches.
+        match name {
+            "one" => fs::remove_file(at("d3/f3")).expect("remove"),
+            _ => write("d3/f3"),
+        }
+        let moved = if name == "one" { ("d1/f5", "d1/moved-by-one") } else { ("d1/f9", "d2/moved-by-two") };
+        fs::rename(at(moved.0), at(moved.1)).expect("rename");
+        // Editors write beside and replace.
+        let text = format!("d2/f10 as {name} has edited it\n");
+        fs::write(at("d2/f10~"), &text).expect("write");
+        fs::rename(at("d2/f10~"), at("d2/f10")).expect("rename");
+        edits.insert(text);
+        // What takes longer to go home than the link is there at a time.
+        for number in 0..3 {
+            let text = noise(&format!("{name} {number}"), 20_000);
+            fs::write(at(&format!("new-{name}/long-{number}")), &text).expect("write");
+            edits.insert(text);
+        }
+    }
+    assert_eq!(fs::read_to_string(two.mountpoint.join("both")).expect("read"), "both as two wants it\n".repeat(20));
+    for laptop in [&one, &two] {
+        let waiting = laptop.ask(&["pending"]);
+        assert!(waiting.as_array().is_some_and(|all| all.len() > 1), "{waiting}");
+    }
+    // Out of the tunnel, where the link is down for two seconds of every six.
+    let (done, stop) = std::sync::mpsc::channel::<()>();
+    let links = [one.link.control().clone(), two.link.control().clone()];
+    let drops = std::thread::scope(|scope| {
+        let dropping = scope.spawn(move || {
+            use std::sync::mpsc::RecvTimeoutError::Timeout;
+            for drops in 0.. {
+                links.iter().for_each(|link| link.on());
+                if stop.recv_timeout(Duration::from_secs(4)) != Err(Timeout) {
+                    return drops;
+                }
+                links.iter().for_each(|link| link.off());
+                if stop.recv_timeout(Duration::from_secs(2)) != Err(Timeout) {
+                    links.iter().for_each(|link| link.on());
+                    return drops;
+                }
+            }
+            0
+        });
+        one.wait_until_home(LONG);
+        two.wait_until_home(LONG);
+        drop(done);
+        dropping.join().expect("dropping")
+    });
+    assert!(drops >= 2, "all was home before the link was ever lost");
+    for laptop in [&one, &two] {
+        Direction::BOTH.into_iter().for_each(|direction| laptop.link.set(direction, Shape::default()));
+    }
+    // Every edit of both is at home, in its place or beside it.
+    let at_home: BTreeSet<String> =
+        tree(&home.exported).into_values().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
+    for edit in &edits {
+        assert!(at_home.contains(edit), "lost: {edit}");
+    }
+    // Whoever came second has the conflict.
+    let conflicts = [&one, &two].map(|laptop| laptop.ask(&["conflicts", "list"]));
+    let all = conflicts.iter().flat_map(|conflicts| conflicts.as_array().expect("a list"));
+    let paths: BTreeSet<&str> = all.filter_map(|conflict| conflict["path"].as_str()).collect();
+    assert!(paths.is_superset(&["d0/f0", "d0/f4", "d1/f1", "both"].into()), "{conflicts:?}");
+    for path in ["d2/moved-by-two", "d1/moved-by-one", "new-one/file", "new-two/file", "d2/f2", "d2/f6"] {
+        assert!(home.exported.join(path).exists(), "{path}");
+    }
+    // Both see what the home has.
+    for laptop in [&one, &two] {
+        let relative = |root: &Path| -> Vec<_> {
+            let inside = |path: &Path| path.strip_prefix(root).expect("inside").to_owned();
+            tree(root).into_iter().map(|(path, bytes)| (inside(&path), bytes)).collect()
+        };
+        let mut at_home = relative(&home.exported);
+        at_home.retain(|(path, _)| !path.starts_with(".starling"));
+        laptop.wait(LONG, "what is at home", |laptop| relative(&laptop.mountpoint) == at_home);
+    }
+}
