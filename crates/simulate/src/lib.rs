@@ -1,7 +1,11 @@
 //! Tries policies on traces: the studies of the papers, with the code that runs the file system.
 //!
 //! - [`cooperative`]: who keeps what in whose memory (Dahlin, chapter 3).
+//! - [`figure`]: what studies show.
+//! - [`sweep`]: one study with many parameters.
 //!
-//! Pure: a trace and parameters in, figures out. The same trace, parameters and seed give the same figures everywhere.
+//! No effects: a trace and parameters in, figures out. The same trace, parameters and seed give the same figures everywhere.
 
 pub mod cooperative;
+pub mod figure;
+pub mod sweep;

@@ -1,0 +1,63 @@
+//! What a study shows: curves over something that was varied, as data. Programs draw them, and write them as JSON.
+
+use serde::Serialize;
+
+/// How an axis runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// By powers; what is not above nought is not shown.
+    Log,
+}
+
+/// One axis.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Axis {
+    /// What it measures, with its unit: "client cache (MiB)".
+    pub label: String,
+    /// How it runs.
+    pub scale: Scale,
+}
+
+/// One curve.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Curve {
+    /// What the legend says.
+    pub name: String,
+    /// Its points in the order of x, in the units of the axes.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A figure.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Figure {
+    /// What it shows.
+    pub title: String,
+    /// The paper's figure that it repeats: "Dahlin, figure 3-19". Empty if there is none.
+    pub repeats: String,
+    /// What is varied.
+    pub x: Axis,
+    /// What is measured.
+    pub y: Axis,
+    /// What was measured.
+    pub curves: Vec<Curve>,
+}
+
+/// Something that a paper states, beside what was found here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// Where it is stated: "Dahlin, table 4-2".
+    pub stated: String,
+    /// What is compared: "write cost of 512 KiB segments".
+    pub what: String,
+    /// What they found, with its unit.
+    pub theirs: String,
+    /// What was found here.
+    pub ours: String,
+    /// Whether what must be so is so; nothing where values are only shown beside each other.
+    pub holds: Option<bool>,
+    /// Why they differ; empty if they do not.
+    pub why: String,
+}
