@@ -9,8 +9,8 @@ use bytes::Bytes;
 use home::Home;
 use home::export::Export;
 use home::invitation::{self, Invitation};
-use host::sim::{Machine, Sim, SimDisk};
-use host::{Clock, Disk, first};
+use host::sim::{Crashed, Machine, Sim, SimDisk};
+use host::{Clock, Disk, SplitMix64, first};
 use parking_lot::Mutex;
 use roam::{Client, Line, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
@@ -29,6 +29,8 @@ use vfs::mem::MemFs;
 
 /// How often what was lost is sent again.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
+/// Latest that what is delivered twice comes again.
+const REPEATED_AFTER_MAX_MS: u64 = 5000;
 pub const VOLUME: &str = "work";
 const SECRET: [u8; 16] = [7; 16];
 
@@ -78,6 +80,9 @@ pub struct Network {
     /// Requests are lost on the way, or their answers.
     pub lose_requests: Arc<AtomicBool>,
     pub lose_answers: Arc<AtomicBool>,
+    /// Every other request is delivered twice, the second time up to some seconds later, when nobody waits for its answer.
+    pub repeat_requests: Arc<AtomicBool>,
+    repeats: Arc<SplitMix64>,
     pub delay: Duration,
     /// Requests take so much longer, in milliseconds.
     pub lag_ms: Arc<AtomicU64>,
@@ -164,6 +169,20 @@ impl Network {
     }
 }
 
+impl Connection {
+    /// What was sent twice.
+    fn answered_later(&self, request: Bytes) -> BoxFuture<Result<(), Crashed>> {
+        let (network, session) = (self.network.clone(), self.session.clone());
+        let late = Duration::from_millis(network.repeats.below(REPEATED_AFTER_MAX_MS));
+        self.machine.run(async move {
+            network.clock.sleep(network.delay + late).await;
+            if network.up.load(Relaxed) {
+                session.answer(request).await;
+            }
+        })
+    }
+}
+
 impl Dialer for Network {
     fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
         let me = self.clone();
@@ -194,6 +213,9 @@ impl Channel for Connection {
         let (_, asked) = line::take_off(request.clone());
         if let Ok(asked) = unpack::<Request>(&asked) {
             network.count(asked);
+        }
+        if network.repeat_requests.load(Relaxed) && network.repeats.chance(1, 2) {
+            drop(self.answered_later(request.clone()));
         }
         let (there, carried) = (network.clone(), network.carried(request.len()));
         // What was sent arrives, whether or not somebody still waits for the answer.
@@ -373,6 +395,8 @@ impl Rig {
             up: Arc::new(AtomicBool::new(true)),
             lose_requests: Arc::default(),
             lose_answers: Arc::default(),
+            repeat_requests: Arc::default(),
+            repeats: Arc::new(SplitMix64::new(key.into())),
             delay,
             lag_ms: Arc::default(),
             answer_lag_ms: Arc::default(),

@@ -45,6 +45,8 @@ pub struct Storm {
     full: bool,
     /// Users change their minds about how their mounts behave, and not all directories of the home can be watched.
     whims: bool,
+    /// Networks deliver requests twice.
+    repeats: bool,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
@@ -77,6 +79,7 @@ impl Storm {
             small: seed / 3 % 4 % 2 == 1,
             full: seed / 3 % 4 >= 2,
             whims: seed % 5 >= 3,
+            repeats: seed % 7 < 3,
             user,
             random,
             laptops: Vec::new(),
@@ -95,6 +98,7 @@ impl Storm {
     fn add_laptop(&mut self, number: u8) {
         let delay = Duration::from_millis([1, 3, 60, 200][self.random.below(4) as usize]);
         let network = self.rig.network(number + 1, delay);
+        network.repeat_requests.store(self.repeats, Relaxed);
         let Cred { uid, gid, groups } = self.user.clone();
         self.rig.enroll(&network, User { uid, gid, groups });
         let clock = self.clock();

@@ -1,0 +1,164 @@
+//! A client crashes at every step of what it does, and at every step of bringing that home, with and without a loss of power, while the network delivers
+//! what it is given once or twice. Whatever the client said that it had done is there, and gets home once.
+
+mod rig;
+
+use crate::rig::session::{How, Op, perform};
+use crate::rig::setup::Setup;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use types::Time;
+use vfs::fs::RenameFlags;
+use vfs::mem::MemFs;
+use vfs::tree::{TreeEntry, difference, walk};
+
+fn write(path: &str, how: How, text: &str) -> Op {
+    Op::Write(path.into(), how, text.into())
+}
+
+fn rename(from: &str, to: &str, exchange: bool) -> Op {
+    Op::Rename(from.into(), to.into(), RenameFlags { no_replace: false, exchange })
+}
+
+/// What the home has before.
+fn before() -> Vec<Op> {
+    vec![
+        Op::MakeDir("/dir".into()),
+        write("/dir/file", How::Replace, "as it was"),
+        write("/dir/other", How::Replace, &"long ".repeat(5000)),
+        write("/top", How::Replace, "top"),
+    ]
+}
+
+/// One of each, most of which would come out otherwise if they were done twice, not at all, or in another order.
+fn session() -> Vec<Op> {
+    vec![
+        write("/dir/file", How::Append, ", and more"),
+        Op::MakeDir("/made".into()),
+        write("/made/new", How::Replace, "new"),
+        Op::Link("/made/new".into(), "/dir/link".into()),
+        write("/dir/link", How::Append, " by another name"),
+        rename("/dir/file", "/made/moved", false),
+        write("/dir/file", How::Replace, "another one"),
+        rename("/dir/file", "/made/moved", true),
+        Op::SetMode("/dir/other".into(), 0o600),
+        write("/dir/other", How::At(100), "changed here"),
+        Op::Truncate("/dir/other".into(), 5000),
+        Op::SetXattr("/made".into(), b"marked".to_vec()),
+        Op::MakeSymlink("/made/symlink".into(), "../top".into()),
+        Op::Unlink("/top".into()),
+        Op::MakeDir("/top".into()),
+        rename("/made", "/top/below", false),
+        Op::Unlink("/top/below/new".into()),
+        Op::MakeDir("/top/gone".into()),
+        Op::RemoveDir("/top/gone".into()),
+    ]
+}
+
+/// A client that has everything cached, without a network.
+fn away(seed: u64) -> Setup {
+    let setup = Setup::new(seed);
+    let fs = setup.rig.fs.clone();
+    before().iter().for_each(|op| setup.rig.sim.block_on(perform(&fs, op)).expect("before"));
+    setup.rig.sync();
+    setup.rig.sim.block_on(walk(&setup.client)).expect("walk");
+    setup.rig.sim.run_for(Duration::from_secs(10));
+    setup.online(false);
+    setup
+}
+
+/// What there must be after so many of the session's operations.
+fn model(setup: &Setup, count: usize) -> MemFs {
+    let fs = MemFs::new(Arc::new(|| Time { sec: 0, nsec: 0 }));
+    let done = before().into_iter().chain(session().into_iter().take(count));
+    done.for_each(|op| setup.rig.sim.block_on(perform(&fs, &op)).expect("model"));
+    fs
+}
+
+/// Without what the home keeps for itself.
+fn files(mut tree: Vec<TreeEntry>) -> Vec<TreeEntry> {
+    let count = tree.len();
+    tree.retain(|entry| entry.path != b"/.starling");
+    tree[0].attr.nlink -= u32::from(tree.len() < count);
+    tree
+}
+
+fn view(setup: &Setup) -> Vec<TreeEntry> {
+    setup.rig.sim.block_on(walk(&setup.client)).expect("walk")
+}
+
+/// All is as the model has it, here and at home, and nothing is in conflict.
+fn check(setup: &Setup, model: &MemFs, when: &str) {
+    let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
+    assert_eq!(troubles, [], "{when}");
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "{when}");
+    for (whose, tree) in [("the home", files(setup.rig.fs.dump())), ("the client", view(setup))] {
+        assert_eq!(difference(&model.dump(), &tree), None, "{whose}, {when}");
+    }
+}
+
+#[test]
+fn crash_of_a_client_at_every_step_of_what_it_does() {
+    for (steps, power) in (0..).map(|n| (n / 2, n % 2 == 0)) {
+        let when = format!("{steps} steps, a loss of power: {power}");
+        let setup = away(steps);
+        let acknowledged = Arc::new(AtomicUsize::new(0));
+        let (client, count) = (setup.client.clone(), acknowledged.clone());
+        setup.machine.crash_after(steps);
+        drop(setup.machine.run(async move {
+            for op in session() {
+                perform(&client, &op).await.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+                count.fetch_add(1, Relaxed);
+            }
+        }));
+        setup.rig.sim.run_for(Duration::from_secs(60));
+        let (crashed, count) = (!setup.machine.is_up(), acknowledged.load(Relaxed));
+        setup.machine.crash_after(u64::MAX);
+        assert!(crashed || count == session().len(), "{when}: {count}");
+        let setup = setup.restart(power);
+        let there = view(&setup);
+        // What was under way may have been done; of what is written, any part.
+        let under_way = session().into_iter().nth(count);
+        let mut known = vec![model(&setup, count)];
+        if let Some(op) = &under_way {
+            known.push(model(&setup, count + 1));
+            if let Op::Write(path, how, _) = op {
+                let opened = model(&setup, count);
+                let how = if *how == How::Replace { How::Replace } else { How::Append };
+                setup.rig.sim.block_on(perform(&opened, &write(path, how, ""))).expect("opened");
+                known.push(opened);
+            }
+        }
+        let differences: Vec<_> = known.iter().map(|model| difference(&model.dump(), &there)).collect();
+        let Some(now) = differences.iter().position(Option::is_none) else {
+            panic!("{when}, {count} were acknowledged, then {under_way:?}: {differences:?}");
+        };
+        setup.online(true);
+        check(&setup, &known[now], &when);
+        if !crashed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn crash_of_a_client_at_every_step_of_bringing_home_what_it_did() {
+    for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {
+        let (power, repeats) = (kind % 2 == 0, kind / 2 == 0);
+        let when = format!("{steps} steps, a loss of power: {power}, delivered twice: {repeats}");
+        let setup = away(steps);
+        session().into_iter().for_each(|op| setup.done(op));
+        setup.network.repeat_requests.store(repeats, Relaxed);
+        setup.machine.crash_after(steps);
+        setup.online(true);
+        let crashed = !setup.machine.is_up();
+        setup.machine.crash_after(u64::MAX);
+        let setup = setup.restart(power);
+        setup.online(true);
+        check(&setup, &model(&setup, session().len()), &when);
+        if !crashed {
+            return;
+        }
+    }
+}
