@@ -493,7 +493,7 @@ impl Doing<'_> {
         };
         // Two who have saved the same are of one mind.
         if let (Some(why), Some((_, mine)), Some((_, theirs))) = (in_the_way, &source, &target)
-            && !self.are_same(mine, theirs).await?
+            && !self.are_same(mine, theirs).await
         {
             return conflict(why);
         }
@@ -507,21 +507,25 @@ impl Doing<'_> {
         self.settle(&[to, from]).await
     }
 
-    /// True if two files have the same contents and rights, as far as the client may know.
-    async fn are_same(&self, one: &Entry, other: &Entry) -> Result<bool, Stop> {
+    /// True if two files have the same contents, rights and extended attributes, as far as the client may know. What cannot be read is not the same.
+    async fn are_same(&self, one: &Entry, other: &Entry) -> bool {
         let (fs, me) = (&self.volume.fs, self.volume.fs.superuser());
         let about = |entry: &Entry| (entry.attr.kind, entry.attr.size, entry.attr.mode, entry.attr.uid, entry.attr.gid);
         let is_fit = one.attr.kind == Kind::File && one.attr.size <= SAME_LEN_MAX && one.attr.id != other.attr.id;
         if about(one) != about(other) || !is_fit || fs.access(&self.cred, other.attr.id, vfs::perm::READ).await.is_err()
         {
-            return Ok(false);
+            return false;
         }
         let (a, b) = (one.attr.id, other.attr.id);
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let mine = fs.open(&me, a, flags).await?;
-        let theirs = fs.open(&me, b, flags).await;
+        let (mine, theirs) = (fs.open(&me, a, flags).await, fs.open(&me, b, flags).await);
         let compare = async {
-            let theirs = theirs?;
+            let (mine, theirs) = (mine?, theirs?);
+            if self.volume.xattrs(a, one, &self.whose.user).await
+                != self.volume.xattrs(b, other, &self.whose.user).await
+            {
+                return Ok(false);
+            }
             let mut at = 0;
             while at < one.attr.size {
                 let len = (one.attr.size - at).min(DATA_LEN_MAX as u64) as u32;
@@ -532,12 +536,13 @@ impl Doing<'_> {
             }
             Ok(Print::of(&fs.getattr(b).await?.attr) == Print::of(&other.attr))
         };
-        let same = compare.await;
-        let _ = fs.release(a, mine, None).await;
-        if let Ok(theirs) = theirs {
-            let _ = fs.release(b, theirs, None).await;
+        let same: Result<bool, FsError> = compare.await;
+        for (id, opened) in [(a, mine), (b, theirs)] {
+            if let Ok(handle) = opened {
+                let _ = fs.release(id, handle, None).await;
+            }
         }
-        same
+        same.unwrap_or(false)
     }
 
     async fn exchange(&self, file: FileId, from: &Place, other: FileId, to: &Place) -> Done {

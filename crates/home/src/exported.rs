@@ -470,7 +470,7 @@ impl Exported {
     }
 
     /// Extended attributes, as far as a user may read them.
-    async fn xattrs(&self, source: FileId, entry: &Entry, user: &User) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) async fn xattrs(&self, source: FileId, entry: &Entry, user: &User) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (superuser, cred) = (self.fs.superuser(), cred(user));
         let mut names = self.fs.listxattr(&superuser, source).await.unwrap_or_default();
         names.retain(|name| vfs::perm::xattr_listed(&cred, name) && !is_of_machine(name));

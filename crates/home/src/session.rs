@@ -18,6 +18,7 @@ use roam_wire::operation::Operation;
 use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::OpenFlags;
@@ -67,6 +68,8 @@ struct Client {
     /// Later connections have greater ones.
     connection: u64,
     push: Arc<dyn Push>,
+    /// The last attempt to attach.
+    attempts: AtomicU64,
     /// What it attached to.
     to: Mutex<Option<Place>>,
 }
@@ -106,7 +109,7 @@ impl Connection {
         let begin = || {
             let push = Arc::new(LinePush { line, push: self.push.clone() });
             let (home, key, connection) = (self.home.clone(), self.peer.0, self.number);
-            Arc::new(Client { home, key, connection, push, to: Mutex::new(None) })
+            Arc::new(Client { home, key, connection, push, attempts: AtomicU64::new(0), to: Mutex::new(None) })
         };
         self.lines.lock().entry(line).or_insert_with(begin).clone()
     }
@@ -151,7 +154,10 @@ impl Client {
                 Some(volumes) => return Ok(Reply::Enrolled { volumes }),
                 None => return Err(Stop::Refused(Refusal::Secret)),
             },
-            Request::Attach { volume, incarnation, acknowledged, stamp, watch } => {
+            Request::Attach { volume, incarnation, acknowledged, stamp, watch, attempt } => {
+                if self.attempts.fetch_max(attempt, Relaxed) >= attempt {
+                    return Err(Stop::Refused(Refusal::Detached));
+                }
                 self.detach();
                 return self.attach(&volume, incarnation, acknowledged, stamp, watch).await;
             }

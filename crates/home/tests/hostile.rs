@@ -521,6 +521,7 @@ fn an_operation_is_done_once_whatever_the_order_of_numbers() {
         acknowledged: u64::MAX,
         stamp: None,
         watch: Watch::Nothing,
+        attempt: attempt(),
     };
     assert_eq!(mallory.ask(more), Reply::Refused(Refusal::Forgotten));
 }
@@ -549,6 +550,7 @@ fn whoever_is_not_attached_is_told_nothing() {
         acknowledged: 0,
         stamp: None,
         watch: Watch::Changes,
+        attempt: attempt(),
     };
     let detached = Reply::Refused(Refusal::Detached);
     for request in [

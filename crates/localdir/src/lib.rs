@@ -100,13 +100,11 @@ impl LocalDir {
         Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
     }
 
-    /// A user of this machine, as it knows him now: of one whom it does not know, only the number. `None` if this process could not act as him anyway.
+    /// A user of this machine, as it knows him now. `None` if it does not, as while its database of users is out of reach, or if this process could not act
+    /// as him anyway.
     pub fn account(&self, uid: u32) -> Answer<Option<Account>> {
         self.later(move |local| match local.crew.is_privileged() {
-            true => {
-                let known = users::account(Who::Uid(uid)).map_err(stat::error)?;
-                Ok(Some(known.unwrap_or(Account { uid, gid: uid, groups: Vec::new() })))
-            }
+            true => users::account(Who::Uid(uid)).map_err(stat::error),
             false => Ok(None),
         })
     }

@@ -213,6 +213,8 @@ pub enum Request {
         stamp: Option<Stamp>,
         /// What it wants to be told.
         watch: Watch,
+        /// Grows with each time that the client asks for this: what comes after a later one, or again, counts for nothing.
+        attempt: u64,
     },
     /// What changed since.
     Since {
@@ -306,7 +308,7 @@ pub enum Request {
 }
 wire_enum!(Request {
     1 => Enroll { secret },
-    2 => Attach { volume, incarnation, acknowledged, stamp, watch },
+    2 => Attach { volume, incarnation, acknowledged, stamp, watch, attempt },
     3 => Since { stamp },
     4 => Facts { files },
     5 => Validate { files },

@@ -70,6 +70,11 @@ impl Attributes {
             mtime: later.mtime.or(self.mtime),
         }
     }
+
+    /// True if they say who may do what.
+    pub fn are_rights(&self) -> bool {
+        (self.mode, self.uid, self.gid) != (None, None, None)
+    }
 }
 
 /// Changed contents of a file: it was cut to `cut` bytes, then given `size`, and then `ranges` were written.

@@ -90,8 +90,14 @@ fn the_corpus_has_what_this_program_writes() {
     };
     let compressed = [&[1], &pack(&listing)[..]].concat();
     assert_eq!(compressed[1], 1);
-    let attach =
-        |watch| Request::Attach { volume: "home".into(), incarnation: 7, acknowledged: 8, stamp: Some(stamp), watch };
+    let attach = |watch| Request::Attach {
+        volume: "home".into(),
+        incarnation: 7,
+        acknowledged: 8,
+        stamp: Some(stamp),
+        watch,
+        attempt: 9,
+    };
     let list = |after: &[u8], makes| Request::List { dir: FileId::new(1), after: after.to_vec(), known: 60, makes };
     let strong = Watch::Delegations { run: 5, changed: vec![file] };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };

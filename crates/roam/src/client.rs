@@ -61,6 +61,8 @@ pub(crate) struct Inner {
     pub(crate) schedule: Arc<Schedule>,
     /// What was said of whether what is cached may be believed: questions, and what the home said unasked.
     pub(crate) consistency_calls: AtomicU64,
+    /// How often it was asked to be attached.
+    pub(crate) attempts: AtomicU64,
     /// Bytes of stores that the home had already.
     pub(crate) found_there: AtomicU64,
     /// Rises whenever there may be something to do for who waits.
@@ -135,6 +137,7 @@ impl Client {
             line,
             settings: Mutex::new(settings),
             consistency_calls: AtomicU64::new(0),
+            attempts: AtomicU64::new(0),
             found_there: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
@@ -545,14 +548,7 @@ impl Inner {
 
     /// Forgets a file that has neither name nor handle.
     pub(crate) fn reap(&self, id: FileId) {
-        let mut live = self.live.lock();
-        let id = live.replica.real(id);
-        if live.open_counts.contains_key(&id) {
-            return;
-        }
-        if live.replica.forget_nameless(id) {
-            live.writing.remove(&id);
-        }
+        self.live.lock().doubt_nameless(id);
     }
 
     /// Removes a file of the cache. What stays is removed when the cache is opened.

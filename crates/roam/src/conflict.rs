@@ -5,13 +5,16 @@
 //! cache.
 
 use crate::content::BASE_LEN_MAX;
-use crate::replica::{Node, Replica};
+use crate::replica::{Child, Node, Replica};
 use roam_wire::message::{Conflict, Outcome};
 use roam_wire::operation::{Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
 use types::{FileId, Kind, Time};
 use vfs::fs::NAME_LEN_MAX;
+
+/// So many names of a version that are taken are known to have been tried.
+const TRIED_COUNT_MAX: u32 = 1 << 12;
 
 /// What was to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +122,11 @@ impl Replica {
             // It is being changed again: when that is logged, it will meet the same fate, whole.
             return;
         }
+        // Where this client's version was to be kept there is something, too, which was not known here.
+        let before = match &operation {
+            Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.trouble_kept_at(at),
+            _ => None,
+        };
         let mine = match &operation {
             Operation::Make { at, .. } if matches!(outcome, Outcome::Refused(_)) => {
                 let since = self.log().depending_on(file, &[at]);
@@ -154,10 +162,36 @@ impl Replica {
             (Deed::Store, None) => self.keep_stored(file),
             _ => 0,
         };
+        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before)) {
+            trouble.mine = mine;
+            trouble.kept = if trouble.kept == 0 { kept } else { trouble.kept };
+            return;
+        }
         let trouble = Trouble { deed, place, file, outcome, when, mine, base, kept };
         match deed {
             Deed::Set => self.note_meant(trouble, operation),
             _ => self.note(trouble),
+        }
+    }
+
+    /// The trouble whose version of this client's was to be kept at a place.
+    fn trouble_kept_at(&self, at: &Place) -> Option<u64> {
+        self.troubles().find(|(_, trouble)| trouble.mine.as_ref() == Some(at)).map(|(number, _)| number)
+    }
+
+    /// Where this client's version of what is at a place is kept, in a directory. If it was to be kept at the place itself, its name is made of what it is a version of,
+    /// and comes after those that were tried.
+    fn beside(&self, dir: FileId, at: &Place) -> Place {
+        let before = self.trouble_kept_at(at).and_then(|number| self.trouble(number));
+        let name = before.and_then(|trouble| trouble.place.as_ref()).map_or(&at.1, |(_, name)| name);
+        let tried = (0..TRIED_COUNT_MAX).find(|number| name_of_mine(name, *number) == at.1);
+        let mut number = tried.map_or(0, |tried| tried + 1);
+        loop {
+            let beside = (dir, name_of_mine(name, number));
+            if !matches!(self.child(&beside), Child::Is(_)) {
+                return beside;
+            }
+            number += 1;
         }
     }
 
@@ -220,8 +254,8 @@ impl Replica {
             _ => at.0,
         };
         let since: Vec<u64> = self.log().depending_on(file, &[at]);
-        let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
-        let beside = (dir, self.free_name(dir, |number| name_of_mine(&at.1, number)));
+        let since: Vec<(u64, Operation)> = since.into_iter().filter_map(|seq| Some((seq, self.unlog(seq)?))).collect();
+        let beside = self.beside(dir, at);
         if let Ok(node) = self.node_mut(file)
             && node.parent == at.0
         {
@@ -239,8 +273,8 @@ impl Replica {
             return None;
         }
         let since: Vec<u64> = self.log().depending_on(file, &[to, from]);
-        let since: Vec<Operation> = since.into_iter().filter_map(|seq| self.unlog(seq)).collect();
-        let beside = (to.0, self.free_name(to.0, |number| name_of_mine(&to.1, number)));
+        let since: Vec<(u64, Operation)> = since.into_iter().filter_map(|seq| Some((seq, self.unlog(seq)?))).collect();
+        let beside = self.beside(to.0, to);
         let (from, to_beside) = (from.clone(), beside.clone());
         self.log_again(Operation::Rename { file, from, to: to_beside, replaced: None }, when);
         self.go_on_beside(since, to, &beside, when);
@@ -260,10 +294,10 @@ impl Replica {
     }
 
     /// Logs again what was done since something came to a place, where it is beside that now.
-    fn go_on_beside(&mut self, since: Vec<Operation>, at: &Place, beside: &Place, when: Time) {
+    fn go_on_beside(&mut self, since: Vec<(u64, Operation)>, at: &Place, beside: &Place, when: Time) {
         // As long as something is at that place, it is there instead.
         let mut occupied = true;
-        for mut operation in since {
+        for (before, mut operation) in since {
             if occupied {
                 occupied = !operation.vacates(at);
                 operation
@@ -272,7 +306,11 @@ impl Replica {
                     .filter(|place| *place == at)
                     .for_each(|place| *place = beside.clone());
             }
-            self.log_again(operation, when);
+            let stored = if let Operation::Store { change, .. } = &operation { Some(change.clone()) } else { None };
+            let seq = self.log_again(operation, when);
+            if let Some(change) = stored {
+                self.logged_again.push((before, seq, change));
+            }
         }
     }
 
@@ -289,11 +327,9 @@ impl Replica {
             .collect();
         since.into_iter().for_each(|seq| drop(self.unlog(seq)));
         let node = self.node(file).ok()?.clone();
-        let (dir, name) = match place {
-            Some((dir, name)) => (*dir, name.clone()),
-            None => (self.membership()?.root, b"lost".to_vec()),
-        };
-        let beside = (dir, self.free_name(dir, |number| name_of_mine(&name, number)));
+        let lost = (self.membership()?.root, b"lost".to_vec());
+        let at = place.unwrap_or(&lost);
+        let beside = self.beside(at.0, at);
         let mine = self.take_id()?;
         let facts = &node.facts;
         let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);

@@ -196,8 +196,16 @@ impl Live {
         self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id)
     }
 
-    fn is_named_and_unknown(&self, dir: FileId, name: &[u8], id: FileId) -> bool {
-        self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline()
+    /// Whatever has a name is known, or the home is asked, once: of what was thought to have lost its last name here, only it knows what it is like. What it does
+    /// not know then is gone.
+    fn know_named(&mut self, dir: FileId, name: &[u8], id: FileId, has_asked: &AtomicBool) -> Result<(), Stop> {
+        self.doubt_nameless(id);
+        let is_unknown = self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline();
+        if is_unknown && !has_asked.swap(true, Relaxed) {
+            self.replica.node_mut(dir)?.names_of = None;
+            return Err(Stop::Need(Need::Names(dir)));
+        }
+        Ok(())
     }
 
     fn listed(&self, dir: FileId, name: &[u8], id: FileId, plus: bool) -> Option<(Kind, Option<Attr>)> {
@@ -235,10 +243,11 @@ fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
 
 impl FileSystem for Client {
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
-        let (cred, name) = (self.act_as(cred), name.to_vec());
+        let (cred, name, has_asked) = (self.act_as(cred), name.to_vec(), AtomicBool::new(false));
         self.entry(self.run(move |live, _| {
             let id = live.find(&cred, parent, &name)?;
-            Ok(live.named(id)?.facts.attr())
+            live.know_named(parent, &name, id, &has_asked)?;
+            Ok(live.node(id)?.facts.attr())
         }))
     }
 
@@ -534,12 +543,7 @@ impl FileSystem for Client {
                     break;
                 }
                 let of = live.replica.real(*of);
-                live.doubt_nameless(of);
-                // Of whatever has a name the home tells with the names, once: what it does not know then is gone.
-                if live.is_named_and_unknown(id, name, of) && !has_asked.swap(true, Relaxed) {
-                    live.replica.node_mut(id)?.names_of = None;
-                    return Err(Stop::Need(Need::Names(id)));
-                }
+                live.know_named(id, name, of, &has_asked)?;
                 if let Some((kind, attr)) = live.listed(id, name, of, plus) {
                     let attr = attr.map(|attr| shown(live, owner, attr));
                     entries.push(DirEntry { name: name.clone(), id: of, kind, cookie: *cookie, attr });

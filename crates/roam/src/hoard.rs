@@ -231,7 +231,7 @@ impl Client {
 
 /// Walks now and then, for as long as the client exists, if anything is to be kept.
 pub(crate) async fn keep(inner: Weak<Inner>) {
-    let (mut waited, mut walked_at) = (Duration::ZERO, 0);
+    let (mut waited, mut seen) = (Duration::ZERO, 0);
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
@@ -239,10 +239,10 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
         // What others change of what is to be kept is of no use if the link is lost before the next walk.
-        let breaks = client.0.live.lock().breaks;
-        let period = if breaks == walked_at { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
+        let news = client.0.live.lock().news;
+        let period = if news == seen { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
         if waited >= period && wanted {
-            (waited, walked_at) = (Duration::ZERO, breaks);
+            (waited, seen) = (Duration::ZERO, news);
             if let Err(error) = client.walk(|_| {}).await {
                 tracing::info!(%error, "the hoard walk did not get to its end");
             }

@@ -155,7 +155,8 @@ impl Client {
             let is_told = watch == Watch::Changes;
             let delegates = matches!(watch, Watch::Delegations { .. });
             let asked = inner.host.clock.now();
-            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch };
+            let attempt = inner.attempts.fetch_add(1, Relaxed) + 1;
+            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch, attempt };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
             let (root, user, since, heard, kept) = match reply {
                 Ok(Reply::Attached { root, user, since, heard, kept }) => (root, user, since, heard, kept),

@@ -146,6 +146,8 @@ pub(crate) struct Live {
     /// The same of files that this client's own operations have changed at home.
     pub(crate) overtaken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
+    /// How often others were said to have changed what is known here.
+    pub(crate) news: u64,
     pub(crate) space: Option<FsStat>,
     pub(crate) spare: Spare,
     /// How long files of the cache are that have what was there before a change.
@@ -191,6 +193,7 @@ impl Live {
             broken: HashMap::new(),
             overtaken: HashMap::new(),
             breaks: 0,
+            news: 0,
             space: None,
             spare: Spare::default(),
             base_lens: HashMap::new(),
@@ -206,6 +209,15 @@ impl Live {
         }
         let made = self.replica.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
+        for (before, seq) in self.replica.take_logged_again() {
+            // What goes home is what was saved, although it has changed since.
+            if let Some(outgoing) = self.outgoing.remove(&before) {
+                self.outgoing.insert(seq, outgoing);
+            }
+            if let Some(source) = self.sources.remove(&before) {
+                self.sources.insert(seq, source);
+            }
+        }
     }
 
     /// Stores of a file that wait, and of which the bytes are nowhere but in the file.
@@ -245,8 +257,11 @@ impl Live {
         let log = self.replica.log();
         self.sources.retain(|seq, _| log.has(*seq));
         let gone: Vec<u64> = self.outgoing.keys().copied().filter(|seq| !log.has(*seq)).collect();
-        let in_file = |seq: &u64| matches!(self.outgoing.remove(seq), Some(Outgoing::File(_)));
-        gone.into_iter().filter(in_file).collect()
+        let file = |seq| match self.outgoing.remove(&seq) {
+            Some(Outgoing::File(_, number)) => Some(number),
+            _ => None,
+        };
+        gone.into_iter().filter_map(file).collect()
     }
 
     /// True if the home cannot be asked.
@@ -281,16 +296,11 @@ impl Live {
         Ok(node)
     }
 
-    /// A file that a name leads to: what was thought to have lost its last name here has one all the same, and only the home knows what it is like.
-    pub(crate) fn named(&mut self, id: FileId) -> Result<&Node, Stop> {
-        self.doubt_nameless(id);
-        self.node(id)
-    }
-
     /// Forgets what has no name as far as is known here, and is not open.
     pub(crate) fn doubt_nameless(&mut self, id: FileId) {
-        if !self.open_counts.contains_key(&self.replica.real(id)) {
-            self.replica.forget_nameless(id);
+        let id = self.replica.real(id);
+        if !self.open_counts.contains_key(&id) && self.replica.forget_nameless(id) {
+            self.writing.remove(&id);
         }
     }
 
@@ -387,6 +397,7 @@ impl Live {
         let news = |file: &FileId| self.replica.node(*file).is_ok() && !self.was_told(*file, seq);
         let known: Vec<FileId> = files.into_iter().filter(news).collect();
         if !known.is_empty() {
+            self.news += 1;
             known.iter().for_each(|file| self.forget(*file));
             self.record(Record::Broken(known));
         }

@@ -99,6 +99,11 @@ impl OpLog {
         self.operations.iter().map(|(seq, operation)| (*seq, operation))
     }
 
+    /// One that waits.
+    pub fn get(&self, seq: u64) -> Option<&Operation> {
+        self.operations.get(&seq)
+    }
+
     /// True if this one waits.
     pub fn has(&self, seq: u64) -> bool {
         self.operations.contains_key(&seq)

@@ -33,8 +33,8 @@ const CAPTURE_LEN: u64 = 1 << 20;
 #[derive(Clone)]
 pub(crate) enum Outgoing {
     Inline(Bytes),
-    /// Range after range.
-    File(Arc<dyn File>),
+    /// Range after range, in the file of this number.
+    File(Arc<dyn File>, u64),
 }
 
 /// Sends whatever waits, for as long as the client exists.
@@ -200,7 +200,7 @@ impl Client {
     async fn contents(&self, seq: u64, file: FileId, change: &Change) -> Result<Bytes, FsError> {
         let from = match self.set_aside(seq, file, change).await {
             Ok(Outgoing::Inline(bytes)) => return Ok(bytes),
-            Ok(Outgoing::File(from)) => Some(from),
+            Ok(Outgoing::File(from, _)) => Some(from),
             // It goes home all the same, so that there is room again.
             Err(FsError::NoSpace) => None,
             Err(error) => return Err(error),
@@ -236,7 +236,7 @@ impl Client {
     async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
         let _only_writer = self.0.writer(file).await;
         let aside = self.0.live.lock().outgoing.get(&seq).cloned();
-        if let Some(Outgoing::File(from)) = aside {
+        if let Some(Outgoing::File(from, _)) = aside {
             return self.outgoing(&from, range).await;
         }
         let from = self.source(seq, file).await?;
@@ -268,7 +268,7 @@ impl Client {
     /// Uploads part of a store before its turn.
     pub(crate) async fn upload_ahead(&self, seq: u64, range: Range<u64>) -> Result<(), FsError> {
         let outgoing = self.0.live.lock().outgoing.get(&seq).cloned();
-        let Some(Outgoing::File(from)) = outgoing else { return Ok(()) };
+        let Some(Outgoing::File(from, _)) = outgoing else { return Ok(()) };
         let end = range.end.min(from.len().await.map_err(|error| disk_error(&error))?);
         let mut offset = range.start;
         while offset < end {
@@ -357,7 +357,7 @@ impl Client {
             let _ = to.set_len(0).await;
             return Err(error);
         }
-        Ok(Outgoing::File(to))
+        Ok(Outgoing::File(to, seq))
     }
 
     /// Takes in how operations ended. Gives the directories that others had made, too.
@@ -386,8 +386,8 @@ impl Client {
                 }
                 live.ahead.remove(&applied.seq);
                 live.sources.remove(&applied.seq);
-                if let Some(Outgoing::File(_)) = live.outgoing.remove(&applied.seq) {
-                    sent.push(applied.seq);
+                if let Some(Outgoing::File(_, number)) = live.outgoing.remove(&applied.seq) {
+                    sent.push(number);
                 }
                 let became = matches!(applied.outcome, Outcome::Became(_));
                 let failed = applied.outcome != Outcome::Done && !became;

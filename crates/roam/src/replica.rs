@@ -23,7 +23,7 @@ use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
-use roam_wire::operation::{Attributes, Made, Operation, Place};
+use roam_wire::operation::{Attributes, Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,6 +187,8 @@ pub struct Replica {
     hoard: BTreeMap<Vec<u8>, u8>,
     /// Files of the cache that nobody needs any more; not lasting.
     unused: Vec<u64>,
+    /// Stores that were logged again: with which number before, and with which now.
+    pub(crate) logged_again: Vec<(u64, u64, Change)>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
     /// What was to be done, in troubles of attributes.
@@ -224,6 +226,15 @@ impl Replica {
     /// What became of operations that could not be done at home as they were.
     pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
         self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    }
+
+    /// What has gone wrong by this number.
+    pub fn trouble(&self, number: u64) -> Option<&Trouble> {
+        self.troubles.get(&number)
+    }
+
+    pub(crate) fn trouble_mut(&mut self, number: u64) -> Option<&mut Trouble> {
+        self.troubles.get_mut(&number)
     }
 
     /// What was to be done, in a trouble of attributes.
@@ -465,12 +476,23 @@ impl Replica {
         }
         let own = self.log.is_about(id);
         let changes_names = self.log.changed_in(id).next().is_some();
+        let is_nameless = |child: &FileId| self.nodes.get(child).is_some_and(|node| node.facts.nlink == 0);
+        let nameless: Vec<(Vec<u8>, FileId)> =
+            names.iter().filter(|(_, child)| is_nameless(child)).map(|(name, child)| (name.clone(), *child)).collect();
         let node = self.nodes.entry(id).or_insert_with(|| Node::new(dir.clone()));
         node.listed_at = self.log.pinned();
         (node.names, node.names_of, node.is_stale) = (Some(names), Some(dir.contents), false);
         match own || changes_names {
             true => node.renumber(&dir),
             false => node.show(dir),
+        }
+        for (name, child) in nameless {
+            // What lost its last name here was given another by others.
+            if self.child(&(id, name)) == Child::Is(child)
+                && let Some(node) = self.nodes.get_mut(&child)
+            {
+                node.facts.nlink = 1;
+            }
         }
     }
 
@@ -708,30 +730,29 @@ impl Replica {
         self.meant.insert(self.next_trouble, operation);
     }
 
-    /// Logs an operation again, as if it was done now.
-    pub(crate) fn log_again(&mut self, operation: Operation, when: Time) {
+    /// Logs an operation again, as if it was done now. Gives the number that it has, if it did not become part of another.
+    pub(crate) fn log_again(&mut self, operation: Operation, when: Time) -> u64 {
         let seq = self.log.append(operation);
-        // It may have become part of another.
         if self.log.has(seq) {
             self.done.insert(seq, when);
         }
+        seq
+    }
+
+    /// Stores that have another number since they were logged again, and are what they were.
+    pub(crate) fn take_logged_again(&mut self) -> Vec<(u64, u64)> {
+        let all = std::mem::take(&mut self.logged_again);
+        let is_same = |seq: u64, change: &Change| match self.log.get(seq) {
+            Some(Operation::Store { change: now, .. }) => now == change,
+            _ => false,
+        };
+        let same = all.into_iter().filter(|(_, seq, change)| is_same(*seq, change));
+        same.map(|(before, seq, _)| (before, seq)).collect()
     }
 
     /// Takes an operation out of the log.
     pub(crate) fn unlog(&mut self, seq: u64) -> Option<Operation> {
         self.log.remove(seq)
-    }
-
-    /// Names that the client may use for a file of its own in a directory.
-    pub(crate) fn free_name(&self, dir: FileId, wanted: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
-        let mut number = 0;
-        loop {
-            let name = wanted(number);
-            if !matches!(self.child(&(dir, name.clone())), Child::Is(_)) {
-                return name;
-            }
-            number += 1;
-        }
     }
 
     /// Puts a node in place of what was known.
@@ -836,6 +857,7 @@ impl Wire for Replica {
             next_data: Wire::decode(r)?,
             hoard: Wire::decode(r)?,
             unused: Vec::new(),
+            logged_again: Vec::new(),
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
             aliases: Wire::decode(r)?,

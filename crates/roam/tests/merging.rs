@@ -501,7 +501,7 @@ fn empty_files_are_one() {
         let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
         for laptop in [&one, &two] {
             laptop.online(&rig, false);
-            laptop.done(&rig, Op::Make("/empty".into(), 0o640 + u32::from(laptop.key)));
+            laptop.done(&rig, Op::Make("/empty".into(), [0o640, 0o660][usize::from(laptop.key) - 1]));
         }
         if writes == "before" {
             two.write(&rig, "/empty", "mine");
@@ -518,5 +518,52 @@ fn empty_files_are_one() {
         assert_eq!(text.as_deref(), Ok(if writes.is_empty() { "" } else { "mine" }));
         assert_eq!(two.troubles().len(), expected.len() - 1);
         check_views(&rig, &[&one, &two], writes);
+    }
+}
+
+/// What is to be written into it would be read by more than was meant.
+#[test]
+fn an_empty_file_that_more_may_read_is_another() {
+    for (mode, later) in [(0o600, None), (0o644, Some(0o600))] {
+        let rig = Rig::new(13);
+        let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+        for (laptop, mode) in [(&one, 0o644), (&two, mode)] {
+            laptop.online(&rig, false);
+            laptop.done(&rig, Op::Make("/key".into(), mode));
+        }
+        later.into_iter().for_each(|mode| two.done(&rig, Op::SetMode("/key".into(), mode)));
+        one.online(&rig, true);
+        two.online(&rig, true);
+        assert_eq!(paths(&rig), ["/key", "/key (conflict)"]);
+        let mode = rig.sim.block_on(async { rig.fs.getattr(find(&rig.fs, "/key (conflict)").await?).await });
+        assert_eq!(mode.expect("stat").attr.mode, 0o600);
+    }
+}
+
+/// Two who are in conflict with the same file, and do not know of each other's versions: each conflict knows where its own is.
+#[test]
+fn regression_two_conflicts_about_one_name_have_each_its_version() {
+    for name in ["/file".to_string(), format!("/{}", "n".repeat(250))] {
+        let rig = Rig::new(14);
+        rig.sim.block_on(perform(&rig.fs, &Op::Write(name.clone(), How::Replace, "old".into()))).expect("written");
+        rig.sync();
+        let (one, two) = (Laptop::new(&rig, 1), Laptop::new(&rig, 2));
+        for laptop in [&one, &two] {
+            laptop.done(&rig, Op::Read(name.clone()));
+            laptop.online(&rig, false);
+            laptop.write(&rig, &name, &format!("by {}", laptop.key));
+        }
+        rig.sim.block_on(perform(&rig.fs, &Op::Write(name.clone(), How::Replace, "theirs".into()))).expect("written");
+        rig.sync();
+        one.online(&rig, true);
+        two.online(&rig, true);
+        for laptop in [&one, &two] {
+            assert_eq!(laptop.troubles(), [(Deed::Store, Outcome::Conflict(Conflict::Changed))]);
+            let mine = laptop.client.look(|replica, _| replica.troubles().next().and_then(|(_, t)| t.mine.clone()));
+            let mine = format!("/{}", String::from_utf8(mine.expect("a place").1).expect("a name"));
+            assert_eq!(at_home(&rig, &mine), Ok(format!("by {}", laptop.key)), "{mine}");
+        }
+        assert_eq!((at_home(&rig, &name).as_deref(), paths(&rig).len()), (Ok("theirs"), 3));
+        check_views(&rig, &[&one, &two], "both kept");
     }
 }

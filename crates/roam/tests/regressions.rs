@@ -6,7 +6,7 @@ use host::sim::SimDisk;
 use rig::Rig;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
-use roam::{LinkState, Validation};
+use roam::{LinkState, Validation, Writes};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
@@ -765,5 +765,52 @@ fn two_who_have_saved_the_same_by_way_of_other_names_are_of_one_mind() {
         assert_eq!(setup.at_home("/file").as_deref(), Ok("same"));
         assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
         assert_eq!(setup.read("/file"), "same");
+    }
+}
+
+/// What was saved, waits, and is being written anew when it has to go beside what the home has went home half written.
+#[test]
+fn regression_what_goes_beside_is_what_was_saved() {
+    for len in [10, 100_000] {
+        let (setup, saved) = (Setup::new(1), "saved ".repeat(len));
+        setup.done_at_home(Op::Write("/file".into(), How::Replace, "old".into()));
+        setup.read("/file");
+        setup.online(false);
+        save(&setup, "first");
+        setup.write("/file", How::Replace, &saved);
+        setup.done_at_home(Op::Write("/file".into(), How::Replace, "theirs".into()));
+        setup.rig.sim.block_on(async {
+            let (id, handle) = open_to_write(&setup.client, "/file", How::Replace).await.unwrap();
+            setup.client.write(&Cred::ROOT, id, handle, 0, b"half").await.unwrap();
+        });
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+        assert!(setup.at_home("/file (conflict)").as_deref() == Ok(&saved), "{len}");
+    }
+}
+
+/// What has lost its last name here was given another at home: looking that up failed.
+#[test]
+fn regression_what_has_a_name_at_home_is_found() {
+    for lists in [false, true] {
+        let setup = Setup::new(1);
+        setup.done_at_home(Op::Write("/a".into(), How::Replace, "old".into()));
+        setup.read("/a");
+        setup.client.set(|settings| settings.writes = Writes::Manual);
+        setup.online(false);
+        setup.done(Op::Unlink("/a".into()));
+        setup.done_at_home(Op::Write("/a".into(), How::Replace, "theirs".into()));
+        setup.done_at_home(Op::Rename("/a".into(), "/b".into(), RenameFlags::default()));
+        setup.online(true);
+        if lists {
+            setup.done(Op::List(String::new()));
+        }
+        // What waits is about this file, so that others' contents are not taken over yet.
+        assert_eq!(setup.read("/b"), "old");
+        setup.client.set(|settings| settings.writes = Writes::Lottery);
+        setup.rig.sim.run_for(Duration::from_secs(60));
+        assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
+        assert_eq!(setup.read("/b"), "theirs");
+        assert_eq!(setup.at_home("/a"), Err(FsError::NotFound));
     }
 }

@@ -405,7 +405,7 @@ fn regression_each_message_of_many_changes_says_of_when_they_are() {
     let network = setup.rig.network(2, DELAY);
     setup.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
     let (volume, watch) = (VOLUME.to_string(), Watch::Changes);
-    let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch };
+    let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch, attempt: 1 };
     let channel = setup.rig.sim.block_on(network.dial()).expect("dial");
     setup.rig.sim.block_on(channel.ask(Class::Interactive, pack(&attach))).expect("attached");
     setup.rig.sim.block_on(async {
@@ -546,7 +546,7 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
         rig.disk.power_loss();
         rig.start_home();
         let (volume, watch) = (VOLUME.to_string(), Watch::Nothing);
-        let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch };
+        let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch, attempt: 1 };
         let first = matches!(ask(1, attach), Some(Reply::Attached { .. }));
         let second = matches!(ask(2, Request::Enroll { secret: SECRET }), Some(Reply::Enrolled { .. }));
         assert!(!(first && second), "both are in: {steps} steps, seed {seed}");

@@ -71,7 +71,7 @@ impl Meant {
         };
         Ok(Meant {
             // Who gives a file away takes its set-id bits away.
-            mode: self.mode.or(self.uid).or(self.gid).map(|_| meta.mode() & 0o7777),
+            mode: self.mode.or(self.uid).or(self.gid).filter(|_| !meta.is_symlink()).map(|_| meta.mode() & 0o7777),
             uid: self.uid.map(|_| meta.uid()),
             gid: self.gid.map(|_| meta.gid()),
             atime: self.atime.map(|_| time(meta.atime(), meta.atime_nsec())),

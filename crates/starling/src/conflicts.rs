@@ -141,6 +141,14 @@ fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(std::fs::File::open(to)?.sync_all()?)
 }
 
+/// Where versions were, when all of them are copied: from then on they can be brought back.
+fn keep_places(kept: &Path, [theirs, mine]: [&Path; 2]) -> anyhow::Result<()> {
+    let places = [theirs.as_os_str().as_encoded_bytes(), b"\n", mine.as_os_str().as_encoded_bytes()].concat();
+    private::put(kept, PLACES, &places)?;
+    // Its own name is new, too, as may be those of the folders above.
+    Ok(kept.ancestors().skip(1).take(3).try_for_each(private::sync)?)
+}
+
 /// Where a version goes that has no place of its own.
 fn beside(place: &Path, number: u64) -> PathBuf {
     let mut name = place.file_name().unwrap_or_default().to_owned();
@@ -194,19 +202,25 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
                 ));
             }
             private::make(&kept)?;
-            keep(mine, &kept.join(MINE))?;
-            if theirs {
-                keep(&place, &kept.join(THEIRS))?;
+            let taken = match merge {
+                Some(program) => {
+                    let before = kept.join(THEIRS);
+                    let theirs = if before.exists() { &before } else { &place };
+                    Some(merged(program, mine, base.as_deref(), theirs, &kept)?)
+                }
+                None => (which == Some("mine")).then(|| mine.clone()),
+            };
+            // If this was cut short before, what was then is what undoing brings back.
+            if !kept.join(PLACES).exists() {
+                keep(mine, &kept.join(MINE))?;
+                if theirs {
+                    keep(&place, &kept.join(THEIRS))?;
+                }
+                let back = if is_beside { mine.clone() } else { beside(&place, number) };
+                keep_places(&kept, [&place, &back])?;
             }
-            let back = if is_beside { mine.clone() } else { beside(&place, number) };
-            let places = [place.as_os_str().as_encoded_bytes(), b"\n", back.as_os_str().as_encoded_bytes()].concat();
-            private::put(&kept, PLACES, &places)?;
-            // Its own name is new, too, as may be those of the folders above.
-            kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
-            match merge {
-                Some(program) => put(&merged(program, mine, base.as_deref(), &place, &kept)?, &place)?,
-                None if which == Some("mine") => put(mine, &place)?,
-                None => {}
+            if let Some(taken) = taken {
+                put(&taken, &place)?;
             }
             undo = format!("; `starling conflicts undo {} {number}` brings both back", mount.display());
             if is_beside {
@@ -231,10 +245,11 @@ async fn remove_theirs(mount: &Path, number: u64, conflict: &Conflict) -> anyhow
                 place.display()
             )));
         }
-        private::make(kept)?;
-        keep(place, &kept.join(THEIRS))?;
-        private::put(kept, PLACES, &[place.as_os_str().as_encoded_bytes(), b"\n"].concat())?;
-        kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
+        if !kept.join(PLACES).exists() {
+            private::make(kept)?;
+            keep(place, &kept.join(THEIRS))?;
+            keep_places(kept, [place, Path::new("")])?;
+        }
         std::fs::remove_file(place).with_context(|| format!("remove {}", place.display()))?;
         undo = format!("; `starling conflicts undo {} {number}` brings it back", mount.display());
     }
@@ -310,6 +325,9 @@ pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
     }
     let mine = places.next().context("a path")?;
     if !kept.join(MINE).exists() {
+        if seen(&place)? {
+            return Err(usage(format!("{} is there: move it away first", place.display())));
+        }
         put(&kept.join(THEIRS), &place)?;
         std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
         println!("{} is as it was at home", place.display());

@@ -452,7 +452,8 @@ impl Mounted {
                 let path = file.map(|path| prefix.clone() + &text(&path));
                 json!({
                     "number": number,
-                    "path": path.or_else(|| trouble.place.as_ref().map(at)),
+                    // Where it was may not be known any more.
+                    "path": path.or_else(|| trouble.place.as_ref().map(at)).unwrap_or_else(|| format!("{prefix}lost")),
                     "here": trouble.deed.text(),
                     "why": trouble.why(),
                     "mine": trouble.mine.as_ref().map(at),

@@ -80,14 +80,15 @@ impl Doing<'_> {
                 Kind::File => entry.attr.size == 0,
                 _ => entry.attr.rdev == made.rdev,
             };
-        let is_same = is_alike
-            && entry.attr.mode == made.mode
-            && entry.attr.uid == if self.cred.uid == 0 { made.uid } else { self.cred.uid };
+        let owner = if self.cred.uid == 0 { made.uid } else { self.cred.uid };
+        let is_same = is_alike && entry.attr.mode == made.mode && entry.attr.uid == owner;
+        // What is written to it later was to be for those whom it was made for.
+        let is_as_private = entry.attr.uid == owner && entry.attr.mode & !made.mode == 0;
         match made.kind {
             Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
             _ if is_same && known.is_none() => self.bind(at, file, entry, identity).await,
             Kind::Symlink if is_alike => self.merge(at, file, (entry, identity)).await,
-            Kind::File if is_alike && self.may_merge && self.stores_nothing(file) => {
+            Kind::File if is_alike && self.may_merge && self.is_all(file) && is_as_private => {
                 match self.volume.saw(entry, identity, Some(at), OTHERS) {
                     Some(real) => Err(Stop::Empty(real)),
                     None => conflict(Conflict::Taken),
@@ -109,8 +110,10 @@ impl Doing<'_> {
         self.later.iter().filter(move |sent| sent.operation.files().contains(&file) && !is_set(&sent.operation))
     }
 
-    fn stores_nothing(&self, file: FileId) -> bool {
-        self.later_about(file).next().is_none()
+    /// True if all that the client did to the file was to make it, as far as it has sent that, and to give it times.
+    fn is_all(&self, file: FileId) -> bool {
+        let mut later = self.later.iter().filter(|sent| sent.operation.files().contains(&file));
+        later.all(|sent| matches!(&sent.operation, Operation::Set { attributes, .. } if !attributes.are_rights()))
     }
 
     /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but

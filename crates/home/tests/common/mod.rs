@@ -14,6 +14,7 @@ use roam_wire::operation::{Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::{FileId, Kind, Time};
 use vfs::FileSystem;
 use vfs::fs::{Cred, OpenFlags, SetAttr, XattrMode};
@@ -129,7 +130,8 @@ impl World {
     pub fn attach_anew(&self, key: u8, incarnation: u64) -> Peer<'_> {
         let peer = self.connect(key);
         let (volume, watch) = (VOLUME.into(), Watch::Changes);
-        let attached = peer.ask(Request::Attach { volume, incarnation, acknowledged: 0, stamp: None, watch });
+        let attached =
+            peer.ask(Request::Attach { volume, incarnation, acknowledged: 0, stamp: None, watch, attempt: attempt() });
         assert!(matches!(attached, Reply::Attached { heard: 0, .. }), "{attached:?}");
         peer
     }
@@ -146,7 +148,13 @@ impl World {
 }
 
 pub fn attach_request(watch: Watch) -> Request {
-    Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch }
+    Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch, attempt: attempt() }
+}
+
+/// A later one than all before.
+pub fn attempt() -> u64 {
+    static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+    ATTEMPTS.fetch_add(1, Relaxed) + 1
 }
 
 pub fn open(sim: &Sim, machine: &Machine, disk: &SimDisk, fs: &MemFs) -> Home {

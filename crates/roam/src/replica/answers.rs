@@ -34,9 +34,12 @@ impl Replica {
         self.forget_done();
     }
 
-    /// True if a file that was made here is empty, and may be forgotten for one at home that is: nothing was done to it but that it was given attributes.
+    /// True if a file that was made here is empty, and may be forgotten for one at home that is: nothing was done to it but that it was given times.
     pub(crate) fn is_just_made(&self, file: FileId) -> bool {
-        let is_own = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. }) || makes(o, file);
+        let is_own = |operation: &Operation| match operation {
+            Operation::Set { attributes, .. } => !attributes.are_rights(),
+            operation => makes(operation, file),
+        };
         self.log.naming(file).all(|(_, operation)| is_own(operation))
             && self.node(file).is_ok_and(|node| !node.is_dirty && node.facts.size == 0)
     }
