@@ -18,6 +18,8 @@ pub const SINGLET: u8 = 1;
 /// The kind of what may be either.
 pub const UNKNOWN: u8 = SINGLET + RECIRCULATED_MAX as u8 + 1;
 const KINDS: usize = UNKNOWN as usize + 1;
+/// Of a block that more caches have than these, they are found in the index; of others by looking at all.
+const WALKED_MAX: u32 = 4;
 /// A heap that is twice as long as its cache, and longer than this, has much in it that is no more so.
 const STALE_MIN: usize = 64;
 
@@ -60,6 +62,8 @@ struct List {
 struct Cache {
     room: u32,
     len: u32,
+    /// A bit for each kind of which there are any.
+    present: u32,
     /// Of each kind: how many.
     counts: [u64; KINDS],
     lists: [List; KINDS],
@@ -83,6 +87,7 @@ impl Caches {
         let cache = |room| Cache {
             room,
             len: 0,
+            present: 0,
             counts: [0; KINDS],
             lists: [List { newest: NONE, oldest: NONE }; KINDS],
             heaps: std::array::from_fn(|_| BinaryHeap::new()),
@@ -101,15 +106,16 @@ impl Caches {
 
     /// Where a cache has a block.
     pub fn find(&self, cache: u32, block: u32) -> Option<Place> {
-        let first = self.first(block)?;
-        if self.slot(first.0).cache == cache {
-            return Some(first);
+        let (first, copies) = *self.blocks.get(block as usize)?;
+        if copies > WALKED_MAX {
+            let is = |at: u32| self.slot(at).block == block && self.slot(at).cache == cache;
+            return self.index.find(hash(cache, block), is).map(Place);
         }
-        if self.copies(block) == 1 {
-            return None;
+        let mut at = first;
+        while at != NONE && self.slot(at).cache != cache {
+            at = self.slot(at).next;
         }
-        let is = |at: u32| self.slot(at).block == block && self.slot(at).cache == cache;
-        self.index.find(hash(cache, block), is).map(Place)
+        (at != NONE).then_some(Place(at))
     }
 
     /// Where a block is; of several places the one where it came to last.
@@ -186,7 +192,10 @@ impl Caches {
     /// What the cache used least recently.
     pub fn oldest(&mut self, cache: u32) -> Option<Place> {
         let mut found: Option<(u64, Place)> = None;
-        for kind in 0..KINDS as u8 {
+        let mut kinds = self.caches[cache as usize].present;
+        while kinds != 0 {
+            let kind = kinds.trailing_zeros() as u8;
+            kinds &= kinds - 1;
             let Some(place) = self.oldest_of(cache, kind) else { continue };
             let used = self.used(place);
             if found.is_none_or(|(oldest, _)| used < oldest) {
@@ -198,8 +207,8 @@ impl Caches {
 
     /// The same, of one kind.
     pub fn oldest_of(&mut self, cache: u32, kind: u8) -> Option<Place> {
-        let Cache { counts, lists, heaps, .. } = &mut self.caches[cache as usize];
-        if counts[kind as usize] == 0 {
+        let Cache { present, lists, heaps, .. } = &mut self.caches[cache as usize];
+        if *present >> kind & 1 == 0 {
             return None;
         }
         let (listed, heap) = (lists[kind as usize].oldest, &mut heaps[kind as usize]);
@@ -273,8 +282,9 @@ impl Caches {
             self.slot_mut(next).before = at;
         }
         self.blocks[block as usize] = (at, copies + 1);
-        let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
-        self.index.insert(hash(cache, block), at, hash_of);
+        if copies + 1 > WALKED_MAX {
+            self.put_in_index(at, if copies == WALKED_MAX { WALKED_MAX + 1 } else { 1 });
+        }
         self.caches[cache as usize].len += 1;
         self.attach(cache, at);
     }
@@ -283,8 +293,11 @@ impl Caches {
     pub fn remove(&mut self, place: Place) -> (u32, u8) {
         self.detach(place.0);
         let Slot { block, cache, next, before, recirculated, .. } = *self.slot(place.0);
-        let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
-        self.index.remove(hash(cache, block), place.0, hash_of);
+        match self.copies(block) {
+            copies if copies == WALKED_MAX + 1 => self.take_from_index(self.blocks[block as usize].0, copies),
+            copies if copies > WALKED_MAX => self.take_from_index(place.0, 1),
+            _ => {}
+        }
         let (first, copies) = &mut self.blocks[block as usize];
         *copies -= 1;
         if *first == place.0 {
@@ -307,6 +320,26 @@ impl Caches {
         (block, recirculated)
     }
 
+    /// That place and the next ones of the same block, so many, are found in the index from now on.
+    fn put_in_index(&mut self, mut at: u32, count: u32) {
+        for _ in 0..count {
+            let Slot { cache, block, next, .. } = *self.slot(at);
+            let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
+            self.index.insert(hash(cache, block), at, hash_of);
+            at = next;
+        }
+    }
+
+    /// They are not.
+    fn take_from_index(&mut self, mut at: u32, count: u32) {
+        for _ in 0..count {
+            let Slot { cache, block, next, .. } = *self.slot(at);
+            let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
+            self.index.remove(hash(cache, block), at, hash_of);
+            at = next;
+        }
+    }
+
     /// Its client thinks that it is a singlet from now on, or a duplicate.
     pub fn believe(&mut self, place: Place, is_singlet: bool) {
         let kind = if is_singlet { SINGLET + self.recirculated(place) } else { DUPLICATE };
@@ -326,6 +359,7 @@ impl Caches {
         let Slot { cache, kind, newer, older, is_listed, .. } = *self.slot(at);
         let cache = &mut self.caches[cache as usize];
         cache.counts[kind as usize] -= 1;
+        cache.present &= !(u32::from(cache.counts[kind as usize] == 0) << kind);
         if !is_listed {
             return;
         }
@@ -345,6 +379,7 @@ impl Caches {
         let Slot { used, kind, .. } = *self.slot(at);
         let (cache_at, cache) = (cache, &mut self.caches[cache as usize]);
         cache.counts[kind as usize] += 1;
+        cache.present |= 1 << kind;
         let list = &mut cache.lists[kind as usize];
         let (newer, older) = match *list {
             List { newest: NONE, .. } => (NONE, NONE),
@@ -407,10 +442,11 @@ mod tests {
 
     #[test]
     fn caches_are_as_plain_lists() {
+        const ROOMS: [u32; 8] = [40, 5, 5, 1, 30, 30, 30, 30];
         let random = SplitMix64::new(7);
-        let (mut caches, mut model) = (Caches::new([40, 5, 5, 1], Kinds::True), Model(vec![Vec::new(); 4]));
+        let (mut caches, mut model) = (Caches::new(ROOMS, Kinds::True), Model(vec![Vec::new(); ROOMS.len()]));
         for now in 1..20_000 {
-            let (cache, block, often) = (random.below(4) as u32, random.below(60) as u32, random.below(4) as u8);
+            let (cache, block, often) = (random.below(8) as u32, random.below(60) as u32, random.below(4) as u8);
             let list = &mut model.0[cache as usize];
             let at = list.iter().position(|(other, ..)| *other == block);
             let found = caches.find(cache, block);
@@ -441,7 +477,7 @@ mod tests {
                 }
             }
             assert_eq!(caches.copies(block) as usize, model.copies(block));
-            for cache in 0..4 {
+            for cache in 0..ROOMS.len() as u32 {
                 let yields = caches.yields(cache).map(|place| caches.block_of(place));
                 assert_eq!(yields, model.yields(cache as usize));
                 let oldest = caches.oldest(cache).map(|place| caches.block_of(place));

@@ -89,7 +89,7 @@ fn any(seed: u64) -> Blocks {
     let records = (0..2500).map(|_| {
         // Some things happen at the same time, and sometimes nothing does for long.
         time_us += if random.chance(1, 100) { random.below(8_000_000) } else { random.below(3) * 40 };
-        let (client, file) = (random.below(4) as u32, random.below(6));
+        let (client, file) = (random.below(7) as u32, random.below(6));
         let (offset, len) = (random.below(5), 1);
         let deed = match random.below(40) {
             0 => Deed::Delete,
@@ -108,7 +108,7 @@ fn model_small_traces_give_what_plain_lists_give() {
     for seed in 0..40 {
         let (blocks, random) = (any(seed), SplitMix64::new(seed));
         for algorithm in Algorithm::ALL.into_iter().chain(others).chain(n) {
-            let (client_blocks, server_blocks) = (1 + random.below(8) as u32, random.below(8) as u32);
+            let (client_blocks, server_blocks) = (1 + random.below(12) as u32, random.below(8) as u32);
             let of = Parameters { algorithm, client_blocks, server_blocks, warm_up: 500, seed };
             let rooms = if random.chance(1, 2) { vec![3, 9, 0] } else { Vec::new() };
             let conditions = Conditions { rooms, ..Conditions::default() };
