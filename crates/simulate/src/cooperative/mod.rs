@@ -3,6 +3,7 @@
 //! - [`Algorithm`]: who looks where, and what becomes of what leaves a cache; what is decided there is decided by `policy::cooperative`.
 //! - [`Blocks`]: a trace as accesses of single blocks; [`simulate`] runs one algorithm on it.
 //! - [`Technology`]: from where blocks come in which time (table 3-2).
+//! - [`studies`]: what the thesis studied, repeated.
 //! - [`yardstick`]: plain LRU, to see how fast this is.
 //!
 //! As in section 3.2: blocks of one size; what is written goes through to the server, and other clients' copies of it are gone; no queues.
@@ -12,6 +13,7 @@ mod caches;
 mod epochs;
 mod index;
 mod simulation;
+pub mod studies;
 mod technology;
 mod weighted;
 pub mod yardstick;
