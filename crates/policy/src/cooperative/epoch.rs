@@ -4,7 +4,7 @@
 
 /// Longest time from one epoch to the next, in microseconds.
 pub const EPOCH_US_MAX: u64 = 10_000_000;
-/// Part of all memory that may be replaced in an epoch: one of so many blocks.
+/// Part of all memory that leaves its caches in an epoch, but for copies: one of so many blocks.
 pub const REPLACED_PER_EPOCH: u64 = 16;
 
 /// What everybody knows in an epoch.

@@ -9,6 +9,8 @@ use trace::{Deed, Record};
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
 const ACCESS_COUNT_MAX: u64 = 1 << 31;
 const SINCE_US_MAX: u64 = 1 << 15;
+/// What is later counts as being then.
+const TIME_US_MAX: u64 = u64::MAX >> CLIENT_SHIFT;
 const CLIENT_SHIFT: u32 = 2;
 const BLOCK_SHIFT: u32 = 18;
 const SINCE_SHIFT: u32 = 49;
@@ -104,6 +106,7 @@ impl Blocks {
     }
 
     fn add(&mut self, time_us: u64, client: u32, block: u32, what: u64) {
+        let time_us = time_us.min(TIME_US_MAX);
         let mut since = time_us.saturating_sub(self.time_us);
         if since >= SINCE_US_MAX {
             self.words.push(since << CLIENT_SHIFT | PASS);
@@ -124,11 +127,11 @@ impl Blocks {
                 WRITE => Deal::Write,
                 FORGET => Deal::Forget,
                 _ => {
-                    time_us = time_us.saturating_add(word >> CLIENT_SHIFT);
+                    time_us += word >> CLIENT_SHIFT;
                     return None;
                 }
             };
-            time_us = time_us.saturating_add(word >> SINCE_SHIFT);
+            time_us += word >> SINCE_SHIFT;
             now = time_us.max(now + 1);
             let (client, block) = (word >> CLIENT_SHIFT & 0xffff, word >> BLOCK_SHIFT & 0x7fff_ffff);
             Some(Access { now, client: client as u32, block: block as u32, deal })
@@ -185,6 +188,14 @@ mod tests {
         ];
         assert_eq!(all.accesses().collect::<Vec<_>>(), expected);
         assert_eq!((all.len(), all.clients(), all.count()), (5, 65_536, 4));
+    }
+
+    #[test]
+    fn time_may_go_to_its_end_and_back() {
+        let read = Deed::Read { offset: 0, len: 1 };
+        let all = blocks(&[(5, 0, 0, read), (u64::MAX, 0, 0, read), (7, 0, 0, read)]).expect("blocks");
+        let times: Vec<u64> = all.accesses().map(|access| access.now).collect();
+        assert_eq!(times, [5, TIME_US_MAX, TIME_US_MAX + 1]);
     }
 
     #[test]

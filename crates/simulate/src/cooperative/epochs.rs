@@ -13,7 +13,7 @@ const SAMPLE_MAX: u64 = 8192;
 pub(super) struct Epochs {
     epoch: Option<Epoch>,
     end_us: u64,
-    /// How many blocks are sent until it ends.
+    /// How many last copies leave a cache until it ends, to another or to none.
     left: u64,
     /// In all caches.
     room: u64,
@@ -42,6 +42,7 @@ impl Epochs {
         if self.left == 0 || now >= self.end_us {
             self.begin(caches, now);
         }
+        self.left -= 1;
         let to = self.epoch.as_ref().and_then(|epoch| epoch.goes(from, now - used, |bound| random.below(bound)));
         let Some(to) = to else { return false };
         if !caches.has_room(to) {
@@ -49,7 +50,6 @@ impl Epochs {
             caches.remove(oldest);
         }
         caches.insert(to, block, 1, used);
-        self.left -= 1;
         true
     }
 

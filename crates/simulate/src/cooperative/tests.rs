@@ -61,7 +61,7 @@ fn without_sharing_and_pauses_cooperation_costs_little() {
 #[test]
 fn once_pauses_are_as_long_as_bursts_cooperation_wins() {
     let at = |gap: f64, algorithm| {
-        let of = WorstCase { gap, requests: 200_000, ..WorstCase::default() };
+        let of = WorstCase { gap, requests: 100_000, ..WorstCase::default() };
         time(of, algorithm) / time(of, Algorithm::Base)
     };
     for algorithm in DYNAMIC {
@@ -114,6 +114,25 @@ fn model_small_traces_give_what_plain_lists_give() {
             let conditions = Conditions { rooms, ..Conditions::default() };
             let (ours, model) = (simulate_under(&blocks, &of, &conditions), model::run(&blocks, &of, &conditions));
             assert_eq!(ours, model, "{of:?} {conditions:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lone_client_hits_what_it_has_and_no_trace_is_too_short() {
+    let read =
+        |time_us| Ok::<_, ()>(Record { time_us, client: 0, file: time_us % 7, deed: Deed::Read { offset: 0, len: 1 } });
+    for algorithm in Algorithm::ALL.into_iter().chain(DYNAMIC) {
+        for count in [0, 1, 500] {
+            let blocks = Blocks::of((0..count).map(read), 1).expect("blocks");
+            for (client_blocks, server_blocks) in [(1, 0), (3, 2), (70, 0), (u32::MAX, u32::MAX)] {
+                let of = Parameters { algorithm, client_blocks, server_blocks, warm_up: 0, seed: 1 };
+                let outcome = simulate(&blocks, &of);
+                assert_eq!(outcome.reads.iter().sum::<u64>(), count, "{of:?}");
+                let disk = outcome.reads[Level::Disk as usize];
+                assert!(client_blocks < 70 || disk == count.min(7), "{of:?} {outcome:?}");
+                assert!(algorithm == Algorithm::Direct || outcome.forwarded == 0);
+            }
         }
     }
 }

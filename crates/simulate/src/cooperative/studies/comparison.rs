@@ -247,30 +247,16 @@ pub fn findings(of: &Comparison, workload: Workload) -> Vec<Finding> {
 
 /// What no trace can change.
 fn always(of: &Comparison) -> Vec<Finding> {
-    let mean = |name| of.row(name).map_or(0.0, |row| row.mean_us);
-    let stated = "Dahlin, section 3.2";
     let misses = |name| of.row(name).map_or(0, |row| row.outcome.reads[1..].iter().sum::<u64>());
-    let greedy_misses = [misses("base"), misses("direct"), misses("greedy"), misses("best")];
-    vec![
-        Finding {
-            stated: stated.into(),
-            what: "greedy forwarding is never slower than the base case but by the hop to another client".into(),
-            theirs: "it is fair, and takes nothing from anybody".into(),
-            ours: format!("{:.3} ms, the base case {:.3} ms", mean("greedy") / 1e3, mean("base") / 1e3),
-            holds: Some(of.row("greedy").zip(of.row("base")).is_some_and(|(greedy, base)| {
-                greedy.outcome.reads[Level::Disk as usize] <= base.outcome.reads[Level::Disk as usize]
-            })),
-            why: String::new(),
-        },
-        Finding {
-            stated: "Dahlin, figure 3-4".into(),
-            what: "local misses of base, greedy and best are the same".into(),
-            theirs: "22% each".into(),
-            ours: format!("{} reads, {}, {}", greedy_misses[0], greedy_misses[2], greedy_misses[3]),
-            holds: Some(greedy_misses[0] == greedy_misses[2] && greedy_misses[0] == greedy_misses[3]),
-            why: String::new(),
-        },
-    ]
+    let [base, greedy, best] = ["base", "greedy", "best"].map(misses);
+    vec![Finding {
+        stated: "Dahlin, figure 3-4".into(),
+        what: "local misses of base, greedy and best are the same".into(),
+        theirs: "22% each".into(),
+        ours: format!("{base} reads, {greedy}, {best}"),
+        holds: Some(base == greedy && base == best),
+        why: String::new(),
+    }]
 }
 
 fn ranking(of: &Comparison, stated: &str, theirs: &str) -> Vec<Finding> {

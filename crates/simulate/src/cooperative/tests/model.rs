@@ -318,6 +318,7 @@ impl Model {
             whose.sort();
             self.epoch = Some((youngest, whose));
         }
+        self.epoch_left -= 1;
         let (youngest, whose) = self.epoch.clone().expect("begun");
         let others: Vec<usize> = whose.into_iter().filter(|client| *client != from).collect();
         if self.now - gone.used >= youngest || others.is_empty() {
@@ -329,7 +330,6 @@ impl Model {
             drop_block(&mut self.local[to], out.block);
         }
         self.local[to].push(Copied { sent: 1, came: self.now, ..gone });
-        self.epoch_left -= 1;
         self.out.forwarded += u64::from(self.counts);
     }
 
