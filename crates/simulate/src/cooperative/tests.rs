@@ -105,6 +105,7 @@ fn any(seed: u64) -> Blocks {
 fn model_small_traces_give_what_plain_lists_give() {
     let others = [Knowledge::Global, Knowledge::SingletHints].map(Algorithm::WeightedLru);
     let n = [0, 1, 5].map(Algorithm::NChance);
+    let mut forwarded = [0; DYNAMIC.len()];
     for seed in 0..40 {
         let (blocks, random) = (any(seed), SplitMix64::new(seed));
         for algorithm in Algorithm::ALL.into_iter().chain(others).chain(n) {
@@ -114,8 +115,12 @@ fn model_small_traces_give_what_plain_lists_give() {
             let conditions = Conditions { rooms, ..Conditions::default() };
             let (ours, model) = (simulate_under(&blocks, &of, &conditions), model::run(&blocks, &of, &conditions));
             assert_eq!(ours, model, "{of:?} {conditions:?}");
+            let at = DYNAMIC.iter().position(|one| *one == algorithm);
+            at.into_iter().for_each(|at| forwarded[at] += ours.forwarded);
         }
     }
+    // So that it is not for nothing.
+    assert!(forwarded.into_iter().all(|count| count > 1000), "{forwarded:?}");
 }
 
 #[test]
