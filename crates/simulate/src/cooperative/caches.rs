@@ -1,78 +1,136 @@
-//! Many caches of blocks, each a list in the order of use, and which of them have a block.
+//! Many caches of blocks, and which of them have a block.
 //!
-//! Places are in one vector, and know each other by their numbers in it: the neighbours in the order of use, and the next cache that has the same block. A block that
-//! few have is found without hashing. All is O(1) in the sizes of the caches, but for what looks for the oldest of a kind.
+//! Places are in one vector, and know each other by their numbers in it. What a cache has is of [kinds](DUPLICATE), and of each kind it knows the oldest: places that
+//! became of it in the order of their last use are in a list, the others in a heap, where what is no more so stays until it comes up. All is O(1) in the sizes of
+//! the caches, but for blocks whose kind changes while they are neither the oldest nor the newest of it: these cost a logarithm.
 
+use super::index::{Index, NONE, hash};
 use policy::cooperative::Yields;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-/// No place, or no block's.
-const NONE: u32 = u32::MAX;
 /// Blocks that went on more often count as having gone on so often.
 pub const RECIRCULATED_MAX: usize = 15;
+/// The kind of what another cache has, too.
+pub const DUPLICATE: u8 = 0;
+/// The kind of what no other has; one more for each time that it went on since it was used.
+pub const SINGLET: u8 = 1;
+/// The kind of what may be either.
+pub const UNKNOWN: u8 = SINGLET + RECIRCULATED_MAX as u8 + 1;
+const KINDS: usize = UNKNOWN as usize + 1;
+/// Of a block that more caches have than these, they are found in the index; of others by looking at all.
+const WALKED_MAX: u32 = 4;
+/// A heap that is twice as long as its cache, and longer than this, has much in it that is no more so.
+const STALE_MIN: usize = 64;
 
 /// Where a cache has a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place(u32);
 
+/// Of which kind blocks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kinds {
+    /// Always of the one that they are of.
+    True,
+    /// Of what their client thinks that they are, see [`Caches::believe`].
+    Believed,
+}
+
 struct Slot {
+    used: u64,
     block: u32,
+    /// `NONE`: it is free.
     cache: u32,
+    /// In the list of its kind.
     newer: u32,
     older: u32,
-    /// Another place of the same block.
+    /// Other places of the same block.
     next: u32,
+    before: u32,
+    kind: u8,
     recirculated: u8,
+    /// In the list, not in the heap.
+    is_listed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    newest: u32,
+    oldest: u32,
 }
 
 struct Cache {
     room: u32,
     len: u32,
-    newest: u32,
-    oldest: u32,
-    duplicates: u64,
-    /// By how often they went on.
-    singlets: [u64; RECIRCULATED_MAX + 1],
+    /// A bit for each kind of which there are any.
+    present: u32,
+    /// Of each kind: how many.
+    counts: [u64; KINDS],
+    lists: [List; KINDS],
+    heaps: [BinaryHeap<Reverse<(u64, u32)>>; KINDS],
 }
 
 /// See the module's header.
 pub struct Caches {
+    kinds: Kinds,
     slots: Vec<Slot>,
     free: Vec<u32>,
     caches: Vec<Cache>,
     /// By block, the first place and how many there are.
     blocks: Vec<(u32, u32)>,
+    index: Index,
 }
 
 impl Caches {
     /// Empty ones, with room for so many blocks each.
-    pub fn new(rooms: impl IntoIterator<Item = u32>) -> Caches {
+    pub fn new(rooms: impl IntoIterator<Item = u32>, kinds: Kinds) -> Caches {
         let cache = |room| Cache {
             room,
             len: 0,
-            newest: NONE,
-            oldest: NONE,
-            duplicates: 0,
-            singlets: [0; RECIRCULATED_MAX + 1],
+            present: 0,
+            counts: [0; KINDS],
+            lists: [List { newest: NONE, oldest: NONE }; KINDS],
+            heaps: std::array::from_fn(|_| BinaryHeap::new()),
         };
         let caches = rooms.into_iter().map(cache).collect();
-        Caches { slots: Vec::new(), free: Vec::new(), caches, blocks: Vec::new() }
+        Caches { kinds, slots: Vec::new(), free: Vec::new(), caches, blocks: Vec::new(), index: Index::new() }
+    }
+
+    fn slot(&self, at: u32) -> &Slot {
+        &self.slots[at as usize]
+    }
+
+    fn slot_mut(&mut self, at: u32) -> &mut Slot {
+        &mut self.slots[at as usize]
     }
 
     /// Where a cache has a block.
     pub fn find(&self, cache: u32, block: u32) -> Option<Place> {
-        self.places(block).find(|place| self.cache_of(*place) == cache)
+        let (first, copies) = *self.blocks.get(block as usize)?;
+        if copies > WALKED_MAX {
+            let is = |at: u32| self.slot(at).block == block && self.slot(at).cache == cache;
+            return self.index.find(hash(cache, block), is).map(Place);
+        }
+        let mut at = first;
+        while at != NONE && self.slot(at).cache != cache {
+            at = self.slot(at).next;
+        }
+        (at != NONE).then_some(Place(at))
     }
 
-    /// Where a block is, the newest copy first.
-    fn places(&self, block: u32) -> impl Iterator<Item = Place> {
-        let known = |at: u32| (at != NONE).then_some(Place(at));
-        let first = self.blocks.get(block as usize).and_then(|(first, _)| known(*first));
-        std::iter::successors(first, move |place| known(self.slots[place.0 as usize].next))
+    /// Where a block is; of several places the one where it came to last.
+    pub fn first(&self, block: u32) -> Option<Place> {
+        self.blocks.get(block as usize).and_then(|(first, _)| (*first != NONE).then_some(Place(*first)))
     }
 
-    /// The first of these that is not that cache's.
+    /// The same, but for that cache.
     pub fn place_but(&self, block: u32, cache: Option<u32>) -> Option<Place> {
-        self.places(block).find(|place| Some(self.cache_of(*place)) != cache)
+        let first = self.first(block)?;
+        if Some(self.cache_of(first)) != cache {
+            return Some(first);
+        }
+        let next = self.slot(first.0).next;
+        (next != NONE).then_some(Place(next))
     }
 
     /// How many caches have a block.
@@ -82,17 +140,22 @@ impl Caches {
 
     /// Whose a place is.
     pub fn cache_of(&self, place: Place) -> u32 {
-        self.slots[place.0 as usize].cache
+        self.slot(place.0).cache
     }
 
     /// What is there.
     pub fn block_of(&self, place: Place) -> u32 {
-        self.slots[place.0 as usize].block
+        self.slot(place.0).block
     }
 
     /// How often it went on since it was used.
     pub fn recirculated(&self, place: Place) -> u8 {
-        self.slots[place.0 as usize].recirculated
+        self.slot(place.0).recirculated
+    }
+
+    /// When it was used last.
+    pub fn used(&self, place: Place) -> u64 {
+        self.slot(place.0).used
     }
 
     /// True if the cache has room for another block.
@@ -106,53 +169,108 @@ impl Caches {
         self.caches[cache as usize].room == 0
     }
 
+    /// How many caches there are.
+    pub fn count(&self) -> u32 {
+        self.caches.len() as u32
+    }
+
+    /// For how many blocks there is room in all, taken or not.
+    pub fn room(&self) -> u64 {
+        self.caches.iter().map(|cache| u64::from(cache.room)).sum()
+    }
+
+    /// When each of one in so many places was used last, and whose it is; nothing for when: there is room.
+    pub fn sample(&self, one_in: usize) -> impl Iterator<Item = (Option<u64>, u32)> {
+        let taken = self.slots.iter().step_by(one_in).filter(|slot| slot.cache != NONE);
+        let rooms = self.caches.iter().zip(0..).flat_map(move |(cache, at)| {
+            let left = cache.room.saturating_sub(cache.len) as usize / one_in;
+            std::iter::repeat_n((None, at), left)
+        });
+        taken.map(|slot| (Some(slot.used), slot.cache)).chain(rooms)
+    }
+
     /// What the cache used least recently.
-    pub fn oldest(&self, cache: u32) -> Option<Place> {
-        let oldest = self.caches[cache as usize].oldest;
-        (oldest != NONE).then_some(Place(oldest))
+    pub fn oldest(&mut self, cache: u32) -> Option<Place> {
+        let mut found: Option<(u64, Place)> = None;
+        let mut kinds = self.caches[cache as usize].present;
+        while kinds != 0 {
+            let kind = kinds.trailing_zeros() as u8;
+            kinds &= kinds - 1;
+            let Some(place) = self.oldest_of(cache, kind) else { continue };
+            let used = self.used(place);
+            if found.is_none_or(|(oldest, _)| used < oldest) {
+                found = Some((used, place));
+            }
+        }
+        found.map(|(_, place)| place)
+    }
+
+    /// The same, of one kind.
+    pub fn oldest_of(&mut self, cache: u32, kind: u8) -> Option<Place> {
+        let Cache { present, lists, heaps, .. } = &mut self.caches[cache as usize];
+        if *present >> kind & 1 == 0 {
+            return None;
+        }
+        let (listed, heap) = (lists[kind as usize].oldest, &mut heaps[kind as usize]);
+        while let Some(Reverse(top)) = heap.peek() {
+            if is_so(&self.slots, cache, kind, top) {
+                break;
+            }
+            heap.pop();
+        }
+        let at = match heap.peek() {
+            Some(Reverse((used, at))) if listed == NONE || *used < self.slots[listed as usize].used => *at,
+            _ => listed,
+        };
+        Some(Place(at))
     }
 
     /// What a cache gives up for a block that is sent to it, by the rule of the policy.
-    pub fn yields(&self, cache: u32) -> Option<Place> {
-        let Cache { duplicates, singlets, .. } = &self.caches[cache as usize];
-        let wanted = policy::cooperative::yields(*duplicates, singlets)?;
-        let is_wanted = |place: &Place| {
-            let singlet = self.copies(self.block_of(*place)) == 1;
-            match wanted {
-                Yields::OldestDuplicate => !singlet,
-                Yields::OldestSinglet(often) => singlet && self.recirculated(*place) == often,
-            }
-        };
-        let newer = |place: &Place| {
-            let newer = self.slots[place.0 as usize].newer;
-            (newer != NONE).then_some(Place(newer))
-        };
-        std::iter::successors(self.oldest(cache), newer).find(is_wanted)
-    }
-
-    /// It was used.
-    pub fn touch(&mut self, place: Place) {
-        self.set_recirculated(place, 0);
-        if self.caches[self.cache_of(place) as usize].newest != place.0 {
-            self.unlink(place);
-            self.link(place);
+    pub fn yields(&mut self, cache: u32) -> Option<Place> {
+        let counts = &self.caches[cache as usize].counts;
+        let singlets = &counts[SINGLET as usize..UNKNOWN as usize];
+        match policy::cooperative::yields(counts[DUPLICATE as usize], singlets)? {
+            Yields::OldestDuplicate => self.oldest_of(cache, DUPLICATE),
+            Yields::OldestSinglet(often) => self.oldest_of(cache, SINGLET + often),
         }
     }
 
-    /// The cache has a block that it did not have, as the newest. It has room.
-    pub fn insert(&mut self, cache: u32, block: u32, recirculated: u8) {
+    /// It was used now, later than anything before.
+    pub fn touch(&mut self, place: Place, now: u64) {
+        let Slot { cache, kind, recirculated, is_listed, newer, .. } = *self.slot(place.0);
+        self.slot_mut(place.0).used = now;
+        let is_singlet = (SINGLET..UNKNOWN).contains(&kind);
+        if is_listed && newer == NONE && (recirculated == 0 || !is_singlet) {
+            self.slot_mut(place.0).recirculated = 0;
+            return;
+        }
+        self.detach(place.0);
+        let slot = self.slot_mut(place.0);
+        slot.recirculated = 0;
+        slot.kind = if is_singlet { SINGLET } else { kind };
+        self.attach(cache, place.0);
+    }
+
+    /// The cache has a block that it did not have. It has room.
+    pub fn insert(&mut self, cache: u32, block: u32, recirculated: u8, used: u64) {
         let recirculated = recirculated.min(RECIRCULATED_MAX as u8);
         if block as usize >= self.blocks.len() {
             self.blocks.resize(block as usize + 1, (NONE, 0));
         }
         let (next, copies) = self.blocks[block as usize];
-        if copies == 1 {
-            self.count_singlet(Place(next), false);
+        if copies == 1 && self.kinds == Kinds::True {
+            self.set_kind(next, DUPLICATE);
         }
-        let slot = Slot { block, cache, newer: NONE, older: NONE, next, recirculated };
+        let kind = match (self.kinds, copies) {
+            (Kinds::True, 1..) => DUPLICATE,
+            (Kinds::Believed, _) if recirculated == 0 => UNKNOWN,
+            _ => SINGLET + recirculated,
+        };
+        let (newer, older, before, is_listed) = (NONE, NONE, NONE, false);
+        let slot = Slot { used, block, cache, newer, older, next, before, kind, recirculated, is_listed };
         let at = match self.free.pop() {
             Some(at) => {
-                self.slots[at as usize] = slot;
+                *self.slot_mut(at) = slot;
                 at
             }
             None => {
@@ -160,88 +278,144 @@ impl Caches {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.blocks[block as usize] = (at, copies + 1);
-        self.caches[cache as usize].len += 1;
-        match copies {
-            0 => self.caches[cache as usize].singlets[recirculated as usize] += 1,
-            _ => self.caches[cache as usize].duplicates += 1,
+        if next != NONE {
+            self.slot_mut(next).before = at;
         }
-        self.link(Place(at));
+        self.blocks[block as usize] = (at, copies + 1);
+        if copies + 1 > WALKED_MAX {
+            self.put_in_index(at, if copies == WALKED_MAX { WALKED_MAX + 1 } else { 1 });
+        }
+        self.caches[cache as usize].len += 1;
+        self.attach(cache, at);
     }
 
     /// The cache has it no more. Gives which it was, and how often it went on.
     pub fn remove(&mut self, place: Place) -> (u32, u8) {
-        self.unlink(place);
-        let Slot { block, cache, next, recirculated, .. } = self.slots[place.0 as usize];
-        let (first, copies) = self.blocks[block as usize];
-        let mut first = first;
-        if first == place.0 {
-            first = next;
-        } else {
-            let before = self.places(block).find(|before| self.slots[before.0 as usize].next == place.0);
-            if let Some(before) = before {
-                self.slots[before.0 as usize].next = next;
-            }
+        self.detach(place.0);
+        let Slot { block, cache, next, before, recirculated, .. } = *self.slot(place.0);
+        match self.copies(block) {
+            copies if copies == WALKED_MAX + 1 => self.take_from_index(self.blocks[block as usize].0, copies),
+            copies if copies > WALKED_MAX => self.take_from_index(place.0, 1),
+            _ => {}
         }
-        self.blocks[block as usize] = (first, copies - 1);
-        let of = &mut self.caches[cache as usize];
-        of.len -= 1;
-        match copies {
-            1 => of.singlets[recirculated as usize] -= 1,
-            _ => of.duplicates -= 1,
+        let (first, copies) = &mut self.blocks[block as usize];
+        *copies -= 1;
+        if *first == place.0 {
+            *first = next;
         }
-        if copies == 2 {
-            self.count_singlet(Place(first), true);
+        let (first, copies) = (*first, *copies);
+        if before != NONE {
+            self.slot_mut(before).next = next;
         }
+        if next != NONE {
+            self.slot_mut(next).before = before;
+        }
+        if copies == 1 && self.kinds == Kinds::True {
+            let kind = SINGLET + self.slot(first).recirculated;
+            self.set_kind(first, kind);
+        }
+        self.slot_mut(place.0).cache = NONE;
+        self.caches[cache as usize].len -= 1;
         self.free.push(place.0);
         (block, recirculated)
     }
 
-    fn set_recirculated(&mut self, place: Place, to: u8) {
-        let Slot { block, cache, recirculated, .. } = self.slots[place.0 as usize];
-        if recirculated != to {
-            if self.copies(block) == 1 {
-                let singlets = &mut self.caches[cache as usize].singlets;
-                singlets[recirculated as usize] -= 1;
-                singlets[to as usize] += 1;
-            }
-            self.slots[place.0 as usize].recirculated = to;
+    /// That place and the next ones of the same block, so many, are found in the index from now on.
+    fn put_in_index(&mut self, mut at: u32, count: u32) {
+        for _ in 0..count {
+            let Slot { cache, block, next, .. } = *self.slot(at);
+            let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
+            self.index.insert(hash(cache, block), at, hash_of);
+            at = next;
         }
     }
 
-    /// The only copy of a block has become that, or is that no more.
-    fn count_singlet(&mut self, place: Place, is_one: bool) {
-        let Slot { cache, recirculated, .. } = self.slots[place.0 as usize];
-        let Cache { duplicates, singlets, .. } = &mut self.caches[cache as usize];
-        let singlets = &mut singlets[recirculated as usize];
-        let (more, less) = if is_one { (singlets, duplicates) } else { (duplicates, singlets) };
-        *more += 1;
-        *less -= 1;
-    }
-
-    fn link(&mut self, place: Place) {
-        let cache = &mut self.caches[self.slots[place.0 as usize].cache as usize];
-        let before = std::mem::replace(&mut cache.newest, place.0);
-        if before == NONE {
-            cache.oldest = place.0;
-        } else {
-            self.slots[before as usize].newer = place.0;
+    /// They are not.
+    fn take_from_index(&mut self, mut at: u32, count: u32) {
+        for _ in 0..count {
+            let Slot { cache, block, next, .. } = *self.slot(at);
+            let hash_of = |at: u32| hash(self.slots[at as usize].cache, self.slots[at as usize].block);
+            self.index.remove(hash(cache, block), at, hash_of);
+            at = next;
         }
-        let slot = &mut self.slots[place.0 as usize];
-        (slot.older, slot.newer) = (before, NONE);
     }
 
-    fn unlink(&mut self, place: Place) {
-        let Slot { newer, older, cache, .. } = self.slots[place.0 as usize];
+    /// Its client thinks that it is a singlet from now on, or a duplicate.
+    pub fn believe(&mut self, place: Place, is_singlet: bool) {
+        let kind = if is_singlet { SINGLET + self.recirculated(place) } else { DUPLICATE };
+        self.set_kind(place.0, kind);
+    }
+
+    fn set_kind(&mut self, at: u32, kind: u8) {
+        if self.slot(at).kind != kind {
+            self.detach(at);
+            self.slot_mut(at).kind = kind;
+            self.attach(self.slot(at).cache, at);
+        }
+    }
+
+    /// It is one of its kind no more. In a heap that need not be said.
+    fn detach(&mut self, at: u32) {
+        let Slot { cache, kind, newer, older, is_listed, .. } = *self.slot(at);
+        let cache = &mut self.caches[cache as usize];
+        cache.counts[kind as usize] -= 1;
+        cache.present &= !(u32::from(cache.counts[kind as usize] == 0) << kind);
+        if !is_listed {
+            return;
+        }
+        let list = &mut cache.lists[kind as usize];
         match newer {
-            NONE => self.caches[cache as usize].newest = older,
+            NONE => list.newest = older,
             newer => self.slots[newer as usize].older = older,
         }
         match older {
-            NONE => self.caches[cache as usize].oldest = newer,
+            NONE => list.oldest = newer,
             older => self.slots[older as usize].newer = newer,
         }
     }
+
+    /// It is one of its kind from now on.
+    fn attach(&mut self, cache: u32, at: u32) {
+        let Slot { used, kind, .. } = *self.slot(at);
+        let (cache_at, cache) = (cache, &mut self.caches[cache as usize]);
+        cache.counts[kind as usize] += 1;
+        cache.present |= 1 << kind;
+        let list = &mut cache.lists[kind as usize];
+        let (newer, older) = match *list {
+            List { newest: NONE, .. } => (NONE, NONE),
+            List { newest, .. } if self.slots[newest as usize].used <= used => (NONE, newest),
+            List { oldest, .. } if self.slots[oldest as usize].used > used => (oldest, NONE),
+            _ => {
+                self.slots[at as usize].is_listed = false;
+                let heap = &mut cache.heaps[kind as usize];
+                heap.push(Reverse((used, at)));
+                if heap.len() > 2 * cache.len as usize + STALE_MIN {
+                    let mut all = std::mem::take(heap).into_vec();
+                    all.retain(|Reverse(one)| is_so(&self.slots, cache_at, kind, one));
+                    all.sort_unstable();
+                    all.dedup();
+                    *heap = BinaryHeap::from(all);
+                }
+                return;
+            }
+        };
+        match newer {
+            NONE => list.newest = at,
+            newer => self.slots[newer as usize].older = at,
+        }
+        match older {
+            NONE => list.oldest = at,
+            older => self.slots[older as usize].newer = at,
+        }
+        let slot = &mut self.slots[at as usize];
+        (slot.newer, slot.older, slot.is_listed) = (newer, older, true);
+    }
+}
+
+/// True if what a heap says is still so.
+fn is_so(slots: &[Slot], cache: u32, kind: u8, (used, at): &(u64, u32)) -> bool {
+    let slot = &slots[*at as usize];
+    slot.cache == cache && slot.kind == kind && slot.used == *used
 }
 
 #[cfg(test)]
@@ -251,58 +425,76 @@ mod tests {
 
     /// The same, as lists of blocks with their recirculation counts, the oldest first.
     #[derive(Default, Clone)]
-    struct Model(Vec<Vec<(u32, u8)>>);
+    struct Model(Vec<Vec<(u32, u8, u64)>>);
 
     impl Model {
         fn copies(&self, block: u32) -> usize {
-            self.0.iter().flatten().filter(|(other, _)| *other == block).count()
+            self.0.iter().flatten().filter(|(other, ..)| *other == block).count()
         }
 
         fn yields(&self, cache: usize) -> Option<u32> {
-            let duplicate = self.0[cache].iter().find(|(block, _)| self.copies(*block) > 1);
-            let often = self.0[cache].iter().map(|(_, often)| *often).max();
-            let singlet = self.0[cache].iter().find(|(_, other)| Some(*other) == often);
-            duplicate.or(singlet).map(|(block, _)| *block)
+            let duplicate = self.0[cache].iter().find(|(block, ..)| self.copies(*block) > 1);
+            let often = self.0[cache].iter().map(|(_, often, _)| *often).max();
+            let singlet = self.0[cache].iter().find(|(_, other, _)| Some(*other) == often);
+            duplicate.or(singlet).map(|(block, ..)| *block)
         }
     }
 
     #[test]
     fn caches_are_as_plain_lists() {
+        const ROOMS: [u32; 8] = [40, 5, 5, 1, 30, 30, 30, 30];
         let random = SplitMix64::new(7);
-        let (mut caches, mut model) = (Caches::new([5, 5, 5, 1]), Model(vec![Vec::new(); 4]));
-        for _ in 0..20_000 {
-            let (cache, block, often) = (random.below(4) as u32, random.below(12) as u32, random.below(4) as u8);
+        let (mut caches, mut model) = (Caches::new(ROOMS, Kinds::True), Model(vec![Vec::new(); ROOMS.len()]));
+        for now in 1..20_000 {
+            let (cache, block, often) = (random.below(8) as u32, random.below(60) as u32, random.below(4) as u8);
             let list = &mut model.0[cache as usize];
-            let at = list.iter().position(|(other, _)| *other == block);
+            let at = list.iter().position(|(other, ..)| *other == block);
             let found = caches.find(cache, block);
             assert_eq!(found.is_some(), at.is_some());
             match (found, at) {
                 (Some(place), Some(at)) if random.chance(1, 3) => {
-                    assert_eq!(caches.remove(place), list.remove(at));
+                    let (block, often, _) = list.remove(at);
+                    assert_eq!(caches.remove(place), (block, often));
                 }
                 (Some(place), Some(at)) => {
-                    caches.touch(place);
+                    caches.touch(place, now);
                     list.remove(at);
-                    list.push((block, 0));
+                    list.push((block, 0, now));
                 }
                 _ if caches.has_room(cache) => {
-                    caches.insert(cache, block, often);
-                    list.push((block, often));
+                    // Some were used long ago, by others.
+                    let used = if random.chance(1, 3) { random.below(now) } else { now };
+                    if list.iter().all(|(.., other)| *other != used) {
+                        caches.insert(cache, block, often, used);
+                        let at = list.partition_point(|(.., other)| *other < used);
+                        list.insert(at, (block, often, used));
+                    }
                 }
                 _ => {
                     let oldest = caches.oldest(cache).map(|place| caches.remove(place));
-                    assert_eq!(oldest, Some(list.remove(0)));
+                    let (block, often, _) = list.remove(0);
+                    assert_eq!(oldest, Some((block, often)));
                 }
             }
             assert_eq!(caches.copies(block) as usize, model.copies(block));
-            for cache in 0..4 {
+            for cache in 0..ROOMS.len() as u32 {
                 let yields = caches.yields(cache).map(|place| caches.block_of(place));
                 assert_eq!(yields, model.yields(cache as usize));
-                assert_eq!(
-                    caches.oldest(cache).map(|place| caches.block_of(place)),
-                    model.0[cache as usize].first().map(|(b, _)| *b)
-                );
+                let oldest = caches.oldest(cache).map(|place| caches.block_of(place));
+                assert_eq!(oldest, model.0[cache as usize].first().map(|(block, ..)| *block));
             }
         }
+    }
+
+    #[test]
+    fn a_block_whose_kind_changes_forever_takes_no_memory() {
+        let mut caches = Caches::new([10, 10], Kinds::True);
+        (0..3).for_each(|block| caches.insert(0, block, 0, u64::from(block)));
+        for now in 3..10_000 {
+            caches.insert(1, 1, 0, now);
+            let place = caches.find(1, 1).expect("it is there");
+            caches.remove(place);
+        }
+        assert!(caches.caches[0].heaps.iter().map(BinaryHeap::len).sum::<usize>() < 1000);
     }
 }

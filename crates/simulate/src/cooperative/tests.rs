@@ -1,5 +1,9 @@
+mod model;
+
 use super::*;
+use host::SplitMix64;
 use trace::worst_case::{BLOCK_BYTES, WorstCase};
+use trace::{Deed, Record};
 
 fn blocks(of: WorstCase) -> Blocks {
     let records = of.records().map(Ok::<_, ()>);
@@ -18,15 +22,15 @@ fn time(of: WorstCase, algorithm: Algorithm) -> f64 {
 
 const N_CHANCE: Algorithm = Algorithm::NChance(2);
 
-#[test]
-fn times_are_those_of_table_3_2() {
-    let times = |algorithm| Technology::ATM.times_us(algorithm);
-    assert_eq!(times(Algorithm::Direct), [250.0, 1050.0, 1050.0, 15_850.0]);
-    assert_eq!(times(Algorithm::Hash), [250.0, 1050.0, 1250.0, 16_050.0]);
-    for algorithm in [Algorithm::Greedy, Algorithm::Central, N_CHANCE] {
-        assert_eq!(times(algorithm), [250.0, 1250.0, 1050.0, 15_850.0]);
-    }
-}
+/// Those whose parts for oneself and for others change by themselves.
+const DYNAMIC: [Algorithm; 6] = [
+    Algorithm::WeightedLru(Knowledge::Global),
+    Algorithm::WeightedLru(Knowledge::SingletHints),
+    Algorithm::WeightedLru(Knowledge::AllHints),
+    N_CHANCE,
+    Algorithm::TwoChoices,
+    Algorithm::Epochs,
+];
 
 /// Figure 3-19: no sharing, no pauses.
 #[test]
@@ -40,8 +44,10 @@ fn without_sharing_and_pauses_cooperation_costs_little() {
         let expected = there * 250.0 + (1.0 - there) * 15_850.0;
         assert!((base / expected - 1.0).abs() < 0.02, "{percent}: {base} {expected}");
         assert_eq!(time(of, Algorithm::Greedy), base, "{percent}");
-        let ratio = time(of, N_CHANCE) / base;
-        assert!((0.99..=1.20).contains(&ratio), "{percent}: {ratio}");
+        for algorithm in DYNAMIC {
+            let ratio = time(of, algorithm) / base;
+            assert!((0.99..=1.20).contains(&ratio), "{algorithm:?} {percent}: {ratio}");
+        }
         // It has a fifth for each, and four fifths for all.
         let central = time(of, Algorithm::Central) / base;
         assert!(central > if percent == 400 { 1.0 } else { 1.1 }, "{percent}: {central}");
@@ -54,12 +60,14 @@ fn without_sharing_and_pauses_cooperation_costs_little() {
 /// Figure 3-20: who pauses lends his memory.
 #[test]
 fn once_pauses_are_as_long_as_bursts_cooperation_wins() {
-    let at = |gap: f64| {
-        let of = WorstCase { gap, requests: 200_000, ..WorstCase::default() };
-        time(of, N_CHANCE) / time(of, Algorithm::Base)
+    let at = |gap: f64, algorithm| {
+        let of = WorstCase { gap, requests: 100_000, ..WorstCase::default() };
+        time(of, algorithm) / time(of, Algorithm::Base)
     };
-    let ratios: Vec<f64> = [0.0, 1.0, 4.0].map(at).into();
-    assert!(ratios[0] > 1.0 && ratios[1] < 1.0 && ratios[2] < ratios[1], "{ratios:?}");
+    for algorithm in DYNAMIC {
+        let ratios: Vec<f64> = [0.0, 1.0, 4.0].map(|gap| at(gap, algorithm)).into();
+        assert!(ratios[0] > 1.0 && ratios[1] < 1.0 && ratios[2] < ratios[1], "{algorithm:?} {ratios:?}");
+    }
 }
 
 /// Figure 3-21: who shares gains.
@@ -67,125 +75,103 @@ fn once_pauses_are_as_long_as_bursts_cooperation_wins() {
 fn where_data_are_shared_all_but_the_base_case_gain() {
     let of = WorstCase { locality: 0.0, ..WorstCase::default() };
     let base = time(of, Algorithm::Base);
-    for algorithm in [Algorithm::Greedy, Algorithm::Central, Algorithm::Hash, N_CHANCE, Algorithm::Best] {
+    for algorithm in
+        [Algorithm::Greedy, Algorithm::Central, Algorithm::Hash, Algorithm::Best].into_iter().chain(DYNAMIC)
+    {
         assert!(time(of, algorithm) < base, "{algorithm:?}");
     }
 }
 
-/// The algorithms as plain lists, without anything that makes them fast.
-mod model {
-    use super::*;
+/// Clients that read and write blocks of a few files of five, and sometimes remove one.
+fn any(seed: u64) -> Blocks {
+    let random = SplitMix64::new(seed);
+    let mut time_us = 0;
+    let records = (0..2500).map(|_| {
+        // Some things happen at the same time, and sometimes nothing does for long.
+        time_us += if random.chance(1, 100) { random.below(8_000_000) } else { random.below(3) * 40 };
+        let (client, file) = (random.below(7) as u32, random.below(6));
+        let (offset, len) = (random.below(5), 1);
+        let deed = match random.below(40) {
+            0 => Deed::Delete,
+            1..8 => Deed::Write { offset, len },
+            _ => Deed::Read { offset, len },
+        };
+        Ok::<_, ()>(Record { time_us, client, file, deed })
+    });
+    Blocks::of(records, 1).expect("blocks")
+}
 
-    #[derive(Default)]
-    pub struct Lists(Vec<Vec<u32>>);
-
-    impl Lists {
-        fn of(clients: u32) -> Lists {
-            Lists(vec![Vec::new(); clients as usize])
-        }
-
-        /// True if it was there; then it is the newest.
-        fn touch(&mut self, cache: u32, block: u32) -> bool {
-            let list = &mut self.0[cache as usize];
-            let there = list.contains(&block);
-            if there {
-                list.retain(|other| *other != block);
-                list.push(block);
-            }
-            there
-        }
-
-        /// Gives what had to go.
-        fn insert(&mut self, cache: u32, block: u32, room: u32) -> Option<u32> {
-            let list = &mut self.0[cache as usize];
-            list.push(block);
-            (list.len() > room as usize).then(|| list.remove(0))
+#[test]
+fn model_small_traces_give_what_plain_lists_give() {
+    let others = [Knowledge::Global, Knowledge::SingletHints].map(Algorithm::WeightedLru);
+    let n = [0, 1, 5].map(Algorithm::NChance);
+    let mut forwarded = [0; DYNAMIC.len()];
+    for seed in 0..40 {
+        let (blocks, random) = (any(seed), SplitMix64::new(seed));
+        for algorithm in Algorithm::ALL.into_iter().chain(others).chain(n) {
+            let (client_blocks, server_blocks) = (1 + random.below(12) as u32, random.below(8) as u32);
+            let of = Parameters { algorithm, client_blocks, server_blocks, warm_up: 500, seed };
+            let rooms = if random.chance(1, 2) { vec![3, 9, 0] } else { Vec::new() };
+            let conditions = Conditions { rooms, ..Conditions::default() };
+            let (ours, model) = (simulate_under(&blocks, &of, &conditions), model::run(&blocks, &of, &conditions));
+            assert_eq!(ours, model, "{of:?} {conditions:?}");
+            let at = DYNAMIC.iter().position(|one| *one == algorithm);
+            at.into_iter().for_each(|at| forwarded[at] += ours.forwarded);
         }
     }
+    // So that it is not for nothing.
+    assert!(forwarded.into_iter().all(|count| count > 1000), "{forwarded:?}");
+}
 
-    pub fn reads(blocks: &Blocks, of: &Parameters) -> [u64; 4] {
-        let (mut local, mut server) = (Lists::of(blocks.clients), Lists::of(1));
-        let (mut common, mut reads) = (Lists::of(blocks.clients), [0; 4]);
-        let to_server = |server: &mut Lists, block| {
-            if of.server_blocks > 0 && !server.touch(0, block) {
-                server.insert(0, block, of.server_blocks);
+#[test]
+fn a_lone_client_hits_what_it_has_and_no_trace_is_too_short() {
+    let read =
+        |time_us| Ok::<_, ()>(Record { time_us, client: 0, file: time_us % 7, deed: Deed::Read { offset: 0, len: 1 } });
+    for algorithm in Algorithm::ALL.into_iter().chain(DYNAMIC) {
+        for count in [0, 1, 500] {
+            let blocks = Blocks::of((0..count).map(read), 1).expect("blocks");
+            for (client_blocks, server_blocks) in [(1, 0), (3, 2), (70, 0), (u32::MAX, u32::MAX)] {
+                let of = Parameters { algorithm, client_blocks, server_blocks, warm_up: 0, seed: 1 };
+                let outcome = simulate(&blocks, &of);
+                assert_eq!(outcome.reads.iter().sum::<u64>(), count, "{of:?}");
+                let disk = outcome.reads[Level::Disk as usize];
+                assert!(client_blocks < 70 || disk == count.min(7), "{of:?} {outcome:?}");
+                assert!(algorithm == Algorithm::Direct || outcome.forwarded == 0);
             }
-        };
-        for (at, (client, block, access)) in blocks.accesses.iter().enumerate() {
-            let (client, block) = (*client, *block);
-            let keep = |local: &mut Lists, common: &mut Lists| {
-                if let Some(left) = local.insert(client, block, of.client_blocks)
-                    && of.algorithm == Algorithm::Direct
-                {
-                    common.insert(client, left, of.client_blocks);
-                }
-            };
-            if *access == Access::Write {
-                for lists in [&mut local, &mut common] {
-                    for (other, list) in lists.0.iter_mut().enumerate() {
-                        list.retain(|known| *known != block || other == client as usize);
-                    }
-                }
-                common.0[client as usize].retain(|known| *known != block);
-                if !local.touch(client, block) {
-                    keep(&mut local, &mut common);
-                }
-                to_server(&mut server, block);
-                continue;
-            }
-            let own = of.algorithm == Algorithm::Direct && common.0[client as usize].contains(&block);
-            let greedy = of.algorithm == Algorithm::Greedy && local.0.iter().any(|list| list.contains(&block));
-            let level = if local.touch(client, block) {
-                Level::Local
-            } else if own {
-                common.0[client as usize].retain(|known| *known != block);
-                Level::Remote
-            } else if server.touch(0, block) {
-                Level::Server
-            } else if greedy {
-                Level::Remote
-            } else {
-                to_server(&mut server, block);
-                Level::Disk
-            };
-            if level != Level::Local {
-                keep(&mut local, &mut common);
-            }
-            reads[level as usize] += u64::from(at as u64 >= of.warm_up);
         }
-        reads
     }
 }
 
 #[test]
-fn small_traces_give_what_plain_lists_give() {
-    for seed in 0..30 {
-        let random = SplitMix64::new(seed);
-        let accesses = (0..3000).map(|_| {
-            let access = if random.chance(1, 5) { Access::Write } else { Access::Read };
-            (random.below(4) as u32, random.below(25) as u32, access)
-        });
-        let blocks = Blocks { accesses: accesses.collect(), clients: 4 };
-        for algorithm in [Algorithm::Base, Algorithm::Direct, Algorithm::Greedy] {
-            let server_blocks = random.below(8) as u32;
-            let of = Parameters { algorithm, client_blocks: 5, server_blocks, warm_up: 500, seed };
-            assert_eq!(simulate(&blocks, &of).reads, model::reads(&blocks, &of), "{of:?}");
-        }
-        // Greedy Forwarding is N-Chance Forwarding without a chance.
-        let of = |algorithm| Parameters { algorithm, client_blocks: 5, server_blocks: 3, warm_up: 0, seed };
-        let reads = |algorithm| simulate(&blocks, &of(algorithm)).reads;
-        assert_eq!(reads(Algorithm::NChance(0)), reads(Algorithm::Greedy));
-    }
+fn greedy_forwarding_is_n_chance_forwarding_without_a_chance() {
+    let of = |algorithm| Parameters { algorithm, client_blocks: 5, server_blocks: 3, warm_up: 0, seed: 1 };
+    let reads = |algorithm| simulate(&any(1), &of(algorithm)).reads;
+    assert_eq!(reads(Algorithm::NChance(0)), reads(Algorithm::Greedy));
 }
 
 #[test]
 fn what_is_gone_is_nowhere() {
-    let (one, two) = ((0, 7, Access::Read), (1, 7, Access::Read));
-    let gone = (0, 7, Access::Forget);
+    let of = |client, deed| Ok::<_, ()>(Record { time_us: 0, client, file: 7, deed });
+    let read = |client| of(client, Deed::Read { offset: 0, len: 1 });
+    let gone = || of(0, Deed::Delete);
     for algorithm in Algorithm::ALL {
-        let blocks = Blocks { accesses: vec![one, two, gone, one, gone, two], clients: 2 };
+        let records = [read(0), read(1), gone(), read(0), gone(), read(1)];
+        let blocks = Blocks::of(records, 1).expect("blocks");
         let of = Parameters { algorithm, client_blocks: 10, server_blocks: 10, warm_up: 0, seed: 1 };
         let reads = simulate(&blocks, &of).reads;
         assert_eq!(reads[Level::Disk as usize], 3, "{algorithm:?}: {reads:?}");
     }
+}
+
+#[test]
+fn parameters_that_make_no_sense_are_named() {
+    let blocks = any(1);
+    let of = Parameters { algorithm: N_CHANCE, client_blocks: 1, server_blocks: 0, warm_up: 0, seed: 1 };
+    let fault = |of: Parameters| of.check(&blocks).expect_err("wrong");
+    assert!(fault(Parameters { client_blocks: 0, ..of }).starts_with("client-cache"));
+    assert!(fault(Parameters { warm_up: blocks.len(), ..of }).starts_with("warm-up"));
+    assert!(fault(Parameters { algorithm: Algorithm::NChance(16), ..of }).starts_with("n:"));
+    assert_eq!(of.check(&blocks), Ok(()));
+    let conditions = Conditions { common_part: 1.5, ..Conditions::default() };
+    assert!(conditions.check().expect_err("wrong").starts_with("common-part"));
 }

@@ -2,6 +2,11 @@
 //!
 //! *N-Chance Forwarding* (3.1.6): a client gives up what it used least recently. If that is a singlet, which no other client has, another client, chosen at random,
 //! gets it, unless it went on like that `n` times since somebody used it. Greedy Forwarding is `n` = 0.
+//!
+//! [`weighted`], [`epoch`] and [`better`] are others' ways to find a place for it.
+
+pub mod epoch;
+pub mod weighted;
 
 /// How often a block goes on to another client before it is given up, where nothing else is said (Dahlin, section 3.3.2.5).
 pub const RECIRCULATIONS: u8 = 2;
@@ -41,6 +46,23 @@ pub fn yields(duplicates: u64, singlets: &[u64]) -> Option<Yields> {
     }
 }
 
+/// What a client that is asked says of itself, before a block is sent to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// It has room.
+    Room,
+    /// It has none, and so long ago it used what it used least recently.
+    Full(u64),
+}
+
+/// Which of two clients that were chosen at random gets a block: the less busy one (Dahlin, section 3.1.7, after Adler and others). True: the second.
+pub fn better(first: Load, second: Load) -> bool {
+    match (first, second) {
+        (Load::Full(first), Load::Full(second)) => second > first,
+        (first, second) => first != Load::Room && second == Load::Room,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +82,12 @@ mod tests {
         assert_eq!(yields(0, &[5, 1, 0]), Some(Yields::OldestSinglet(1)));
         assert_eq!(yields(0, &[5, 0, 0]), Some(Yields::OldestSinglet(0)));
         assert_eq!(yields(0, &[0, 0, 0]), None);
+    }
+
+    #[test]
+    fn of_two_the_less_busy_one_is_better() {
+        assert!(better(Load::Full(5), Load::Room) && better(Load::Full(5), Load::Full(6)));
+        assert!(!better(Load::Full(6), Load::Full(5)) && !better(Load::Full(5), Load::Full(5)));
+        assert!(!better(Load::Room, Load::Room) && !better(Load::Room, Load::Full(u64::MAX)));
     }
 }

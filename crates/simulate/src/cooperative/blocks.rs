@@ -1,0 +1,213 @@
+//! A trace as accesses of single blocks, which have numbers from 0, those of removed files anew: eight bytes each, so that long traces are in memory for many runs.
+//!
+//! An access has, from the lowest bit: what is done (2 bits), who does it (16), the block (31), and the microseconds since the one before it (15). Where more time
+//! passed, a word that says only that comes before it.
+
+use std::collections::HashMap;
+use trace::{Deed, Record};
+
+const CLIENT_COUNT_MAX: u32 = 1 << 16;
+const ACCESS_COUNT_MAX: u64 = 1 << 31;
+const SINCE_US_MAX: u64 = 1 << 15;
+/// What is later counts as being then.
+const TIME_US_MAX: u64 = u64::MAX >> CLIENT_SHIFT;
+const CLIENT_SHIFT: u32 = 2;
+const BLOCK_SHIFT: u32 = 18;
+const SINCE_SHIFT: u32 = 49;
+
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const FORGET: u64 = 2;
+const PASS: u64 = 3;
+
+/// What a client does with one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Deal {
+    Read,
+    Write,
+    /// It is gone with its file.
+    Forget,
+}
+
+/// One access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Access {
+    /// When, in microseconds from the first; no two are at the same time, those that were are one after the other.
+    pub now: u64,
+    pub client: u32,
+    pub block: u32,
+    pub deal: Deal,
+}
+
+/// See the module's header.
+#[derive(Default, Debug)]
+pub struct Blocks {
+    words: Vec<u64>,
+    /// Reads and writes.
+    len: u64,
+    clients: u32,
+    blocks: u32,
+    time_us: u64,
+}
+
+/// Why a trace cannot be simulated.
+#[derive(Debug)]
+pub enum BlocksError<E> {
+    /// See there.
+    Trace(E),
+    /// There are more of these than this can count.
+    TooMany(&'static str),
+}
+
+impl Blocks {
+    /// Those of a trace, in blocks of so many bytes. The trace's own error, or that it is of more blocks or clients than can be counted.
+    pub fn of<E>(
+        records: impl IntoIterator<Item = Result<Record, E>>,
+        block_bytes: u64,
+    ) -> Result<Blocks, BlocksError<E>> {
+        let (mut all, mut known) = (Blocks::default(), HashMap::<(u64, u64), u32>::new());
+        // By file, its blocks' places in it. What is gone leaves its number to what comes.
+        let (mut of_file, mut free) = (HashMap::<u64, Vec<u64>>::new(), Vec::new());
+        for record in records {
+            let Record { time_us, client, file, deed } = record.map_err(BlocksError::Trace)?;
+            if client >= CLIENT_COUNT_MAX {
+                return Err(BlocksError::TooMany("clients"));
+            }
+            all.clients = all.clients.max(client + 1);
+            let (offset, len, what) = match deed {
+                Deed::Read { offset, len } => (offset, len, READ),
+                Deed::Write { offset, len } => (offset, len, WRITE),
+                Deed::Delete => {
+                    let gone = of_file.remove(&file).unwrap_or_default();
+                    for block in gone.into_iter().filter_map(|index| known.remove(&(file, index))) {
+                        all.add(time_us, client, block, FORGET);
+                        free.push(block);
+                    }
+                    continue;
+                }
+            };
+            let first = offset.checked_div(block_bytes).ok_or(BlocksError::TooMany("blocks"))?;
+            let end = offset.saturating_add(len).div_ceil(block_bytes);
+            if all.words.len() as u64 + end.saturating_sub(first) > ACCESS_COUNT_MAX {
+                return Err(BlocksError::TooMany("blocks"));
+            }
+            for index in first..end {
+                let block = *known.entry((file, index)).or_insert_with(|| {
+                    of_file.entry(file).or_default().push(index);
+                    free.pop().unwrap_or_else(|| {
+                        all.blocks += 1;
+                        all.blocks - 1
+                    })
+                });
+                all.add(time_us, client, block, what);
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, time_us: u64, client: u32, block: u32, what: u64) {
+        let time_us = time_us.min(TIME_US_MAX);
+        let mut since = time_us.saturating_sub(self.time_us);
+        if since >= SINCE_US_MAX {
+            self.words.push(since << CLIENT_SHIFT | PASS);
+            since = 0;
+        }
+        let word = since << SINCE_SHIFT | u64::from(block) << BLOCK_SHIFT | u64::from(client) << CLIENT_SHIFT | what;
+        self.words.push(word);
+        self.len += u64::from(what != FORGET);
+        self.time_us = self.time_us.max(time_us);
+    }
+
+    /// All accesses, in their order.
+    pub(super) fn accesses(&self) -> impl Iterator<Item = Access> {
+        let (mut time_us, mut now) = (0u64, 0u64);
+        self.words.iter().filter_map(move |word| {
+            let deal = match word & 3 {
+                READ => Deal::Read,
+                WRITE => Deal::Write,
+                FORGET => Deal::Forget,
+                _ => {
+                    time_us += word >> CLIENT_SHIFT;
+                    return None;
+                }
+            };
+            time_us += word >> SINCE_SHIFT;
+            now = time_us.max(now + 1);
+            let (client, block) = (word >> CLIENT_SHIFT & 0xffff, word >> BLOCK_SHIFT & 0x7fff_ffff);
+            Some(Access { now, client: client as u32, block: block as u32, deal })
+        })
+    }
+
+    /// How many reads and writes of blocks there are.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True if nothing is read or written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many clients there are.
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// How many different blocks there are at once, at most.
+    pub fn count(&self) -> u32 {
+        self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(of: &[(u64, u32, u64, Deed)]) -> Result<Blocks, BlocksError<()>> {
+        let record =
+            |(time_us, client, file, deed): &_| Record { time_us: *time_us, client: *client, file: *file, deed: *deed };
+        Blocks::of(of.iter().map(record).map(Ok), 10)
+    }
+
+    #[test]
+    fn what_is_packed_is_what_was_in_the_trace() {
+        let (read, write) = (Deed::Read { offset: 5, len: 16 }, Deed::Write { offset: 10, len: 1 });
+        let late = 1 << 50;
+        let all = [(7, 65_535, 3, read), (7, 1, 3, write), (40_000, 2, 4, write), (late, 0, 3, Deed::Delete)];
+        let all = blocks(&all).expect("blocks");
+        let access = |now, client, block, deal| Access { now, client, block, deal };
+        let expected = [
+            access(7, 65_535, 0, Deal::Read),
+            access(8, 65_535, 1, Deal::Read),
+            access(9, 65_535, 2, Deal::Read),
+            access(10, 1, 1, Deal::Write),
+            access(40_000, 2, 3, Deal::Write),
+            access(late, 0, 0, Deal::Forget),
+            access(late + 1, 0, 1, Deal::Forget),
+            access(late + 2, 0, 2, Deal::Forget),
+        ];
+        assert_eq!(all.accesses().collect::<Vec<_>>(), expected);
+        assert_eq!((all.len(), all.clients(), all.count()), (5, 65_536, 4));
+    }
+
+    #[test]
+    fn time_may_go_to_its_end_and_back() {
+        let read = Deed::Read { offset: 0, len: 1 };
+        let all = blocks(&[(5, 0, 0, read), (u64::MAX, 0, 0, read), (7, 0, 0, read)]).expect("blocks");
+        let times: Vec<u64> = all.accesses().map(|access| access.now).collect();
+        assert_eq!(times, [5, TIME_US_MAX, TIME_US_MAX + 1]);
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let read = |offset, len| [(0, 0, 0, Deed::Read { offset, len })];
+        assert!(matches!(blocks(&read(0, u64::MAX)), Err(BlocksError::TooMany("blocks"))));
+        assert!(blocks(&read(u64::MAX, u64::MAX)).is_ok());
+        assert!(matches!(blocks(&[(0, 65_536, 0, Deed::Delete)]), Err(BlocksError::TooMany("clients"))));
+        let none = Blocks::of(
+            [Ok::<_, ()>(Record { time_us: 0, client: 0, file: 0, deed: Deed::Read { offset: 0, len: 1 } })],
+            0,
+        );
+        assert!(matches!(none, Err(BlocksError::TooMany("blocks"))));
+    }
+}
