@@ -18,8 +18,10 @@ pub const BLOCK_BYTES: u64 = 8192;
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
 /// Requests that a trace may have at most: no time is more than can be said.
 const ACCESS_COUNT_MAX: u64 = 1 << 40;
-/// Time between two requests of a burst, in microseconds.
+/// Time between two requests for a file, in microseconds.
 const REQUEST_US: u64 = 10_000;
+/// Time between two files of a burst, in microseconds.
+const USE_US: u64 = 200_000;
 /// Requests of a burst, at most.
 const BURST_MAX: u64 = 2000;
 /// Files whose use a client remembers.
@@ -31,9 +33,9 @@ const WRITTEN_COUNT_MAX: usize = 1 << 12;
 /// Files that it will soon remove.
 const PASSING_COUNT_MAX: usize = 256;
 /// Files that it does not ask the server about again so soon.
-const VALID_COUNT_MAX: usize = 128;
+const VALID_COUNT_MAX: usize = 64;
 /// How often another file is looked for in place of one that cannot be read.
-const TRY_COUNT_MAX: u32 = 8;
+const TRY_COUNT_MAX: u32 = 16;
 /// Clients of a group, who use each other's files.
 const GROUP_COUNT: u32 = 6;
 
@@ -191,8 +193,9 @@ struct Client {
     /// What of that when the burst ends.
     burst_end: u64,
     worked_us: u64,
-    /// Time between two requests of a burst.
-    spacing_us: u64,
+    /// Time between two requests for a file, and between two files: as is said above, or less where there is so much to do.
+    request_us: u64,
+    use_us: u64,
     run: Option<Run>,
     history: Ring,
     written: Ring,
@@ -206,9 +209,10 @@ impl Client {
     fn new(quota: u64, hours: Hours) -> Client {
         let (history, written) = (Ring::new(HISTORY_COUNT_MAX), Ring::new(WRITTEN_COUNT_MAX));
         let (passing, valid) = (VecDeque::new(), VecDeque::new());
-        let spacing_us = REQUEST_US.min(hours.total_us() / quota.max(1) / 2).max(1);
+        let mean_us = hours.total_us() / quota.max(1);
+        let (request_us, use_us) = (REQUEST_US.min(mean_us / 4).max(1), USE_US.min(mean_us / 2));
         let (done, burst_end, worked_us, run) = (0, 0, 0, None);
-        Client { hours, quota, done, burst_end, worked_us, spacing_us, run, history, written, passing, valid }
+        Client { hours, quota, done, burst_end, worked_us, request_us, use_us, run, history, written, passing, valid }
     }
 
     /// The part of its hours that so many requests should have.
@@ -262,13 +266,12 @@ impl Requests {
     /// What a client does now, after which it knows when it does more.
     fn step(&mut self, client: u32, time_us: u64) -> (u64, Deed) {
         let of = &mut self.clients[client as usize];
-        let spacing_us = of.spacing_us;
         if of.run.is_none() {
             let due = of.passing.front().is_some_and(|(due_us, _)| *due_us <= time_us);
             if (due || of.passing.len() >= PASSING_COUNT_MAX)
                 && let Some((_, file)) = of.passing.pop_front()
             {
-                of.worked_us += spacing_us;
+                of.worked_us += of.request_us;
                 return (file, Deed::Delete);
             }
         }
@@ -281,10 +284,13 @@ impl Requests {
         run.next += 1;
         let of = &mut self.clients[client as usize];
         of.done += 1;
-        of.worked_us += spacing_us;
+        of.worked_us += of.request_us;
         if run.next < run.end {
             of.run = Some(run);
-        } else if of.done >= of.burst_end {
+        } else {
+            of.worked_us += of.use_us;
+        }
+        if of.run.is_none() && of.done >= of.burst_end {
             // It pauses, for as long as keeps it in step with its hours.
             of.worked_us = of.worked_us.max(of.share_us(of.done));
             of.burst_end = of.done + rank(&self.random, BURST_MAX, 1.0);
@@ -315,27 +321,27 @@ impl Requests {
     }
 
     fn choose_read(&mut self, client: u32, time_us: u64) -> u64 {
-        let mut last = None;
+        let unseen_us = (self.of.unseen_s * 1e6) as u64;
+        let since_us = time_us.saturating_sub(unseen_us);
+        let mut file = 0;
         for _ in 0..TRY_COUNT_MAX {
-            let Some(file) = self.propose_read(client) else { break };
-            last = Some(file);
-            let of = &mut self.clients[client as usize];
-            let since_us = time_us.saturating_sub((self.of.unseen_s * 1e6) as u64);
-            while of.valid.front().is_some_and(|(asked_us, _)| *asked_us <= since_us) {
-                of.valid.pop_front();
+            file = self.propose_read(client).unwrap_or_else(|| self.fresh(false));
+            let valid = &mut self.clients[client as usize].valid;
+            while valid.front().is_some_and(|(asked_us, _)| *asked_us <= since_us) {
+                valid.pop_front();
             }
-            if of.valid.iter().any(|(_, valid)| *valid == file) {
-                continue;
+            if !valid.iter().rev().any(|(_, valid)| *valid == file) {
+                break;
             }
-            if self.of.unseen_s > 0.0 {
-                if of.valid.len() >= VALID_COUNT_MAX {
-                    of.valid.pop_front();
-                }
-                of.valid.push_back((time_us, file));
-            }
-            return file;
         }
-        last.unwrap_or_else(|| self.fresh(false))
+        let valid = &mut self.clients[client as usize].valid;
+        if unseen_us > 0 {
+            if valid.len() >= VALID_COUNT_MAX {
+                valid.pop_front();
+            }
+            valid.push_back((time_us, file));
+        }
+        file
     }
 
     /// A file that may be read; none if it is to be one that nobody has used.

@@ -40,10 +40,15 @@ const SIZES: [(u64, u64); 9] = [
 pub fn size_bytes(file: u64, seed: u64) -> u64 {
     let random = SplitMix64::new(seed ^ file.wrapping_mul(0x9e6c_63d0_876a_68ee));
     // A millionth is fine enough.
-    let (at, mut from) = (random.below(1_000_000), SIZES[0]);
+    size_at(random.below(1_000_000))
+}
+
+/// The size that so many of a million files do not reach.
+pub fn size_at(millionth: u64) -> u64 {
+    let mut from = SIZES[0];
     for to in &SIZES[1..] {
-        if at < to.0 * 1000 {
-            let (within, all) = (at - from.0 * 1000, (to.0 - from.0) * 1000);
+        if millionth < to.0 * 1000 {
+            let (within, all) = (millionth - from.0 * 1000, (to.0 - from.0) * 1000);
             return from.1 + (to.1 - from.1) * within / all;
         }
         from = *to;

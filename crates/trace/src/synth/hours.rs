@@ -46,6 +46,21 @@ impl Hours {
         Hours::new(spans)
     }
 
+    /// A user's sessions of so many days, of which the first is a Monday, together so long, which is no more than four hours for each day: one in the morning and one
+    /// in the afternoon, a third as long at the ends of weeks. Between two of them is more than half an hour.
+    pub fn of_user(days: u32, total_us: u64, random: &SplitMix64) -> Hours {
+        let weights: Vec<u64> = (0..2 * u64::from(days))
+            .map(|nth| (500 + random.below(1000)) / if nth / 2 % 7 >= 5 { 3 } else { 1 })
+            .collect();
+        let all: u64 = weights.iter().sum();
+        let span = |(nth, weight): (u64, &u64)| {
+            let start_us = if nth % 2 == 0 { 8 * HOUR_US } else { 14 * HOUR_US };
+            let len_us = (u128::from(total_us) * u128::from(*weight) / u128::from(all)) as u64;
+            (nth / 2 * DAY_US + start_us + random.below(HOUR_US), len_us.max(1))
+        };
+        Hours::new((0..).zip(&weights).map(span).collect())
+    }
+
     /// All of them, in microseconds.
     pub fn total_us(&self) -> u64 {
         self.spans.iter().map(|(_, len)| len).sum()
@@ -74,11 +89,25 @@ mod tests {
     }
 
     #[test]
+    fn sessions_of_a_user_are_as_long_as_is_set_and_apart() {
+        for seed in 0..200 {
+            for days in [1, 2, 5, 7, 8, 20] {
+                let total_us = u64::from(days) * 4 * HOUR_US;
+                let hours = Hours::of_user(days, total_us, &SplitMix64::new(seed));
+                assert!(hours.total_us().abs_diff(total_us) <= 2 * u64::from(days), "{seed} {days}");
+                let apart = hours.spans.windows(2).all(|pair| pair[0].0 + pair[0].1 + HOUR_US / 2 < pair[1].0);
+                assert!(apart, "{seed} {days}: {:?}", hours.spans);
+            }
+        }
+    }
+
+    #[test]
     fn clients_work_on_each_day_of_the_week() {
         let random = SplitMix64::new(1);
         for days in [1, 2, 7, 30] {
             let hours = Hours::of_client(days, &random);
-            assert!(hours.total_us() >= 5 * 6 * HOUR_US.min(u64::from(days)));
+            let weekdays = u64::from(days / 7 * 5 + (days % 7).min(5));
+            assert!((weekdays * 6 * HOUR_US..u64::from(days) * 11 * HOUR_US).contains(&hours.total_us()), "{days}");
             assert!(hours.spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
             assert!(hours.spans.iter().all(|(start, len)| start % DAY_US + len < DAY_US));
         }
