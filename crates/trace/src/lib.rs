@@ -1,6 +1,7 @@
 //! What clients did with files, in the order of time: traces, from which the studies of `simulate` are made.
 //!
 //! - [`format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`import`]: what other programs write.
 //! - [`merge`]: several traces as one.
 //! - [`summary`]: what is in a trace.
 //! - [`synth`]: traces like those of the papers.
@@ -9,6 +10,7 @@
 //! Names and contents are in no trace: files are numbers.
 
 pub mod format;
+pub mod import;
 pub mod merge;
 pub mod summary;
 pub mod synth;
