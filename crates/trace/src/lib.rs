@@ -1,6 +1,6 @@
 //! What clients did with files, in the order of time: traces, from which the studies of `simulate` are made.
 //!
-//! - [`format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
 //! - [`import`]: what other programs write.
 //! - [`merge`]: several traces as one.
 //! - [`summary`]: what is in a trace.
@@ -33,7 +33,7 @@ pub enum Deed {
         /// How many, at least one.
         len: u64,
     },
-    /// It removed the file.
+    /// It removed the file, or emptied it: then it goes on under its number.
     Delete,
 }
 
