@@ -22,8 +22,8 @@ pub fn rank(random: &SplitMix64, count: u64, steepness: f64) -> u64 {
     (x as u64).saturating_sub(1).min(count.saturating_sub(1))
 }
 
-/// Sizes of files: so many of a thousand are no larger than so many bytes, and those between two lines are spread evenly. As Baker and others measured in 1991, most
-/// files are of a block, and most bytes in few files.
+/// Sizes of files: so many of a thousand are no larger than so many bytes, and those between two lines are spread evenly. As on
+/// most systems, most files are of a block, and most bytes in few files.
 const SIZES: [(u64, u64); 9] = [
     (0, 64),
     (250, 1 << 10),

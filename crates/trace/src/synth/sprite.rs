@@ -2,12 +2,12 @@
 //!
 //! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB, of which the first 400,000, a little over a day, fill the caches; then, with
 //! 16 MiB at each client and 128 MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and 15.7 % go to the disk; 96 % of what is
-//! overwritten or removed was written by the same client (5.3.1). Baker and others state that about a fifth of the bytes are written, most files are read or
-//! written as a whole, and most new ones are removed soon.
+//! overwritten or removed was written by the same client (5.3.1). What is not stated is set as such file systems are known to be: a fifth of the uses are writes,
+//! most files are read or written as a whole, and most new ones are removed soon.
 //!
-//! Two numbers were fitted to the two base rates, [`Habits::fresh`] and [`Habits::latest`]: values were tried until the mean of twelve seeds was near (22.3 % and
-//! 15.1 %), and of those the ones taken with which seed 1 meets them (21.9 % and 15.5 %). Other seeds give up to five points more or less, since few clients and few
-//! large files make most of the traffic. Nothing was fitted to what other algorithms make of the trace.
+//! Three numbers were fitted to the two base rates: [`Habits::common`], [`Habits::fresh`] and [`Habits::latest`]. Values were tried until the mean of twelve seeds
+//! was near (21.6 % and 15.0 %), and of those the ones taken with which seed 1 meets them (21.9 % and 15.5 %). Other seeds give up to five points more or less, since
+//! few clients and few large files make most of the traffic. Nothing was fitted to what other algorithms make of the trace.
 
 use super::community::{Community, Habits, Requests};
 

@@ -30,7 +30,7 @@ const LARGE: f64 = 0.02;
 /// Part of the files that are also written, and how large they are at most.
 const WRITTEN: f64 = 0.25;
 const WRITTEN_BYTES_MAX: u64 = 256 << 10;
-/// Part of the reads that are of a part of their file, as Baker and others found in 1991.
+/// Part of the reads that are of a part of their file: most are of all of it.
 const PARTIAL: f64 = 0.22;
 
 /// What is set.
