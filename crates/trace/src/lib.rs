@@ -1,11 +1,19 @@
 //! What clients did with files, in the order of time: traces, from which the studies of `simulate` are made.
 //!
-//! - [`format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`import`]: what other programs write.
+//! - [`merge`]: several traces as one.
+//! - [`summary`]: what is in a trace.
+//! - [`synth`]: traces like those of the papers.
 //! - [`worst_case`]: the workload that hurts cooperative caching most (Dahlin, section 3.3.4.3).
 //!
 //! Names and contents are in no trace: files are numbers.
 
 pub mod format;
+pub mod import;
+pub mod merge;
+pub mod summary;
+pub mod synth;
 pub mod worst_case;
 
 /// What a client did with a file.
@@ -25,7 +33,7 @@ pub enum Deed {
         /// How many, at least one.
         len: u64,
     },
-    /// It removed the file.
+    /// It removed the file, or emptied it: then it goes on under its number.
     Delete,
 }
 

@@ -1,0 +1,98 @@
+//! Traces from what other programs write.
+//!
+//! - [`csv`]: a plain table.
+//! - [`strace`]: what `strace -f` shows of programs.
+//!
+//! Both are read line by line, and are iterators of records that end after the first error, which names the line. Nothing in a file makes them panic.
+
+pub mod csv;
+pub mod strace;
+
+use std::io::{BufRead, Read};
+use thiserror::Error;
+
+/// Longest line, in bytes.
+const LINE_LEN_MAX: u64 = 1 << 20;
+
+/// Why something cannot be imported.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// A line is not as it should be.
+    #[error("line {line}: {what}")]
+    Line {
+        /// Which, from 1.
+        line: u64,
+        /// What is wrong, beginning with the field if it is one field.
+        what: String,
+    },
+    /// There is nothing in it.
+    #[error("it has no lines that say what was done")]
+    Empty,
+    /// The disk's.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// The lines of a file.
+#[derive(Debug)]
+struct Lines<R> {
+    from: R,
+    count: u64,
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(from: R) -> Lines<R> {
+        Lines { from, count: 0 }
+    }
+
+    /// What is wrong with the line that was read last.
+    fn fault(&self, what: impl Into<String>) -> ImportError {
+        ImportError::Line { line: self.count, what: what.into() }
+    }
+
+    /// The next line without its end. `Line` if it has none, is too long, or is no text.
+    fn next(&mut self) -> Result<Option<String>, ImportError> {
+        let mut line = Vec::new();
+        let len = self.from.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        self.count += 1;
+        if line.pop() != Some(b'\n') {
+            return Err(self.fault(match len as u64 == LINE_LEN_MAX {
+                true => "longer than a mebibyte",
+                false => "it breaks off here: the line has no end",
+            }));
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        String::from_utf8(line).map(Some).map_err(|_| self.fault("not text in UTF-8"))
+    }
+}
+
+/// Microseconds of a decimal number of seconds; places beyond the sixth are dropped. Nothing for what is none, or too large.
+fn time_us(seconds: &str) -> Option<u64> {
+    let (whole, places) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(places) {
+        return None;
+    }
+    let micros =
+        places.bytes().chain(std::iter::repeat(b'0')).take(6).fold(0, |n, byte| n * 10 + u64::from(byte - b'0'));
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_read_to_the_microsecond() {
+        let pairs = [("0", 0), ("1.5", 1_500_000), ("0.0000019", 1), ("1700000000.123456", 1_700_000_000_123_456)];
+        pairs.into_iter().for_each(|(text, us)| assert_eq!(time_us(text), Some(us), "{text}"));
+        for text in ["", ".", "1.", ".5", "-1", "1e3", "1.5.5", " 1", "18446744073709551615", "nan"] {
+            assert_eq!(time_us(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One line of strace's: who, when, and what was called with which arguments.
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Which process or thread; 0 if strace does not say so, because there is one only.
+    pub pid: u32,
+    /// When, as it is written.
+    pub stamp: &'a str,
+    pub event: Event<'a>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A call, or the first part of one if it ends with strace's mark for that.
+    Call(&'a str),
+    /// A call goes on: its name, and the rest.
+    Resumed(&'a str, &'a str),
+    /// It has ended.
+    Exited,
+    /// Strace follows this new process from now on; what is before that on the line is the first part of a call.
+    Attached(u32, Option<&'a str>),
+    /// Something else that strace says.
+    Other,
+}
+
+/// What strace puts after the first part of a call.
+pub const UNFINISHED: &str = "<unfinished ...>";
+
+/// Takes a line apart. Nothing if it is none of strace's; a line with a stamp that is empty has no time.
+pub fn parse(line: &str) -> Option<Line<'_>> {
+    // Where it does not write to a file, strace says this in the middle of the call that makes the process.
+    if let Some((before, after)) = line.split_once("strace: Process ")
+        && let Some(Ok(child)) = after.trim_end().strip_suffix(" attached").map(str::parse)
+    {
+        let first = parse(before).filter(|line| matches!(line.event, Event::Call(_)));
+        return Some(match first {
+            Some(Line { pid, stamp, event: Event::Call(part) }) => {
+                Line { pid, stamp, event: Event::Attached(child, Some(part)) }
+            }
+            _ => Line { pid: 0, stamp: "", event: Event::Attached(child, None) },
+        });
+    }
+    if line.starts_with("strace: ") || line.trim() == UNFINISHED {
+        return Some(Line { pid: 0, stamp: "", event: Event::Other });
+    }
+    let (pid, rest) = pid(line.trim_start());
+    let rest = rest.trim_start();
+    let is_of_stamp = |c: char| c.is_ascii_digit() || c == '.' || c == ':' || c == '+';
+    let (stamp, rest) = rest.split_at(rest.find(|c| !is_of_stamp(c)).unwrap_or(rest.len()));
+    let mut rest = rest.trim();
+    // Asked for both, it shows how long after the line before it that was, too.
+    if rest.starts_with("(+") {
+        rest = rest.split_once(')')?.1.trim();
+    }
+    let event = if rest.starts_with("+++ exited") || rest.starts_with("+++ killed") {
+        Event::Exited
+    } else if rest.starts_with("+++ ") || rest.starts_with("--- ") {
+        Event::Other
+    } else if let Some(resumed) = rest.strip_prefix("<... ") {
+        let (name, rest) = resumed.split_once(" resumed>").or_else(|| resumed.split_once(" resumed "))?;
+        Event::Resumed(name, rest)
+    } else {
+        let name = rest.split_once('(')?.0;
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            return None;
+        }
+        Event::Call(rest)
+    };
+    Some(Line { pid, stamp, event })
+}
+
+/// `[pid 12] ` as strace shows it, or `12 ` as it writes it to a file.
+fn pid(line: &str) -> (u32, &str) {
+    if let Some(rest) = line.strip_prefix("[pid ")
+        && let Some((pid, rest)) = rest.split_once(']')
+        && let Ok(pid) = pid.trim().parse()
+    {
+        return (pid, rest);
+    }
+    // A number without a point, and something after it that is not the call.
+    if let Some((pid, rest)) = line.split_once(' ')
+        && let Ok(pid) = pid.parse()
+    {
+        return (pid, rest);
+    }
+    (0, line)
+}
+
+/// A whole call.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    pub name: &'a str,
+    pub args: Vec<&'a str>,
+    /// What it gave, as it is written after the equals sign.
+    pub result: &'a str,
+}
+
+/// Takes a call apart. Nothing if it breaks off.
+pub fn call(text: &str) -> Option<Call<'_>> {
+    let (name, rest) = text.split_once('(')?;
+    let (mut args, mut from) = (Vec::new(), 0);
+    let mut inner = Vec::new();
+    let (mut is_quoted, mut is_escaped, mut last) = (false, false, b'(');
+    for (at, byte) in rest.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            // Inside of a file's name, which strace puts after its number, only its end counts.
+            b'>' if inner.last() == Some(&b'>') => drop(inner.pop()),
+            _ if inner.last() == Some(&b'>') => {}
+            b'<' if last.is_ascii_alphanumeric() => inner.push(b'>'),
+            b'(' => inner.push(b')'),
+            b'[' => inner.push(b']'),
+            b'{' => inner.push(b'}'),
+            b',' | b')' if inner.is_empty() => {
+                let arg = rest[from..at].trim();
+                if !(arg.is_empty() && args.is_empty() && byte == b')') {
+                    args.push(arg);
+                }
+                from = at + 1;
+                if byte == b')' {
+                    let result = rest[from..].trim_start().strip_prefix('=')?.trim_start();
+                    return Some(Call { name, args, result });
+                }
+            }
+            b')' | b']' | b'}' if inner.last() == Some(&byte) => drop(inner.pop()),
+            _ => {}
+        }
+        last = byte;
+    }
+    None
+}
+
+/// The number at the beginning of an argument or a result, such as `3</a/file>` or `-1 ENOENT (...)`, in any of strace's bases.
+pub fn number(text: &str) -> Option<i64> {
+    let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (base, digits) = match digits.strip_prefix("0x") {
+        Some(digits) => (16, digits),
+        None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
+        None => (10, digits),
+    };
+    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let number = i64::from_str_radix(&digits[..end], base);
+    match number {
+        Ok(number) => Some(if is_negative { -number } else { number }),
+        // An octal nought.
+        Err(_) if base == 8 && end == 0 => Some(0),
+        Err(_) => None,
+    }
+}
+
+/// The file's name that strace has put after a number: `3</a/file>`; without what it adds of removed ones.
+pub fn annotation(text: &str) -> Option<Vec<u8>> {
+    let (before, rest) = text.split_once('<')?;
+    let name = rest.split_once('>')?.0;
+    (!before.contains('"')).then(|| unescape(name))
+}
+
+/// A quoted argument as bytes. Nothing if it is no such, or was cut short.
+pub fn string(arg: &str) -> Option<Vec<u8>> {
+    let inner = arg.strip_prefix('"')?.strip_suffix('"')?;
+    Some(unescape(inner))
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte != b'\\' {
+            bytes.push(*byte);
+            continue;
+        }
+        let [escape, after @ ..] = rest else { break };
+        rest = after;
+        let digits = |rest: &[u8], base: u32, most: usize| {
+            let count = rest.iter().take(most).take_while(|byte| char::from(**byte).is_digit(base)).count();
+            let value =
+                rest[..count].iter().fold(0, |n, byte| n * base + char::from(*byte).to_digit(base).unwrap_or(0));
+            (count, value as u8)
+        };
+        match *escape {
+            b'n' => bytes.push(b'\n'),
+            b't' => bytes.push(b'\t'),
+            b'r' => bytes.push(b'\r'),
+            b'v' => bytes.push(0x0b),
+            b'f' => bytes.push(0x0c),
+            b'x' => {
+                let (count, value) = digits(rest, 16, 2);
+                bytes.push(value);
+                rest = &rest[count..];
+            }
+            b'0'..=b'7' => {
+                let (more, _) = digits(rest, 8, 2);
+                let all = [&[*escape], &rest[..more]].concat();
+                bytes.push(digits(&all, 8, 3).1);
+                rest = &rest[more..];
+            }
+            other => bytes.push(other),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_apart_as_strace_writes_them() {
+        let event = |line| parse(line).map(|line| (line.pid, line.stamp, line.event));
+        let call = "read(3, \"x\", 1) = 1";
+        assert_eq!(event("12 1700000000.5 read(3, \"x\", 1) = 1"), Some((12, "1700000000.5", Event::Call(call))));
+        assert_eq!(event("[pid  12] 10:11:12 read(3, \"x\", 1) = 1"), Some((12, "10:11:12", Event::Call(call))));
+        assert_eq!(event("     0.000012 read(3, \"x\", 1) = 1"), Some((0, "0.000012", Event::Call(call))));
+        assert_eq!(event("7      0.000012 read(3, \"x\", 1) = 1"), Some((7, "0.000012", Event::Call(call))));
+        assert_eq!(
+            event("7 1.5 <... read resumed>\"x\", 1) = 1"),
+            Some((7, "1.5", Event::Resumed("read", "\"x\", 1) = 1")))
+        );
+        assert_eq!(event("7 1.5 +++ exited with 0 +++"), Some((7, "1.5", Event::Exited)));
+        assert_eq!(event("7 1.5 --- SIGCHLD {si_signo=SIGCHLD} ---"), Some((7, "1.5", Event::Other)));
+        assert_eq!(event("strace: Process 12 attached"), Some((0, "", Event::Attached(12, None))));
+        let split = event("7 1.5 clone(flags=SIGCHLDstrace: Process 12 attached");
+        assert_eq!(split, Some((7, "1.5", Event::Attached(12, Some("clone(flags=SIGCHLD")))));
+        assert_eq!(event("a letter (to somebody)"), None);
+        assert_eq!(event(""), None);
+    }
+
+    #[test]
+    fn calls_are_taken_apart_whatever_is_quoted() {
+        let whole =
+            call(r#"openat(AT_FDCWD</a,b)>, "x,\")\"", O_RDONLY|O_CLOEXEC) = 3</a/x> <0.000010>"#).expect("a call");
+        assert_eq!(whole.name, "openat");
+        assert_eq!(whole.args, ["AT_FDCWD</a,b)>", r#""x,\")\"""#, "O_RDONLY|O_CLOEXEC"]);
+        assert_eq!((number(whole.result), annotation(whole.result)), (Some(3), Some(b"/a/x".to_vec())));
+        let nested = call("openat2(3, {a=[1, 2], b=f(1)}, 24) = -1 ENOENT (No such file)").expect("a call");
+        assert_eq!((nested.args.len(), number(nested.result)), (3, Some(-1)));
+        assert_eq!(call("getpid() = 5").expect("a call").args.len(), 0);
+        assert_eq!(call("read(3, \"abc"), None);
+        assert_eq!(call("read(3, \"abc\", 10) "), None);
+    }
+
+    #[test]
+    fn numbers_and_names_are_read_as_strace_writes_them() {
+        let pairs = [("0", 0), ("17<x>", 17), ("0x1f", 31), ("0644", 0o644), ("-1 EBADF", -1), ("00", 0)];
+        pairs.into_iter().for_each(|(text, value)| assert_eq!(number(text), Some(value), "{text}"));
+        assert_eq!(
+            (number("?"), number(""), number("AT_FDCWD"), number("99999999999999999999")),
+            (None, None, None, None)
+        );
+        assert_eq!(string(r#""a\n\"\\\303\244\x41\0""#), Some("a\n\"\\äA\0".as_bytes().to_vec()));
+        assert_eq!((string("NULL"), string("\"cut\"...")), (None, None));
+    }
+}

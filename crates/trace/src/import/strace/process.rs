@@ -1,0 +1,177 @@
+//! What strace's processes have open, and which files there are.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// Files below these are none.
+const NO_FILES: [&[u8]; 4] = [b"/dev", b"/proc", b"/sys", b"/run"];
+
+/// An open file, which several descriptors may share.
+#[derive(Debug)]
+pub struct Open {
+    pub file: u64,
+    pub path: Vec<u8>,
+    pub offset: u64,
+    pub is_append: bool,
+}
+
+/// What several descriptors, of several processes, share.
+pub type Shared = Rc<RefCell<Open>>;
+
+/// What a number means to a process: an open file, and whether programs that it starts do without.
+#[derive(Clone, Debug)]
+pub struct Descriptor {
+    pub open: Shared,
+    pub is_private: bool,
+}
+
+/// A process, or the threads of one.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    pub descriptors: BTreeMap<i64, Descriptor>,
+    /// Where it is; nothing if that was not seen.
+    pub folder: Vec<u8>,
+}
+
+impl Process {
+    /// A name from the root, if that can be known: of a name, and of the folder it is in where that is not the process's own.
+    pub fn resolve(&self, folder: Option<&[u8]>, name: &[u8]) -> Vec<u8> {
+        if name.starts_with(b"/") {
+            return clean(name);
+        }
+        clean(&[folder.unwrap_or(&self.folder), b"/".as_slice(), name].concat())
+    }
+}
+
+/// Without `.`, `..` and doubled slashes. What is relative to an unknown folder begins with a slash, too.
+fn clean(path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    parts.into_iter().fold(Vec::new(), |mut path, part| {
+        path.push(b'/');
+        path.extend(part);
+        path
+    })
+}
+
+/// Whether a name can be that of a file.
+pub fn is_file(path: &[u8]) -> bool {
+    path.starts_with(b"/")
+        && !NO_FILES
+            .iter()
+            .any(|folder| path.strip_prefix(*folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/'))
+}
+
+/// The files that there are, by their names.
+#[derive(Debug, Default)]
+pub struct Names {
+    numbers: BTreeMap<Vec<u8>, u64>,
+    /// By file, how many names it has, and how far it goes as far as is known.
+    facts: HashMap<u64, (u32, u64)>,
+    next: u64,
+}
+
+impl Names {
+    /// The file of a name; a new one if there is none.
+    pub fn number(&mut self, path: &[u8]) -> u64 {
+        if let Some(number) = self.numbers.get(path) {
+            return *number;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.numbers.insert(path.to_vec(), number);
+        self.facts.insert(number, (1, 0));
+        number
+    }
+
+    /// Takes away a name; gives the file if that was its last.
+    pub fn remove(&mut self, path: &[u8]) -> Option<u64> {
+        let number = self.numbers.remove(path)?;
+        let (names, _) = self.facts.get_mut(&number)?;
+        *names = names.saturating_sub(1);
+        (*names == 0).then_some(number)
+    }
+
+    /// Gives a file another name beside those that it has.
+    pub fn link(&mut self, from: &[u8], to: &[u8]) {
+        let number = self.number(from);
+        if self.numbers.insert(to.to_vec(), number).is_none()
+            && let Some((names, _)) = self.facts.get_mut(&number)
+        {
+            *names += 1;
+        }
+    }
+
+    /// Gives a file, or all in a folder, another name; gives the file that had that name before.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Option<u64> {
+        if from == to {
+            return None;
+        }
+        let below = [from, b"/"].concat();
+        let after = self.numbers.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        let inside: Vec<(Vec<u8>, u64)> = after.map(|(path, number)| (path.clone(), *number)).collect();
+        for (path, number) in inside {
+            self.numbers.remove(&path);
+            self.numbers.insert([to, &path[from.len()..]].concat(), number);
+        }
+        // A folder that was moved has no number of its own, unless it was opened.
+        let number = self.number(from);
+        let replaced = self.remove(to);
+        self.numbers.remove(from);
+        self.numbers.insert(to.to_vec(), number);
+        replaced
+    }
+
+    /// How far a file goes, as far as is known.
+    pub fn len(&self, file: u64) -> u64 {
+        self.facts.get(&file).map_or(0, |(_, len)| *len)
+    }
+
+    /// It goes so far, at least.
+    pub fn reach(&mut self, file: u64, end: u64) {
+        let (_, len) = self.facts.entry(file).or_default();
+        *len = end.max(*len);
+    }
+
+    /// It goes so far, and not beyond.
+    pub fn cut(&mut self, file: u64, end: u64) {
+        self.facts.entry(file).or_default().1 = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_followed_through_renames_and_links() {
+        let mut names = Names::default();
+        let (a, b, deep) = (names.number(b"/a"), names.number(b"/b"), names.number(b"/d/e/f"));
+        assert_eq!((names.number(b"/a"), names.rename(b"/a", b"/b")), (a, Some(b)));
+        assert_eq!((names.number(b"/b"), names.rename(b"/b", b"/b")), (a, None));
+        assert_ne!(names.number(b"/a"), a);
+        names.rename(b"/d", b"/g");
+        assert_eq!(names.number(b"/g/e/f"), deep);
+        names.link(b"/b", b"/c");
+        assert_eq!((names.remove(b"/b"), names.remove(b"/c"), names.remove(b"/c")), (None, Some(a), None));
+    }
+
+    #[test]
+    fn paths_are_from_the_root() {
+        let process = Process { folder: b"/home/ann".to_vec(), ..Process::default() };
+        let resolved = |folder, name: &str| String::from_utf8(process.resolve(folder, name.as_bytes())).expect("text");
+        assert_eq!(resolved(None, "x/./../y"), "/home/ann/y");
+        assert_eq!(resolved(Some(b"/tmp"), "z"), "/tmp/z");
+        assert_eq!(resolved(Some(b"/tmp"), "//z/../../q/"), "/q");
+        assert!(
+            is_file(b"/home/x") && !is_file(b"/dev/null") && !is_file(b"/proc") && is_file(b"/devel") && !is_file(b"")
+        );
+    }
+}

@@ -1,0 +1,419 @@
+//! What is in a trace: who did how much with what, how large requests are, how long what is written lasts, what is shared.
+//!
+//! Memory is bounded: where there are more files, and more written pieces of them, than [`PIECE_COUNT_MAX`], only a part of the files is looked at, chosen by their
+//! numbers as by chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of requests and clients is of all of them.
+
+use crate::{Deed, Record};
+use host::{Random, SplitMix64};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// Files and written pieces that are kept in memory.
+pub const PIECE_COUNT_MAX: usize = 1 << 22;
+/// Clients that are told apart; those with higher numbers count as one.
+pub const CLIENT_COUNT_MAX: u32 = 1 << 20;
+/// Who does nothing for longer than this is not active (Froese and Bunt, section 4.2), in microseconds.
+pub const PAUSE_US: u64 = 15 * 60 * 1_000_000;
+
+/// Bounds of ages, in seconds.
+const AGES_S: [u64; 11] = [1, 10, 30, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600, u64::MAX];
+
+/// So much up to a bound, and more than the bound before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Bucket {
+    /// The bound; the highest number: there is none.
+    pub up_to: u64,
+    /// How much.
+    pub count: u64,
+}
+
+/// What a trace has.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Facts {
+    /// From its beginning to its last record.
+    pub seconds: f64,
+    /// Clients that did something.
+    pub clients: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read, counted each time.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written, counted each time.
+    pub written_bytes: u64,
+    /// Removals.
+    pub deletes: u64,
+    /// Reads by their bytes: powers of two.
+    pub read_sizes: Vec<Bucket>,
+    /// The same of writes.
+    pub write_sizes: Vec<Bucket>,
+    /// Hours in which somebody is active: the trace without the pauses of all that are longer than 15 minutes.
+    pub active_hours: f64,
+    /// Hours in which a client is active, on average.
+    pub client_active_hours: f64,
+    /// Part of the reads and writes that the most active tenth of the clients does.
+    pub busiest_tenth: f64,
+    /// Reads and writes by the hour of the day; the trace begins with the first.
+    pub by_hour: [u64; 24],
+    /// Part of the files from which what follows is scaled up; 1: all were looked at.
+    pub sampled: f64,
+    /// Files that were used.
+    pub files: u64,
+    /// How far they were read or written, together.
+    pub bytes: u64,
+    /// Files that more than one client used.
+    pub shared_files: u64,
+    /// Files that more than one client read.
+    pub files_of_many_readers: u64,
+    /// Files that more than one client wrote or removed.
+    pub files_of_many_writers: u64,
+    /// Written bytes that were overwritten or removed, by how many seconds they lasted.
+    pub lifetimes_s: Vec<Bucket>,
+    /// Of those, bytes that were overwritten or removed by who had written them.
+    pub ended_by_writer_bytes: u64,
+    /// Written bytes that are still there at the end.
+    pub lasting_bytes: u64,
+}
+
+/// One client, several, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Who {
+    #[default]
+    None,
+    One(u32),
+    Many,
+}
+
+impl Who {
+    fn and(&mut self, client: u32) {
+        *self = match *self {
+            Who::None => Who::One(client),
+            Who::One(one) if one == client => Who::One(one),
+            _ => Who::Many,
+        };
+    }
+}
+
+#[derive(Default, Debug)]
+struct File {
+    users: Who,
+    readers: Who,
+    writers: Who,
+    len: u64,
+    /// What is written: by first byte, the end, when, and by whom.
+    pieces: BTreeMap<u64, (u64, u64, u32)>,
+}
+
+#[derive(Default, Debug)]
+struct Client {
+    requests: u64,
+    active_us: u64,
+    last_us: u64,
+}
+
+/// Gathers [`Facts`].
+#[derive(Debug)]
+pub struct Summary {
+    reads: [u64; 65],
+    writes: [u64; 65],
+    read_bytes: u64,
+    written_bytes: u64,
+    deletes: u64,
+    by_hour: [u64; 24],
+    all: Client,
+    clients: BTreeMap<u32, Client>,
+    files: HashMap<u64, File>,
+    /// Files are looked at whose number, as by chance, ends in so many noughts.
+    noughts: u32,
+    piece_count: usize,
+    piece_count_max: usize,
+    lifetimes: [u64; AGES_S.len()],
+    by_writer: u64,
+}
+
+impl Default for Summary {
+    fn default() -> Summary {
+        Summary::bounded(PIECE_COUNT_MAX)
+    }
+}
+
+impl Summary {
+    /// With at most so many files and written pieces of them in memory.
+    fn bounded(piece_count_max: usize) -> Summary {
+        Summary {
+            reads: [0; 65],
+            writes: [0; 65],
+            read_bytes: 0,
+            written_bytes: 0,
+            deletes: 0,
+            by_hour: [0; 24],
+            all: Client::default(),
+            clients: BTreeMap::new(),
+            files: HashMap::new(),
+            noughts: 0,
+            piece_count: 0,
+            piece_count_max,
+            lifetimes: [0; AGES_S.len()],
+            by_writer: 0,
+        }
+    }
+
+    /// Adds a record; they come in the order of time.
+    pub fn add(&mut self, record: &Record) {
+        let Record { time_us, client, deed, .. } = *record;
+        let client = client.min(CLIENT_COUNT_MAX);
+        let requests = match deed {
+            Deed::Read { len, .. } => {
+                self.reads[bits(len)] += 1;
+                self.read_bytes = self.read_bytes.saturating_add(len);
+                1
+            }
+            Deed::Write { len, .. } => {
+                self.writes[bits(len)] += 1;
+                self.written_bytes = self.written_bytes.saturating_add(len);
+                1
+            }
+            Deed::Delete => {
+                self.deletes += 1;
+                0
+            }
+        };
+        self.by_hour[(time_us / 3_600_000_000 % 24) as usize] += requests;
+        let first = Client { last_us: time_us, ..Client::default() };
+        for of in [&mut self.all, self.clients.entry(client).or_insert(first)] {
+            let since_us = time_us.saturating_sub(of.last_us);
+            of.active_us += if since_us <= PAUSE_US { since_us } else { 0 };
+            (of.last_us, of.requests) = (time_us, of.requests + requests);
+        }
+        if self.is_looked_at(record.file) {
+            self.look_at(record);
+            while self.files.len() + self.piece_count > self.piece_count_max && self.noughts < 63 {
+                self.look_at_fewer();
+            }
+        }
+    }
+
+    fn is_looked_at(&self, file: u64) -> bool {
+        SplitMix64::new(file).next_u64().trailing_zeros() >= self.noughts
+    }
+
+    fn look_at_fewer(&mut self) {
+        self.noughts += 1;
+        let noughts = self.noughts;
+        self.files.retain(|file, _| SplitMix64::new(*file).next_u64().trailing_zeros() >= noughts);
+        self.piece_count = self.files.values().map(|file| file.pieces.len()).sum();
+        // What ended was that of twice as many files.
+        self.lifetimes.iter_mut().chain([&mut self.by_writer]).for_each(|bytes| *bytes /= 2);
+    }
+
+    fn look_at(&mut self, record: &Record) {
+        let Record { time_us, client, file, deed } = *record;
+        let of = self.files.entry(file).or_default();
+        of.users.and(client);
+        let (start, end) = match deed {
+            Deed::Read { offset, len } => {
+                of.readers.and(client);
+                of.len = of.len.max(offset.saturating_add(len));
+                return;
+            }
+            Deed::Write { offset, len } => (offset, offset.saturating_add(len)),
+            Deed::Delete => (0, u64::MAX),
+        };
+        of.writers.and(client);
+        let before = of.pieces.len();
+        for (bytes, written_us, writer) in cut(&mut of.pieces, start, end) {
+            let age_s = time_us.saturating_sub(written_us).div_ceil(1_000_000);
+            let at = AGES_S.partition_point(|bound| *bound < age_s);
+            self.lifetimes[at] = self.lifetimes[at].saturating_add(bytes);
+            self.by_writer = self.by_writer.saturating_add(if writer == client { bytes } else { 0 });
+        }
+        if deed != Deed::Delete && end > start {
+            of.pieces.insert(start, (end, time_us, client));
+            of.len = of.len.max(end);
+        }
+        self.piece_count = self.piece_count + of.pieces.len() - before;
+    }
+
+    /// What was gathered.
+    pub fn facts(self) -> Facts {
+        let scale = 1u64 << self.noughts;
+        let count = |is: fn(&File) -> bool| self.files.values().filter(|file| is(file)).count() as u64 * scale;
+        let sum = |of: fn(&File) -> u64| -> u64 {
+            self.files.values().map(of).fold(0u64, u64::saturating_add).saturating_mul(scale)
+        };
+        let mut requests: Vec<u64> = self.clients.values().map(|client| client.requests).collect();
+        requests.sort_unstable_by(|one, other| other.cmp(one));
+        let busiest: u64 = requests[..requests.len().div_ceil(10)].iter().sum();
+        let active_us = self.clients.values().map(|client| client.active_us).fold(0, u64::saturating_add);
+        let hours = |us: u64| us as f64 / 3.6e9;
+        let lifetimes_s = AGES_S
+            .iter()
+            .zip(self.lifetimes)
+            .map(|(up_to, bytes)| Bucket { up_to: *up_to, count: bytes.saturating_mul(scale) })
+            .collect();
+        Facts {
+            seconds: self.all.last_us as f64 / 1e6,
+            clients: self.clients.len() as u64,
+            reads: self.reads.iter().sum(),
+            read_bytes: self.read_bytes,
+            writes: self.writes.iter().sum(),
+            written_bytes: self.written_bytes,
+            deletes: self.deletes,
+            read_sizes: sizes(&self.reads),
+            write_sizes: sizes(&self.writes),
+            active_hours: hours(self.all.active_us),
+            client_active_hours: hours(active_us) / self.clients.len().max(1) as f64,
+            busiest_tenth: busiest as f64 / self.all.requests.max(1) as f64,
+            by_hour: self.by_hour,
+            sampled: 1.0 / scale as f64,
+            files: count(|_| true),
+            bytes: sum(|file| file.len),
+            shared_files: count(|file| file.users == Who::Many),
+            files_of_many_readers: count(|file| file.readers == Who::Many),
+            files_of_many_writers: count(|file| file.writers == Who::Many),
+            lifetimes_s,
+            ended_by_writer_bytes: self.by_writer.saturating_mul(scale),
+            lasting_bytes: sum(|file| file.pieces.iter().map(|(start, (end, ..))| end - start).sum()),
+        }
+    }
+}
+
+/// The power of two that is not less.
+fn bits(len: u64) -> usize {
+    (u64::BITS - len.saturating_sub(1).leading_zeros()) as usize
+}
+
+fn sizes(counts: &[u64; 65]) -> Vec<Bucket> {
+    let bound = |bits: usize| 1u64.checked_shl(bits as u32).unwrap_or(u64::MAX);
+    let last = counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    counts[..last].iter().enumerate().map(|(bits, count)| Bucket { up_to: bound(bits), count: *count }).collect()
+}
+
+/// Cuts a range out of what is written; gives what was there, each with its bytes, when, and by whom.
+fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
+    let mut gone = Vec::new();
+    while let Some((at, (stop, written_us, writer))) =
+        pieces.range(..end).next_back().map(|(at, piece)| (*at, *piece)).filter(|(_, (stop, ..))| *stop > start)
+    {
+        pieces.remove(&at);
+        if stop > end {
+            pieces.insert(end, (stop, written_us, writer));
+        }
+        if at < start {
+            pieces.insert(at, (start, written_us, writer));
+        }
+        gone.push((stop.min(end) - at.max(start), written_us, writer));
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn write(time_us: u64, client: u32, file: u64, offset: u64, len: u64) -> Record {
+        Record { time_us, client, file, deed: Deed::Write { offset, len } }
+    }
+
+    fn facts(records: &[Record]) -> Facts {
+        let mut summary = Summary::default();
+        records.iter().for_each(|record| summary.add(record));
+        summary.facts()
+    }
+
+    #[test]
+    fn what_is_in_a_trace_is_counted() {
+        let second = 1_000_000;
+        let read = |time_us, client, len| Record { time_us, client, file: 1, deed: Deed::Read { offset: 0, len } };
+        let delete = Record { time_us: 7200 * second, client: 0, file: 2, deed: Deed::Delete };
+        let of = facts(&[
+            write(0, 0, 1, 0, 100),
+            read(second, 0, 100),
+            read(2 * second, 1, 1),
+            // Over half of it, after 20 seconds, by somebody else.
+            write(20 * second, 1, 1, 50, 100),
+            write(20 * second, 0, 2, 0, 4096),
+            delete,
+        ]);
+        assert_eq!((of.clients, of.files, of.reads, of.writes, of.deletes), (2, 2, 2, 3, 1));
+        assert_eq!((of.read_bytes, of.written_bytes, of.bytes), (101, 4296, 150 + 4096));
+        assert_eq!((of.shared_files, of.files_of_many_readers, of.files_of_many_writers), (1, 1, 1));
+        let lived = |up_to| of.lifetimes_s.iter().find(|bucket| bucket.up_to == up_to).expect("a bucket").count;
+        assert_eq!((lived(10), lived(30), lived(6 * 3600)), (0, 50, 4096));
+        assert_eq!((of.ended_by_writer_bytes, of.lasting_bytes), (4096, 150));
+        assert_eq!(of.seconds, 7200.0);
+        assert!((of.active_hours - 20.0 / 3600.0).abs() < 1e-9, "{}", of.active_hours);
+        assert_eq!((of.by_hour[0], of.by_hour[2], of.sampled), (5, 0, 1.0));
+        let bucket = |up_to, count| Bucket { up_to, count };
+        assert_eq!(of.read_sizes.iter().filter(|bucket| bucket.count > 0).count(), 2);
+        assert_eq!(
+            (of.read_sizes[0], of.read_sizes[7], of.write_sizes[12]),
+            (bucket(1, 1), bucket(128, 1), bucket(4096, 1))
+        );
+        assert_eq!((of.busiest_tenth, facts(&[]).clients), (0.6, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_sampled_is_near() {
+        let records = (0..100_000u64).map(|nth| write(nth * 1000, (nth % 3) as u32, nth % 20_000, 0, 10));
+        let mut summary = Summary::bounded(5000);
+        for record in records {
+            summary.add(&record);
+            assert!(summary.files.len() + summary.piece_count <= 5000);
+        }
+        let of = summary.facts();
+        assert!(of.sampled < 0.2, "{}", of.sampled);
+        let near = |found: u64, exact: f64| (found as f64 / exact - 1.0).abs() < 0.1;
+        assert!(near(of.files, 20_000.0) && near(of.lasting_bytes, 200_000.0), "{of:?}");
+        let ended: u64 = of.lifetimes_s.iter().map(|bucket| bucket.count).sum();
+        assert!(near(ended, 800_000.0), "{ended}");
+        assert_eq!((of.writes, of.written_bytes), (100_000, 1_000_000));
+    }
+
+    proptest! {
+        /// Against a model that has each byte.
+        #[test]
+        fn prop_bytes_live_from_their_writing_to_their_end(
+            deeds in prop::collection::vec((0u64..100, 0u64..40, 1u64..20, 0u32..2, prop::bool::weighted(0.1)), 0..60),
+        ) {
+            let (mut bytes, mut now_s) = (BTreeMap::<u64, (u64, u32)>::new(), 0);
+            let (mut records, mut lived, mut by_writer) = (Vec::new(), vec![0u64; AGES_S.len()], 0u64);
+            for (since_s, offset, len, client, is_delete) in deeds {
+                now_s += since_s;
+                let range = if is_delete { 0..1000 } else { offset..offset + len };
+                let gone: Vec<u64> = bytes.range(range.clone()).map(|(at, _)| *at).collect();
+                for at in gone {
+                    let (written_s, writer) = bytes.remove(&at).expect("there");
+                    lived[AGES_S.iter().position(|bound| now_s - written_s <= *bound).expect("a bucket")] += 1;
+                    by_writer += u64::from(writer == client);
+                }
+                let deed = match is_delete {
+                    true => Deed::Delete,
+                    false => Deed::Write { offset, len },
+                };
+                if !is_delete {
+                    bytes.extend(range.map(|at| (at, (now_s, client))));
+                }
+                records.push(Record { time_us: now_s * 1_000_000, client, file: 1, deed });
+            }
+            let of = facts(&records);
+            prop_assert_eq!(of.lifetimes_s.iter().map(|bucket| bucket.count).collect::<Vec<_>>(), lived);
+            prop_assert_eq!((of.ended_by_writer_bytes, of.lasting_bytes), (by_writer, bytes.len() as u64));
+        }
+
+        #[test]
+        fn prop_nothing_in_a_trace_is_too_large(
+            deeds in prop::collection::vec((any::<u32>(), any::<u64>(), 0u64..3, any::<u64>()), 0..40),
+        ) {
+            let mut summary = Summary::default();
+            for (client, offset, file, len) in deeds {
+                let (offset, len) = (offset / 2, (len / 2).max(1));
+                summary.add(&Record { time_us: u64::MAX, client, file, deed: Deed::Write { offset, len } });
+                summary.add(&Record { time_us: u64::MAX, client, file, deed: Deed::Read { offset, len } });
+            }
+            summary.facts();
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! What the clients of one file server do: a few work much, most of them little, at day, in bursts; they read whole files, mostly such as they or others of their
+//! group have used lately, or programs that all use; they write files anew, and remove most of what they made within minutes.
+//!
+//! Numbers that no paper states are [`Habits`]: they say so, and are the same for all traces.
+
+use super::draw::{chance, part, rank, size_bytes};
+use super::first_fault;
+use super::hours::{DAY_COUNT_MAX, Hours};
+use crate::{Deed, Record};
+use host::SplitMix64;
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Bytes of a request, and of a block (Dahlin, section 3.2).
+pub const BLOCK_BYTES: u64 = 8192;
+
+const CLIENT_COUNT_MAX: u32 = 1 << 16;
+/// Requests that a trace may have at most: no time is more than can be said.
+const ACCESS_COUNT_MAX: u64 = 1 << 40;
+/// Time between two requests for a file, in microseconds.
+const REQUEST_US: u64 = 10_000;
+/// Time between two files of a burst, in microseconds.
+const USE_US: u64 = 200_000;
+/// Requests of a burst, at most.
+const BURST_MAX: u64 = 2000;
+/// Files whose use a client remembers.
+const HISTORY_COUNT_MAX: usize = 1 << 15;
+/// The last of those are what it works with.
+const LATEST_COUNT: usize = 16;
+/// Files which it has written, and remembers.
+const WRITTEN_COUNT_MAX: usize = 1 << 12;
+/// Files that it will soon remove.
+const PASSING_COUNT_MAX: usize = 256;
+/// Files that it does not ask the server about again so soon.
+const VALID_COUNT_MAX: usize = 64;
+/// How often another file is looked for in place of one that cannot be read.
+const TRY_COUNT_MAX: u32 = 16;
+/// Clients of a group, who use each other's files.
+const GROUP_COUNT: u32 = 6;
+
+/// What clients tend to do. Parts are of all there are of their kind, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Habits {
+    /// Files that all clients use: programs, libraries, headers.
+    pub common_files: u64,
+    /// How much rather the popular ones of them are used: the power of Zipf's law.
+    pub common_steepness: f64,
+    /// Reads of files: of those that all use.
+    pub common: f64,
+    /// Reads of files: of what another client of the group has used lately.
+    pub group: f64,
+    /// Reads of files: of those that nobody has used before.
+    pub fresh: f64,
+    /// Reads of files: of the last few that the client itself has used.
+    pub latest: f64,
+    /// All other reads are of what the client itself has used at any time: how much rather lately, as a power; with 1, as often one of the last 10 to 100 as one of
+    /// the last 100 to 1000.
+    pub recency: f64,
+    /// Reads of a part only of a file that has more than one block.
+    pub partial: f64,
+    /// Writes of files: new ones, which are removed again.
+    pub passing: f64,
+    /// Time from the writing of such a file to its removal, in seconds: this at most, and as often from 1 to 10 as from 10 to 100.
+    pub passing_s: f64,
+    /// Writes of files: of those that the client has written before.
+    pub again: f64,
+    /// How much rather lately, as a power.
+    pub again_recency: f64,
+    /// Of those: written by another client of the group.
+    pub foreign: f64,
+}
+
+/// A community.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Community {
+    /// How many clients there are.
+    pub clients: u32,
+    /// Requests, each of a block, of all clients: reads and writes.
+    pub accesses: u64,
+    /// Days over which they are spread, each client's over its hours.
+    pub days: u32,
+    /// Part of the files' uses that are writes.
+    pub writes: f64,
+    /// A client's second read of a file within so many seconds is not seen; 0: all are.
+    pub unseen_s: f64,
+    /// See there.
+    pub habits: Habits,
+    /// The same seed gives the same trace.
+    pub seed: u64,
+}
+
+fn is_part(of: f64) -> bool {
+    (0.0..=1.0).contains(&of)
+}
+
+impl Community {
+    /// What makes no sense, by the name of what is set.
+    pub fn check(&self) -> Result<(), String> {
+        let Habits { common, group, fresh, latest, passing, again, .. } = self.habits;
+        let reads = [common, group, fresh, latest, common + group + fresh + latest];
+        let habits = &self.habits;
+        let is_steep = |of: f64| (0.0..=10.0).contains(&of);
+        first_fault([
+            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), "clients: 1 to 65536"),
+            (!(1..=ACCESS_COUNT_MAX).contains(&self.accesses), "accesses: 1 to 1099511627776"),
+            (!(1..=DAY_COUNT_MAX).contains(&self.days), "days: 1 to 3660"),
+            (!is_part(self.writes), "writes: a part, 0 to 1"),
+            (!(0.0..=3600.0).contains(&self.unseen_s), "unseen-s: 0 to 3600 seconds"),
+            (!(1..=1 << 32).contains(&habits.common_files), "common-files: 1 to 4294967296"),
+            (!is_steep(habits.common_steepness), "common-steepness: 0 to 10"),
+            (!reads.into_iter().all(is_part), "common, group, fresh, latest: parts, together 0 to 1"),
+            (!is_steep(habits.recency), "recency: 0 to 10"),
+            (!is_part(habits.partial), "partial: a part, 0 to 1"),
+            (![passing, again, passing + again].into_iter().all(is_part), "passing, again: parts, together 0 to 1"),
+            (!(1.0..=1e6).contains(&habits.passing_s), "passing-s: 1 to 1000000 seconds"),
+            (!is_steep(habits.again_recency), "again-recency: 0 to 10"),
+            (!is_part(habits.foreign), "foreign: a part, 0 to 1"),
+        ])
+    }
+
+    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    pub fn records(self) -> Requests {
+        let random = SplitMix64::new(self.seed);
+        // The second of them does half as much as the first, the third a third, and so on: a tenth does about half of all.
+        let all: f64 = (1..=self.clients).map(|nth| 1.0 / f64::from(nth)).sum();
+        let mut left = self.accesses;
+        let mut clients: Vec<Client> = (1..=self.clients)
+            .map(|nth| {
+                let quota = ((self.accesses as f64 / f64::from(nth) / all) as u64).min(left);
+                left -= quota;
+                // What rounding leaves is done by the last.
+                let quota = quota + if nth == self.clients { std::mem::take(&mut left) } else { 0 };
+                Client::new(quota, Hours::of_client(self.days, &random))
+            })
+            .collect();
+        let mut ready = BinaryHeap::new();
+        for (number, client) in (0..).zip(&mut clients) {
+            if client.quota > 0 {
+                client.worked_us = random.below(client.share_us(BURST_MAX / 10) + 1);
+                ready.push(Reverse((client.hours.wall_us(client.worked_us), number)));
+            }
+        }
+        Requests { of: self, random, ready, clients, next_file: self.habits.common_files }
+    }
+}
+
+/// The last so many of something; the oldest one makes room.
+#[derive(Debug)]
+struct Ring {
+    files: Vec<u64>,
+    next: usize,
+    max: usize,
+}
+
+impl Ring {
+    fn new(max: usize) -> Ring {
+        Ring { files: Vec::new(), next: 0, max }
+    }
+
+    fn push(&mut self, file: u64) {
+        match self.files.len() < self.max {
+            true => self.files.push(file),
+            false => self.files[self.next] = file,
+        }
+        self.next = (self.next + 1) % self.max;
+    }
+
+    /// One of the last so many, rather a later one.
+    fn draw(&self, random: &SplitMix64, count: usize, steepness: f64) -> Option<u64> {
+        let len = self.files.len();
+        let back = rank(random, len.min(count) as u64, steepness) as usize;
+        (len > 0).then(|| self.files[(self.next + len - 1 - back) % len])
+    }
+}
+
+/// Requests for one file.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    file: u64,
+    size_bytes: u64,
+    is_write: bool,
+    next: u64,
+    end: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    hours: Hours,
+    /// What it does in all, and what it has done.
+    quota: u64,
+    done: u64,
+    /// What of that when the burst ends.
+    burst_end: u64,
+    worked_us: u64,
+    /// Time between two requests for a file, and between two files: as is said above, or less where there is so much to do.
+    request_us: u64,
+    use_us: u64,
+    run: Option<Run>,
+    history: Ring,
+    written: Ring,
+    /// Files that are to be removed, each with the time.
+    passing: VecDeque<(u64, u64)>,
+    /// Files that it knows to be valid, each with the time when it asked.
+    valid: VecDeque<(u64, u64)>,
+}
+
+impl Client {
+    fn new(quota: u64, hours: Hours) -> Client {
+        let (history, written) = (Ring::new(HISTORY_COUNT_MAX), Ring::new(WRITTEN_COUNT_MAX));
+        let (passing, valid) = (VecDeque::new(), VecDeque::new());
+        let mean_us = hours.total_us() / quota.max(1);
+        let (request_us, use_us) = (REQUEST_US.min(mean_us / 4).max(1), USE_US.min(mean_us / 2));
+        let (done, burst_end, worked_us, run) = (0, 0, 0, None);
+        Client { hours, quota, done, burst_end, worked_us, request_us, use_us, run, history, written, passing, valid }
+    }
+
+    /// The part of its hours that so many requests should have.
+    fn share_us(&self, requests: u64) -> u64 {
+        (u128::from(self.hours.total_us()) * u128::from(requests) / u128::from(self.quota)) as u64
+    }
+
+    fn is_removed(&self, file: u64) -> bool {
+        is_passing(file) && !self.passing.iter().any(|(_, there)| *there == file)
+    }
+}
+
+/// Whether a file is one of those that are removed: it has an odd number.
+fn is_passing(file: u64) -> bool {
+    file % 2 == 1
+}
+
+/// See [`Community::records`].
+#[derive(Debug)]
+pub struct Requests {
+    of: Community,
+    random: SplitMix64,
+    /// When each client makes its next request.
+    ready: BinaryHeap<Reverse<(u64, u32)>>,
+    clients: Vec<Client>,
+    /// Half of the number of the next new file.
+    next_file: u64,
+}
+
+impl Iterator for Requests {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        let Reverse((time_us, client)) = *self.ready.peek()?;
+        let deed_of = self.step(client, time_us);
+        let of = &mut self.clients[client as usize];
+        let is_over = of.done >= of.quota;
+        let next = Reverse((of.hours.wall_us(of.worked_us), client));
+        if let Some(mut top) = self.ready.peek_mut() {
+            match is_over {
+                true => drop(PeekMut::pop(top)),
+                false => *top = next,
+            }
+        }
+        let (file, deed) = deed_of;
+        Some(Record { time_us, client, file, deed })
+    }
+}
+
+impl Requests {
+    /// What a client does now, after which it knows when it does more.
+    fn step(&mut self, client: u32, time_us: u64) -> (u64, Deed) {
+        let of = &mut self.clients[client as usize];
+        if of.run.is_none() {
+            let due = of.passing.front().is_some_and(|(due_us, _)| *due_us <= time_us);
+            if (due || of.passing.len() >= PASSING_COUNT_MAX)
+                && let Some((_, file)) = of.passing.pop_front()
+            {
+                of.worked_us += of.request_us;
+                return (file, Deed::Delete);
+            }
+        }
+        let mut run = match of.run.take() {
+            Some(run) => run,
+            None => self.choose(client, time_us),
+        };
+        let offset = run.next * BLOCK_BYTES;
+        let len = (run.size_bytes - offset).min(BLOCK_BYTES);
+        run.next += 1;
+        let of = &mut self.clients[client as usize];
+        of.done += 1;
+        of.worked_us += of.request_us;
+        if run.next < run.end {
+            of.run = Some(run);
+        } else {
+            of.worked_us += of.use_us;
+        }
+        if of.run.is_none() && of.done >= of.burst_end {
+            // It pauses, for as long as keeps it in step with its hours.
+            of.worked_us = of.worked_us.max(of.share_us(of.done));
+            of.burst_end = of.done + rank(&self.random, BURST_MAX, 1.0);
+        }
+        let deed = match run.is_write {
+            true => Deed::Write { offset, len },
+            false => Deed::Read { offset, len },
+        };
+        (run.file, deed)
+    }
+
+    /// The file that a client uses next.
+    fn choose(&mut self, client: u32, time_us: u64) -> Run {
+        let is_write = chance(&self.random, self.of.writes);
+        let file = match is_write {
+            true => self.choose_written(client, time_us),
+            false => self.choose_read(client, time_us),
+        };
+        let size_bytes = size_bytes(file, self.of.seed);
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES);
+        let (mut next, mut end) = (0, blocks);
+        if !is_write && blocks > 1 && chance(&self.random, self.of.habits.partial) {
+            next = self.random.below(blocks);
+            end = next + 1 + self.random.below(blocks - next);
+        }
+        self.clients[client as usize].history.push(file);
+        Run { file, size_bytes, is_write, next, end }
+    }
+
+    fn choose_read(&mut self, client: u32, time_us: u64) -> u64 {
+        let unseen_us = (self.of.unseen_s * 1e6) as u64;
+        let since_us = time_us.saturating_sub(unseen_us);
+        let mut file = 0;
+        for _ in 0..TRY_COUNT_MAX {
+            file = self.propose_read(client).unwrap_or_else(|| self.fresh(false));
+            let valid = &mut self.clients[client as usize].valid;
+            while valid.front().is_some_and(|(asked_us, _)| *asked_us <= since_us) {
+                valid.pop_front();
+            }
+            if !valid.iter().rev().any(|(_, valid)| *valid == file) {
+                break;
+            }
+        }
+        let valid = &mut self.clients[client as usize].valid;
+        if unseen_us > 0 {
+            if valid.len() >= VALID_COUNT_MAX {
+                valid.pop_front();
+            }
+            valid.push_back((time_us, file));
+        }
+        file
+    }
+
+    /// A file that may be read; none if it is to be one that nobody has used.
+    fn propose_read(&self, client: u32) -> Option<u64> {
+        let Habits { common, group, fresh, latest, recency, .. } = self.of.habits;
+        let (of, at) = (&self.clients[client as usize], part(&self.random));
+        let used = if at < fresh {
+            return None;
+        } else if at < fresh + common {
+            None
+        } else if at < fresh + common + group {
+            let file = self.peer(client).history.draw(&self.random, HISTORY_COUNT_MAX, recency);
+            // What others make for themselves only is theirs.
+            file.filter(|file| !is_passing(*file))
+        } else {
+            let count = if at < fresh + common + group + latest { LATEST_COUNT } else { HISTORY_COUNT_MAX };
+            of.history.draw(&self.random, count, recency).filter(|file| !of.is_removed(*file))
+        };
+        Some(
+            used.unwrap_or_else(|| {
+                2 * rank(&self.random, self.of.habits.common_files, self.of.habits.common_steepness)
+            }),
+        )
+    }
+
+    fn choose_written(&mut self, client: u32, time_us: u64) -> u64 {
+        let Habits { passing, passing_s, again, again_recency, foreign, .. } = self.of.habits;
+        let at = part(&self.random);
+        if at < passing {
+            let file = self.fresh(true);
+            let lives_us = (libm::exp(part(&self.random) * libm::log(passing_s)) * 1e6) as u64;
+            let of = &mut self.clients[client as usize].passing;
+            let due_us = time_us + lives_us;
+            of.insert(of.partition_point(|(other_us, _)| *other_us <= due_us), (due_us, file));
+            return file;
+        }
+        let mut file = None;
+        if at < passing + again {
+            let of = match chance(&self.random, foreign) {
+                true => self.peer(client),
+                false => &self.clients[client as usize],
+            };
+            file = of.written.draw(&self.random, WRITTEN_COUNT_MAX, again_recency);
+        }
+        let file = file.unwrap_or_else(|| self.fresh(false));
+        self.clients[client as usize].written.push(file);
+        file
+    }
+
+    /// Another client of the same group; the client itself if it is alone.
+    fn peer(&self, client: u32) -> &Client {
+        // Who works much is in a group with others who work less.
+        let groups = self.of.clients.div_ceil(GROUP_COUNT);
+        let (group, nth) = (client % groups, client / groups);
+        let count = (self.of.clients - group).div_ceil(groups);
+        let nth = match count {
+            1 => 0,
+            _ => (nth + 1 + self.random.below(u64::from(count) - 1) as u32) % count,
+        };
+        &self.clients[(group + nth * groups) as usize]
+    }
+
+    fn fresh(&mut self, is_passing: bool) -> u64 {
+        self.next_file += 1;
+        2 * (self.next_file - 1) + u64::from(is_passing)
+    }
+}
