@@ -1,11 +1,13 @@
 //! Tries policies on traces: the studies of the papers, with the code that runs the file system.
 //!
+//! - [`availability`]: how long data are out of reach, by parities and stripe groups, and what that costs (Dahlin, chapter 4.1 and 4.2).
 //! - [`cooperative`]: who keeps what in whose memory (Dahlin, chapter 3).
 //! - [`figure`]: what studies show.
 //! - [`sweep`]: one study with many parameters.
 //!
 //! No effects: a trace and parameters in, figures out. The same trace, parameters and seed give the same figures everywhere.
 
+pub mod availability;
 pub mod cooperative;
 pub mod figure;
 pub mod sweep;
