@@ -4,6 +4,7 @@ use super::machines::{self, Estimate, Trial};
 use super::{Layout, Losses, MONTH_HOURS, Outages};
 use crate::figure::{Axis, Curve, Figure, Finding, Scale};
 use crate::sweep::sweep;
+use serde::Serialize;
 
 /// Machines of a stripe group, as in figure 4-4.
 const GROUP: Option<u32> = Some(10);
@@ -27,6 +28,7 @@ const LONG_OUTAGE_HOURS: f64 = 24.0;
 const LIFE_HOURS: f64 = 500_000.0;
 
 /// What was tried beside what is computed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 struct Tried {
     organization: usize,
     machines: u32,
@@ -35,6 +37,7 @@ struct Tried {
 }
 
 /// What section 4.2.1 is about.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
     tried: Vec<Tried>,
 }

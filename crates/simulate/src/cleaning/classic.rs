@@ -146,6 +146,7 @@ fn variants() -> [(&'static str, Classic); 6] {
 }
 
 /// All that is compared, over how full the disk is.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
     /// By variant, and by utilisation.
     costs: Vec<Vec<Option<f64>>>,

@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::time::Duration;
 use types::{LogId, SegmentId};
 
-/// Segments that are to be gained at once, as the product has it; of a small disk, a twentieth.
-const GAIN_SEGMENTS: u64 = 16;
+/// Segments that are to be gained at once at least, as the product has it; of a small disk, a twentieth, and of a large one a hundredth.
+const GAIN_SEGMENTS: u32 = 16;
 
 /// What it takes to keep a log, in segments (table 4-2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
@@ -179,8 +179,9 @@ impl Log {
 
     /// Empties some segments.
     fn clean(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
-        let gain = GAIN_SEGMENTS.min(u64::from(self.disk) / 20).max(1);
-        let victims = choose_by(self.cleaner.rule, self.uses(), gain * u64::from(self.segment_blocks));
+        let gain = GAIN_SEGMENTS.max(self.disk / 100).min(self.disk / 20).max(1);
+        let want = u64::from(gain) * u64::from(self.segment_blocks);
+        let victims = choose_by(self.cleaner.rule, self.uses(), want);
         if victims.is_empty() {
             return Err(Full);
         }

@@ -86,15 +86,20 @@ pub struct Parameters {
 }
 
 impl Default for Parameters {
-    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches. Segments are chosen as the product does.
+    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and cleaned as Rosenblum and Ousterhout do.
     fn default() -> Parameters {
-        let (ages, sorts) = (Ages::Segments, false);
+        let (ages, sorts) = (Ages::Data, true);
         let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::default());
         Parameters { segment_bytes, utilisation, rule, ages, sorts, cache_blocks: 0, delay_us: 0, seed: 1 }
     }
 }
 
 impl Parameters {
+    /// The same, chosen and moved as the product does.
+    pub fn product(self) -> Parameters {
+        Parameters { rule: Rule::default(), ages: Ages::Segments, sorts: false, ..self }
+    }
+
     /// What makes no sense for blocks of so many bytes, by the name of what is set.
     pub fn check(&self, block_bytes: u64) -> Result<(), String> {
         let blocks = self.segment_bytes / block_bytes.max(1);
