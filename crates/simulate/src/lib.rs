@@ -1,11 +1,17 @@
 //! Tries policies on traces: the studies of the papers, with the code that runs the file system.
 //!
+//! - [`availability`]: how long data are out of reach, by parities and stripe groups, and what that costs (Dahlin, chapter 4.1 and 4.2).
+//! - [`cleaning`]: what making room costs a log (Dahlin, sections 4.2 to 4.4).
 //! - [`cooperative`]: who keeps what in whose memory (Dahlin, chapter 3).
 //! - [`figure`]: what studies show.
+//! - [`locality`]: who manages which files, and the messages that takes (Dahlin, section 5.3).
 //! - [`sweep`]: one study with many parameters.
 //!
 //! No effects: a trace and parameters in, figures out. The same trace, parameters and seed give the same figures everywhere.
 
+pub mod availability;
+pub mod cleaning;
 pub mod cooperative;
 pub mod figure;
+pub mod locality;
 pub mod sweep;

@@ -1,0 +1,130 @@
+use super::machines::{Trial, hours_per_month, losses_per_year};
+use super::report::Study;
+use super::*;
+
+fn layout(machines: u32, parities: u32, group: Option<u32>) -> Layout {
+    Layout { machines, parities, group }
+}
+
+#[test]
+fn without_rebuilding_it_is_the_binomial_distribution() {
+    let down: f64 = 1.0 / 720.0;
+    for machines in [1u32, 2, 7, 40, 150] {
+        let up = 1.0 - down;
+        let all_up = (0..machines).fold(1.0, |all, _| all * up);
+        let one_down = f64::from(machines) * down * all_up / up;
+        let two_down = f64::from(machines * (machines - 1) / 2) * down * down * all_up / up / up;
+        for (parities, reachable) in [all_up, all_up + one_down, all_up + one_down + two_down].into_iter().enumerate() {
+            let of = layout(machines, parities as u32, None);
+            if of.check().is_ok() {
+                let hours = Outages::monthly(of).hours_per_month();
+                assert!((hours - (1.0 - reachable) * 720.0).abs() < 1e-9, "{of:?}: {hours}");
+            }
+        }
+    }
+    let alone = Outages::monthly(layout(1, 0, None)).hours_per_month();
+    assert!((alone - 1.0).abs() < 1e-12, "an hour of each month");
+}
+
+/// Figure 4-4, as section 4.2.1 reads it.
+#[test]
+fn what_the_thesis_says_of_figure_4_4_is_found() {
+    let study = Study::run(&Trial { hours: 200_000.0, seed: 1 }, || ());
+    let findings = study.findings();
+    let (stated, tried): (Vec<_>, Vec<_>) = findings.iter().partition(|finding| !finding.stated.is_empty());
+    assert_eq!((stated.len(), tried.len()), (5, Study::STEPS));
+    assert!(stated.iter().all(|finding| finding.holds == Some(true)), "{stated:#?}");
+    assert!(tried.iter().all(|finding| finding.holds != Some(false)), "{tried:#?}");
+    assert!(tried.iter().filter(|finding| finding.holds == Some(true)).count() >= 6, "{tried:#?}");
+    let figures = study.figures();
+    assert_eq!(figures[0].curves.len(), 11);
+    assert!(
+        figures.iter().flat_map(|figure| &figure.curves).flat_map(|curve| &curve.points).all(|(_, y)| y.is_finite())
+    );
+}
+
+#[test]
+fn what_is_computed_is_what_is_found_by_trying() {
+    let cases = [
+        (layout(6, 0, None), None),
+        (layout(12, 1, None), None),
+        (layout(12, 2, None), None),
+        (layout(25, 1, Some(10)), None),
+        (layout(30, 2, Some(6)), None),
+        (layout(12, 1, None), Some(0.5)),
+        (layout(12, 2, None), Some(3.0)),
+        (layout(23, 1, Some(5)), Some(1.0)),
+    ];
+    for (of, rebuild_hours) in cases {
+        let of = Outages { layout: of, up_hours: 40.0, down_hours: 2.0, rebuild_hours };
+        let (computed, found) = (of.hours_per_month(), hours_per_month(&of, &Trial { hours: 200_000.0, seed: 3 }));
+        assert!(found.agrees(computed), "{of:?}: {computed} {found:?}");
+        assert!(found.error < computed / 20.0, "{of:?}: {found:?} says something");
+    }
+}
+
+#[test]
+fn losses_are_as_often_as_computed() {
+    for of in [layout(5, 0, None), layout(8, 1, None), layout(8, 2, None), layout(33, 1, Some(8))] {
+        let of = Losses { layout: of, life_hours: 1000.0, rebuild_hours: 30.0 };
+        let (computed, found) = (1.0 / of.years(), losses_per_year(&of, &Trial { hours: 1_000_000.0, seed: 5 }));
+        assert!(found.agrees(computed), "{of:?}: {computed} {found:?}");
+        assert!(found.error < computed / 10.0, "{of:?}: {found:?} says something");
+    }
+}
+
+/// For disks that live long the known approximation for one parity holds: life² / (n (n - 1) rebuild).
+#[test]
+fn a_raids_mean_time_to_data_loss_is_the_known_one() {
+    let of = Losses { layout: layout(10, 1, None), life_hours: 500_000.0, rebuild_hours: 1.0 };
+    let known = 500_000.0 * 500_000.0 / (10.0 * 9.0) / YEAR_HOURS;
+    assert!((of.years() / known - 1.0).abs() < 1e-3, "{} {known}", of.years());
+}
+
+#[test]
+fn who_rebuilds_sooner_is_down_less_and_loses_less() {
+    let hours = |rebuild_hours| Outages { rebuild_hours, ..Outages::monthly(layout(100, 1, None)) }.hours_per_month();
+    assert!(hours(Some(0.1)) < hours(Some(1.0)) && hours(Some(1.0)) < hours(None));
+    assert!((hours(Some(1e9)) / hours(None) - 1.0).abs() < 1e-6, "what takes forever is as good as none");
+    let years = |rebuild_hours| Losses { layout: layout(100, 2, None), life_hours: 1e6, rebuild_hours }.years();
+    assert!(years(1.0) > years(10.0));
+}
+
+#[test]
+fn the_same_seed_gives_the_same() {
+    let of = Outages::monthly(layout(100, 1, None));
+    let found = |seed| hours_per_month(&of, &Trial { hours: 20_000.0, seed });
+    assert_eq!(found(1), found(1));
+    assert_ne!(found(1), found(2));
+}
+
+#[test]
+fn the_last_machines_are_spread_over_the_groups() {
+    assert_eq!(layout(25, 1, Some(10)).groups(), [(12, 1), (13, 1)]);
+    assert_eq!(layout(20, 1, Some(10)).groups(), [(10, 2), (11, 0)]);
+    assert_eq!(layout(7, 1, Some(10)).groups(), [(7, 1), (8, 0)]);
+    assert_eq!(layout(7, 1, None).groups(), [(7, 1), (8, 0)]);
+}
+
+#[test]
+fn what_makes_no_sense_is_named() {
+    let fault = |of: Layout| of.check().expect_err("wrong");
+    assert!(fault(layout(0, 0, None)).starts_with("machines"));
+    assert!(fault(layout(2, 2, None)).starts_with("machines"));
+    assert!(fault(layout(200, 17, None)).starts_with("parities"));
+    assert!(fault(layout(200, 1, Some(0))).starts_with("group"));
+    assert!(fault(layout(200, 2, Some(2))).starts_with("group"));
+    let of = Outages::monthly(layout(10, 1, None));
+    assert!(Outages { up_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("up-hours"));
+    assert!(Outages { down_hours: f64::NAN, ..of }.check().expect_err("wrong").starts_with("down-hours"));
+    assert!(Outages { rebuild_hours: Some(-1.0), ..of }.check().expect_err("wrong").starts_with("rebuild-hours"));
+    let of = Losses { layout: layout(10, 1, None), life_hours: 1e5, rebuild_hours: 1.0 };
+    assert_eq!(of.check(), Ok(()));
+    assert!(Losses { life_hours: f64::INFINITY, ..of }.check().expect_err("wrong").starts_with("life-hours"));
+    assert!(Losses { rebuild_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("rebuild-hours"));
+    assert!(Trial { hours: 0.0, seed: 1 }.check().is_err());
+    // Nothing overflows at the bounds.
+    let most = Outages { layout: layout(1_000_000, 16, None), up_hours: 1e-3, down_hours: 1e9, rebuild_hours: None };
+    assert_eq!(most.check(), Ok(()));
+    assert!((most.hours_per_month() - 720.0).abs() < 1e-9);
+}

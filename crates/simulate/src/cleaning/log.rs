@@ -1,0 +1,286 @@
+//! Logs on one disk: clients append blocks to segments, each to its own, and one cleaner makes room when there is none. Which segments it takes is `policy::clean`'s
+//! decision.
+//!
+//! A segment is in its writer's memory until it is full. The cleaner skips what is empty; of others it reads the whole segment, unless all that lives of it is in
+//! somebody's cache (Dahlin, section 4.4).
+
+use super::{Ages, Full};
+use policy::clean::{Rule, SegmentUse, choose_by};
+use serde::Serialize;
+use std::time::Duration;
+use types::{LogId, SegmentId};
+
+/// Segments that are to be gained at once at least, as the product has it; of a small disk, a twentieth, and of a large one a hundredth.
+const GAIN_SEGMENTS: u32 = 16;
+
+/// What it takes to keep a log, in segments (table 4-2).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Counts {
+    /// Written with data.
+    pub written: u64,
+    /// Cleaned.
+    pub cleaned: u64,
+    /// Cleaned that nothing lived in.
+    pub empty: u64,
+    /// Cleaned without reading them, since all that lived was in caches.
+    pub cached: u64,
+    /// Read by the cleaner.
+    pub read: u64,
+    /// Written by the cleaner.
+    pub rewritten: u64,
+    /// Blocks that lived in what was cleaned.
+    pub moved_blocks: u64,
+}
+
+impl Counts {
+    /// Rosenblum's: all that is read and written for what is written. Nothing if nothing is.
+    pub fn write_cost(&self) -> Option<f64> {
+        (self.written > 0).then(|| (self.written + self.read + self.rewritten) as f64 / self.written as f64)
+    }
+
+    /// What was counted since.
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        Counts {
+            written: self.written - earlier.written,
+            cleaned: self.cleaned - earlier.cleaned,
+            empty: self.empty - earlier.empty,
+            cached: self.cached - earlier.cached,
+            read: self.read - earlier.read,
+            rewritten: self.rewritten - earlier.rewritten,
+            moved_blocks: self.moved_blocks - earlier.moved_blocks,
+        }
+    }
+}
+
+/// How a cleaner goes about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cleaner {
+    /// Which segments it takes first.
+    pub rule: Rule,
+    /// What it takes for a segment's age.
+    pub ages: Ages,
+    /// It writes what it moves in the order of age.
+    pub sorts: bool,
+}
+
+/// No segment: the block is nowhere.
+const NOWHERE: u32 = u32::MAX;
+
+#[derive(Default)]
+struct Segment {
+    /// Whose, and which of that log's, from 1; 0: there is none here.
+    log: u32,
+    seq: u64,
+    /// What was put there; lives what is there still.
+    blocks: Vec<u32>,
+    live: u32,
+    /// When its youngest block was written, in blocks written.
+    youngest: u64,
+}
+
+/// See the module's header.
+pub struct Log {
+    cleaner: Cleaner,
+    segment_blocks: u32,
+    /// Those of the disk, and after them one for each log, in memory; the last is the cleaner's.
+    segments: Vec<Segment>,
+    disk: u32,
+    free: Vec<u32>,
+    /// By block: in which segment, where in it, and when it was written.
+    at: Vec<(u32, u32, u64)>,
+    /// By log, segments so far.
+    seqs: Vec<u64>,
+    clock: u64,
+    /// What was done.
+    pub counts: Counts,
+}
+
+impl Log {
+    /// An empty disk of so many segments, for logs of so many writers, of blocks with numbers below `blocks`.
+    pub fn new(cleaner: Cleaner, segment_blocks: u32, disk: u32, writers: u32, blocks: usize) -> Log {
+        let all = disk as usize + writers as usize + 1;
+        Log {
+            cleaner,
+            segment_blocks,
+            segments: (0..all).map(|_| Segment::default()).collect(),
+            disk,
+            free: (0..disk).rev().collect(),
+            at: vec![(NOWHERE, 0, 0); blocks],
+            seqs: vec![0; writers as usize + 1],
+            clock: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A writer appends a block. `cached` says what a cleaner need not read. [`Full`] if there is no room, and cleaning makes none.
+    pub fn write(&mut self, writer: u32, block: u32, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
+        self.delete(block);
+        self.clock += 1;
+        if self.append(writer, block, self.clock) {
+            while self.free.is_empty() {
+                self.clean(&cached)?;
+            }
+            self.counts.written += 1;
+            self.finish(writer);
+        }
+        Ok(())
+    }
+
+    /// The block is no more.
+    pub fn delete(&mut self, block: u32) {
+        let (segment, ..) = self.at[block as usize];
+        if segment != NOWHERE {
+            self.segments[segment as usize].live -= 1;
+            self.at[block as usize].0 = NOWHERE;
+        }
+    }
+
+    /// True if the log's segment is full with it.
+    fn append(&mut self, log: u32, block: u32, time: u64) -> bool {
+        let segment = &mut self.segments[(self.disk + log) as usize];
+        self.at[block as usize] = (self.disk + log, segment.blocks.len() as u32, time);
+        segment.blocks.push(block);
+        segment.live += 1;
+        segment.youngest = segment.youngest.max(time);
+        segment.blocks.len() as u32 == self.segment_blocks
+    }
+
+    /// A log's segment goes to the disk, where there is room.
+    fn finish(&mut self, log: u32) {
+        let Some(slot) = self.free.pop() else { return };
+        let (from, seq) = (self.disk + log, &mut self.seqs[log as usize]);
+        *seq += 1;
+        let segment = Segment { log, seq: *seq, ..std::mem::take(&mut self.segments[from as usize]) };
+        for (index, block) in segment.blocks.iter().enumerate() {
+            let at = &mut self.at[*block as usize];
+            if (at.0, at.1) == (from, index as u32) {
+                at.0 = slot;
+            }
+        }
+        self.segments[slot as usize] = segment;
+    }
+
+    fn uses(&self) -> impl Iterator<Item = SegmentUse> {
+        let taken = self.segments[..self.disk as usize].iter().zip(0u64..).filter(|(segment, _)| segment.seq > 0);
+        taken.map(|(segment, slot)| {
+            let age = match self.cleaner.ages {
+                Ages::Segments => self.seqs[segment.log as usize] - segment.seq,
+                Ages::Data => self.clock - segment.youngest,
+            };
+            SegmentUse {
+                // The slot is its name here.
+                id: SegmentId { log: LogId::new(0), epoch: 0, seq: slot },
+                live_bytes: segment.live.into(),
+                total_bytes: self.segment_blocks.into(),
+                age: Duration::from_secs(age + 1),
+            }
+        })
+    }
+
+    /// Empties some segments.
+    fn clean(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
+        let gain = GAIN_SEGMENTS.max(self.disk / 100).min(self.disk / 20).max(1);
+        let want = u64::from(gain) * u64::from(self.segment_blocks);
+        let victims = choose_by(self.cleaner.rule, self.uses(), want);
+        if victims.is_empty() {
+            return Err(Full);
+        }
+        let mut moved = Vec::new();
+        for slot in victims.into_iter().map(|id| id.seq as u32) {
+            let victim = std::mem::take(&mut self.segments[slot as usize]);
+            let first = moved.len();
+            for (index, block) in victim.blocks.into_iter().enumerate() {
+                let (at, place, time) = self.at[block as usize];
+                if (at, place) == (slot, index as u32) {
+                    moved.push((time, block));
+                    // Until it is appended again.
+                    self.at[block as usize].0 = NOWHERE;
+                }
+            }
+            let live = &moved[first..];
+            self.counts.cleaned += 1;
+            *(match live {
+                [] => &mut self.counts.empty,
+                _ if live.iter().all(|(_, block)| cached(*block)) => &mut self.counts.cached,
+                _ => &mut self.counts.read,
+            }) += 1;
+            self.free.push(slot);
+        }
+        self.counts.moved_blocks += moved.len() as u64;
+        if self.cleaner.sorts {
+            moved.sort_unstable();
+        }
+        let cleaner = self.seqs.len() as u32 - 1;
+        for (time, block) in moved {
+            if self.append(cleaner, block, time) {
+                // What was emptied is at least as much.
+                self.counts.rewritten += 1;
+                self.finish(cleaner);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::SplitMix64;
+
+    fn cleaner(rule: Rule) -> Cleaner {
+        Cleaner { rule, ages: Ages::Data, sorts: true }
+    }
+
+    #[test]
+    fn prop_what_is_written_is_there_once_until_it_is_deleted() {
+        for seed in 0..30 {
+            let random = SplitMix64::new(seed);
+            let rule = if seed % 2 == 0 { Rule::Greedy } else { Rule::CostBenefit };
+            let mut log = Log::new(Cleaner { sorts: seed % 3 == 0, ..cleaner(rule) }, 8, 20, 3, 110);
+            let mut there = [false; 110];
+            for _ in 0..5000 {
+                let block = random.below(110) as u32;
+                there[block as usize] = random.chance(9, 10);
+                match there[block as usize] {
+                    true => log.write(random.below(3) as u32, block, |block| block < 20).expect("room"),
+                    false => log.delete(block),
+                }
+            }
+            for (block, there) in there.into_iter().enumerate() {
+                let (segment, index, _) = log.at[block];
+                assert_eq!(segment != NOWHERE, there);
+                if there {
+                    assert_eq!(log.segments[segment as usize].blocks[index as usize], block as u32);
+                }
+            }
+            let live: u32 = log.segments.iter().map(|segment| segment.live).sum();
+            assert_eq!(live as usize, there.iter().filter(|there| **there).count());
+            let of = log.counts;
+            let taken = log.segments[..20].iter().filter(|segment| segment.seq > 0).count();
+            assert_eq!((taken + log.free.len(), of.cleaned), (20, of.empty + of.cached + of.read));
+            assert_eq!(of.written + of.rewritten - of.cleaned, taken as u64, "none is lost, and none is made");
+            assert!(of.empty > 0 && of.read > 0 && of.moved_blocks > 0, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_caches_is_not_read() {
+        let run = |cached: bool| {
+            let (random, mut log) = (SplitMix64::new(1), Log::new(cleaner(Rule::Greedy), 4, 10, 1, 30));
+            (0..1000).for_each(|_| log.write(0, random.below(30) as u32, |_| cached).expect("room"));
+            log.counts
+        };
+        let (without, with) = (run(false), run(true));
+        assert_eq!((without.cached, with.read), (0, 0));
+        assert_eq!((with.cached, with.rewritten), (without.read, without.rewritten));
+        assert!(without.write_cost() > with.write_cost() && with.write_cost() > Some(1.0));
+    }
+
+    #[test]
+    fn a_disk_that_only_has_live_blocks_is_full() {
+        let mut log = Log::new(cleaner(Rule::CostBenefit), 4, 5, 1, 100);
+        let full = (0..100).find(|block| log.write(0, *block, |_| false).is_err());
+        // Five segments, and the one that does not go to the disk.
+        assert_eq!(full, Some(23));
+    }
+}
