@@ -143,7 +143,9 @@ impl<K: Ord + Copy> Shelf<K> {
     /// Takes out all in this range.
     pub fn remove_range(&mut self, range: std::ops::RangeInclusive<K>) {
         let keys: Vec<K> = self.entries.range(range).map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| drop(self.take(key)));
+        for key in keys {
+            self.take(key);
+        }
     }
 
     /// Each entry becomes these, which were used as it was.

@@ -23,6 +23,24 @@ pub const TICKETS: [Class; 3] = [
     Class { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
 ];
 
+/// A file is fetched whole when some of it is wanted, where nothing else is said, if that takes no longer than this.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A chunk, for which lots are drawn, takes so long on its way, at most.
+pub const CHUNK_TIME: Duration = Duration::from_millis(500);
+/// It is made to take this part of that: the rate is not known better, and small questions wait for it.
+const CHUNK_PART: f64 = 0.875;
+/// Shortest chunk, in bytes.
+pub const CHUNK_LEN_MIN: u64 = 1 << 10;
+/// Longest chunk, in bytes.
+pub const CHUNK_LEN_MAX: u64 = 256 << 10;
+
+/// How many bytes make a chunk on a link that carries so many a second.
+pub fn chunk_len(bytes_per_second: f64) -> u64 {
+    let len = bytes_per_second * CHUNK_TIME.as_secs_f64() * CHUNK_PART;
+    (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+}
+
 /// For how long something waits before it may go home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
