@@ -1,19 +1,21 @@
 //! A client with a slow link, on a trace (Froese and Bunt): what its user waits for, what waits to go home and for how long, and how much the one hinders the other.
 //!
 //! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not home yet; `line`: the link, where time passes.
-
+//! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found here.
 //!
 //! When something goes home, and who is next, `policy::write_back` and `policy::lottery` say; what goes from the cache, `policy::replacement`. As in section 4.3: the client is in the office first, and caches
-//! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there. What is not home yet is kept
+//! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there, but not what else the same unit has. What is not home yet is kept
 //! beside the cache, and can be read. Files that do not fit into the cache are not kept, and what is read of them is fetched each time.
 
 mod activity;
 mod cache;
+pub mod findings;
 mod line;
 mod log;
+pub mod study;
 
 pub use activity::{Activity, ActivityError};
-use cache::{Cache, Units};
+use cache::{Cache, Key, Units};
 use line::Line;
 pub use line::Link;
 use log::{Log, ProductLog, UnitLog, Written};
@@ -21,6 +23,7 @@ use policy::lottery::Class;
 use policy::replacement::Replacement;
 use policy::write_back::{DELAY, IDLE_TIME, Sharing, TICKETS, Terms};
 use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
 use trace::Deed;
 
 /// With [`Unit::Auto`], a file is fetched whole if that takes no longer.
@@ -76,7 +79,7 @@ impl WriteBack {
 #[serde(rename_all = "kebab-case")]
 pub enum Rules {
     /// What goes over the link is a unit, and so is what is logged: what is written is logged anew, and what waited of the same unit is cancelled. Only the lottery lets what goes home
-    /// have its turn while somebody waits.
+    /// have its turn while somebody waits. (By section 4.3, what is logged are the bytes that were written. But then blocks would not make the log smaller, as section 5.3 says.)
     Paper,
     /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each, and what is logged are the bytes that were written, in the product's own log. What was to wait for an
     /// idle link goes after some minutes at the latest.
@@ -301,6 +304,8 @@ struct Client<'a> {
     units: Units,
     cache: Cache,
     line: Line<'a>,
+    /// Units of which some was written while they were not there: the rest still is not.
+    parts: BTreeSet<Key>,
     /// What files have now.
     sizes: Vec<u64>,
     outcome: Outcome,
@@ -314,8 +319,8 @@ impl<'a> Client<'a> {
             Rules::Product => Box::new(ProductLog::new(units.clone())),
         };
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();
-        let (cache, line, outcome) = (Cache::new(of), Line::new(of, log), Outcome::default());
-        Client { activity, of, is_strong, units, cache, line, sizes, outcome }
+        let (cache, line, parts) = (Cache::new(of), Line::new(of, log), BTreeSet::new());
+        Client { activity, of, is_strong, units, cache, line, parts, sizes, outcome: Outcome::default() }
     }
 
     fn run(mut self) -> Outcome {
@@ -326,7 +331,7 @@ impl<'a> Client<'a> {
         for act in office {
             match act.deed {
                 Deed::Read { offset, len } => drop(self.look(act.file, offset, len)),
-                Deed::Write { offset, len } => drop(self.change(act.file, offset, len)),
+                Deed::Write { offset, len } => drop(self.change(act.file, offset, len, true)),
                 Deed::Delete => self.cache.forget(act.file),
             }
         }
@@ -371,7 +376,7 @@ impl<'a> Client<'a> {
 
     fn write(&mut self, file: u32, offset: u64, len: u64, now_us: u64) {
         self.outcome.writes += 1;
-        let (before, size) = self.change(file, offset, len);
+        let (before, size) = self.change(file, offset, len, false);
         if self.is_strong {
             return;
         }
@@ -398,21 +403,37 @@ impl<'a> Client<'a> {
                 continue;
             }
             let bytes = self.units.bytes(key, size);
-            if !self.line.log.holds(key) {
-                missing.push(if bytes > self.cache.capacity() { len } else { bytes });
+            let fits = bytes <= self.cache.capacity();
+            if !self.waits_whole(key) {
+                missing.push(if fits { bytes } else { len });
+            }
+            if fits {
+                self.parts.remove(&key);
             }
             self.cache.put(key, bytes);
         }
         missing
     }
 
-    /// What a file had before bytes were written to it, and has now. They are there from then on, if they fit.
-    fn change(&mut self, file: u32, offset: u64, len: u64) -> (u64, u64) {
-        let before = self.sizes[file as usize];
-        let size = before.max(offset.saturating_add(len));
+    /// True if all of a unit can be read from what is not home yet.
+    fn waits_whole(&self, key: Key) -> bool {
+        self.line.log.holds(key) && !self.parts.contains(&key)
+    }
+
+    /// What a file had before bytes were written to it, and has now. Units of which all is there are there from then on, if they fit; all that is used in the office is.
+    fn change(&mut self, file: u32, offset: u64, len: u64, in_the_office: bool) -> (u64, u64) {
+        let (before, end) = (self.sizes[file as usize], offset.saturating_add(len));
+        let size = before.max(end);
         self.sizes[file as usize] = size;
         for key in self.units.of(file, offset, len) {
-            self.cache.put(key, self.units.bytes(key, size));
+            let (start, had) = (self.units.range(key).start, self.units.bytes(key, before));
+            let is_overwritten = had == 0 || (offset <= start && end >= start + had);
+            if in_the_office || is_overwritten || self.cache.touch(key) || self.waits_whole(key) {
+                self.parts.remove(&key);
+                self.cache.put(key, self.units.bytes(key, size));
+            } else {
+                self.parts.insert(key);
+            }
         }
         (before, size)
     }
@@ -420,5 +441,7 @@ impl<'a> Client<'a> {
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod study_tests;
 #[cfg(test)]
 mod tests;

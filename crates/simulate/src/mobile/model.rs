@@ -30,6 +30,7 @@ pub struct Model<'a> {
     cached: Vec<Cached>,
     uses: u64,
     log: Vec<Entry>,
+    parts: Vec<Unit>,
     by_blocks: bool,
     waited_ms: u64,
     outcome: Outcome,
@@ -82,20 +83,34 @@ impl<'a> Model<'a> {
             if self.touch(unit) {
                 continue;
             }
-            if !self.log.iter().any(|entry| entry.unit == unit && !entry.old) {
-                let bytes = self.bytes(unit);
+            let bytes = self.bytes(unit);
+            if !self.is_logged(unit) {
                 missing += if bytes > self.of.cache_bytes { len } else { bytes };
             }
+            self.parts.retain(|part| *part != unit || bytes > self.of.cache_bytes);
             self.put(unit);
         }
         missing.div_ceil(BYTES)
     }
 
-    fn write(&mut self, file: u32, offset: u64, len: u64) {
-        let size = &mut self.sizes[file as usize];
-        *size = (*size).max(offset + len);
+    fn is_logged(&self, unit: Unit) -> bool {
+        self.log.iter().any(|entry| entry.unit == unit && !entry.old) && !self.parts.contains(&unit)
+    }
+
+    fn write(&mut self, file: u32, offset: u64, len: u64, away: bool) {
+        let before = self.sizes[file as usize];
+        self.sizes[file as usize] = before.max(offset + len);
         for unit in self.units(file, offset, len) {
-            self.put(unit);
+            // Block by block, whether what it had is written anew.
+            let (first, count) = unit.1.map_or((0, before / BYTES), |index| (index, 1));
+            let mut had = (first..first + count).filter(|index| index * BYTES < before);
+            let written = |index: u64| (offset..offset + len).contains(&(index * BYTES));
+            if !away || had.all(written) || self.touch(unit) || self.is_logged(unit) {
+                self.parts.retain(|part| *part != unit);
+                self.put(unit);
+            } else {
+                self.parts.push(unit);
+            }
         }
     }
 
@@ -124,15 +139,15 @@ impl<'a> Model<'a> {
     /// What comes of it; of times, those that are waited, all in all until something was home, and in all else what [`simulate`] gives.
     pub fn run(activity: &Activity, of: &'a Parameters) -> (Outcome, u64) {
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();
-        let (cached, log, outcome) = (Vec::new(), Vec::new(), Outcome::default());
+        let (cached, log, parts, outcome) = (Vec::new(), Vec::new(), Vec::new(), Outcome::default());
         let (uses, by_blocks, waited_ms) = (0, false, 0);
-        let mut me = Model { of, sizes, cached, uses, log, by_blocks, waited_ms, outcome };
+        let mut me = Model { of, sizes, cached, uses, log, parts, by_blocks, waited_ms, outcome };
         let (office, away): (Vec<&activity::Act>, Vec<&activity::Act>) =
             activity.acts.iter().partition(|act| act.time_us < of.hoard_us);
         for act in office {
             match act.deed {
                 Deed::Read { offset, len } => drop(me.look(act.file, offset, len)),
-                Deed::Write { offset, len } => me.write(act.file, offset, len),
+                Deed::Write { offset, len } => me.write(act.file, offset, len, false),
                 Deed::Delete => me.cached.retain(|one| one.unit.0 != act.file),
             }
         }
@@ -206,7 +221,7 @@ impl<'a> Model<'a> {
                     }
                     Deed::Write { offset, len } => {
                         self.outcome.writes += 1;
-                        self.write(act.file, offset, len);
+                        self.write(act.file, offset, len, true);
                         self.log(act.file, offset, len, now);
                     }
                     Deed::Delete => {
