@@ -130,6 +130,18 @@ fn in_the_product_what_goes_home_has_a_third_of_a_link_that_somebody_waits_for()
 }
 
 #[test]
+fn in_the_product_what_goes_home_does_not_make_the_link_busy() {
+    let records = [record(0, 0, write(0, 1000)), record(0, 1, write(0, 1000)), record(60_000_000, 0, read(0, 1))];
+    let link = Link::of(8_000_000);
+    let of = Parameters { hoard_us: 0, write_back: WriteBack::Idle, link, ..Parameters::default() };
+    let found = simulate(&activity(records), &of);
+    assert_eq!((found.left_bytes, found.reintegration_max_us), (0, Tuning::PRODUCT.idle_us + found.sent_bytes));
+    // In the paper it does: the second waits once more.
+    let of = Parameters { rules: Rules::Paper, tuning: Tuning::PAPER, ..of };
+    assert_eq!(simulate(&activity(records), &of).reintegration_max_us, 2 * (Tuning::PAPER.idle_us + 1000));
+}
+
+#[test]
 fn the_lottery_sends_home_over_an_idle_link_what_wins_against_nobody() {
     // One block a minute: it is drawn for each tenth of a second, and wins every twelfth time.
     let records = (0..3000).map(|at| record(at * 60_000_000, at, write(0, 4096)));
