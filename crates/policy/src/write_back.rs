@@ -23,9 +23,6 @@ pub const TICKETS: [Class; 3] = [
     Class { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
 ];
 
-/// A file is fetched whole when some of it is wanted, where nothing else is said, if that takes no longer than this.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-
 /// A chunk, for which lots are drawn, takes so long on its way, at most.
 pub const CHUNK_TIME: Duration = Duration::from_millis(500);
 /// It is made to take this part of that: the rate is not known better, and small questions wait for it.

@@ -41,7 +41,7 @@ impl Units {
         let is_whole = most_bytes.map(|bytes| match of.unit {
             Unit::File => true,
             Unit::Block => false,
-            Unit::Auto => of.link.time_us(bytes) <= super::PATIENCE_US,
+            Unit::Auto => policy::unit::is_whole(bytes, of.link.bytes_per_second()),
         });
         Units { block_bytes: of.block_bytes, is_whole: is_whole.collect() }
     }

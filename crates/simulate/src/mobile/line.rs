@@ -30,8 +30,12 @@ impl Link {
         Link { bits_per_second, round_trip_us: 0 }
     }
 
+    pub(super) fn bytes_per_second(&self) -> f64 {
+        self.bits_per_second as f64 / 8.0
+    }
+
     /// How long so many bytes take, without the round trip.
-    pub(super) fn time_us(&self, bytes: u64) -> u64 {
+    fn time_us(&self, bytes: u64) -> u64 {
         let time = (u128::from(bytes) * 8_000_000).div_ceil(u128::from(self.bits_per_second));
         u64::try_from(time).unwrap_or(u64::MAX)
     }
@@ -160,8 +164,9 @@ impl<'a> Line<'a> {
     fn piece_len(&self, all: u64) -> u64 {
         match self.of.rules {
             Rules::Paper => all.max(1),
-            Rules::Product => policy::write_back::chunk_len(self.of.link.bits_per_second as f64 / 8.0)
-                .max(all.div_ceil(PIECE_COUNT_MAX)),
+            Rules::Product => {
+                policy::write_back::chunk_len(self.of.link.bytes_per_second()).max(all.div_ceil(PIECE_COUNT_MAX))
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not home yet; `line`: the link, where time passes.
 //! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found here.
 //!
-//! When something goes home, and who is next, `policy::write_back` and `policy::lottery` say; what goes from the cache, `policy::replacement`. As in section 4.3: the client is in the office first, and caches
+//! When something goes home, and who is next, `policy::write_back` and `policy::lottery` say; what goes from the cache, `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is in the office first, and caches
 //! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there, but not what else the same unit has. What is not home yet is kept
 //! beside the cache, and can be read. Files that do not fit into the cache are not kept, and what is read of them is fetched each time.
 
@@ -25,9 +25,6 @@ use policy::write_back::{DELAY, IDLE_TIME, Sharing, TICKETS, Terms};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use trace::Deed;
-
-/// With [`Unit::Auto`], a file is fetched whole if that takes no longer.
-const PATIENCE_US: u64 = policy::write_back::PATIENCE.as_micros() as u64;
 
 /// What is cached, once the link is slow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
