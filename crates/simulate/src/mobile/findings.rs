@@ -158,7 +158,8 @@ fn configuration(study: &Study) -> Vec<Finding> {
         };
         let (so, all) = counted(grid.caches_bytes.windows(2).flat_map(step));
         let holds = links.iter().all(|link| bare(trace, last, *link) <= bare(trace, first, *link));
-        (format!("in {so} of {all} steps, and from the smallest to the largest: {holds}"), Some(holds))
+        let ends = if holds { "less" } else { "not always less" };
+        (format!("in {so} of {all} steps, and {ends} with the largest than with the smallest"), Some(holds))
     };
     let smallest = |trace| {
         let by_link: Vec<f64> = links.iter().map(|link| percent(bare(trace, first, *link))).collect();

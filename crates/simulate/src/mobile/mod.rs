@@ -273,6 +273,11 @@ impl Outcome {
         ratio(self.span_us.saturating_add(self.stall_us), self.span_us.saturating_add(self.strong_stall_us))
     }
 
+    /// Which part of reads waits for something.
+    pub fn miss_rate(&self) -> Option<f64> {
+        ratio(self.misses, self.reads)
+    }
+
     /// Which part of the time, pauses apart, is waited for what goes home.
     pub fn interference(&self) -> Option<f64> {
         ratio(self.interference_us, self.active_us.saturating_add(self.stall_us))

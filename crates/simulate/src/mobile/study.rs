@@ -146,6 +146,7 @@ enum Measure {
     Reintegration,
     Log,
     Interference,
+    Misses,
 }
 
 impl Measure {
@@ -155,6 +156,7 @@ impl Measure {
             Measure::Reintegration => axis("mean time until reintegration (minutes)", Scale::Linear),
             Measure::Log => axis("largest log (MiB)", Scale::Linear),
             Measure::Interference => axis("write interference (% of time)", Scale::Linear),
+            Measure::Misses => axis("reads that wait (%)", Scale::Linear),
         }
     }
 
@@ -164,6 +166,7 @@ impl Measure {
             Measure::Reintegration => outcome.reintegration_mean_us.map(|mean| mean as f64 / 60e6),
             Measure::Log => Some(mebibytes(outcome.log_bytes_max)),
             Measure::Interference => outcome.interference().map(|part| part * 100.0),
+            Measure::Misses => outcome.miss_rate().map(|part| part * 100.0),
         }
     }
 }
@@ -245,6 +248,12 @@ impl Study {
         each.map(curve).collect()
     }
 
+    fn replacements(&self, trace: usize) -> Vec<Curve> {
+        let over = |one| self.caches().map(move |(x, cache)| (x, self.grid.replaced(one, cache)));
+        let curve = |one: Replacement| self.curve(trace, one.name().into(), Measure::Misses, over(one));
+        Replacement::ALL.map(curve).into()
+    }
+
     fn as_the_product(&self, trace: usize, measure: Measure) -> Vec<Curve> {
         let over = |policy| self.slow().map(move |(x, link)| (x, self.grid.product(policy, link)));
         let curve = |policy: WriteBack| self.curve(trace, policy.name().into(), measure, over(policy));
@@ -253,7 +262,7 @@ impl Study {
     }
 }
 
-/// Figures 2 to 12 of the paper for each trace, and the same as the product does it.
+/// Figures 2 to 12 of the paper for each trace; what each replacement policy misses (section 4.5); and how the product does it.
 pub fn figures(study: &Study) -> Vec<Figure> {
     (0..study.traces.len()).flat_map(|trace| figures_of(study, trace)).collect()
 }
@@ -278,7 +287,7 @@ fn figures_of(study: &Study, trace: usize) -> Vec<Figure> {
     let links = |number, what, measure| figure(number, what, by_link(), measure, study.over_links(trace, measure));
     let units = |number, what, measure| figure(number, what, by_link(), measure, study.over_units(trace, measure));
     let product = |what, measure| figure(0, what, by_link(), measure, study.as_the_product(trace, measure));
-    use Measure::{Expansion, Interference, Log, Reintegration};
+    use Measure::{Expansion, Interference, Log, Misses, Reintegration};
     vec![
         figure(2, "Time expansion, nothing going home", by_cache(), Expansion, study.figure_2(trace)),
         contours,
@@ -291,6 +300,7 @@ fn figures_of(study: &Study, trace: usize) -> Vec<Figure> {
         links(10, "Time expansion by policy", Expansion),
         units(11, "Time expansion of files and blocks", Expansion),
         units(12, "Write interference of files and blocks", Interference),
+        figure(0, "Misses by replacement", by_cache(), Misses, study.replacements(trace)),
         product("Time expansion as Starling does it", Expansion),
         product("Time until reintegration as Starling does it", Reintegration),
         product("Largest log as Starling does it", Log),
