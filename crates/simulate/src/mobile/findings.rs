@@ -14,8 +14,8 @@ const SENDING: [WriteBack; 4] = [WriteBack::Idle, WriteBack::Lottery, WriteBack:
 /// Why values differ.
 const TRACE: &str =
     "the traces are not theirs: what users did with which bytes is made up to match the totals that they state";
-/// The same, of what depends on what they do not say.
-const MODEL: &str = "the traces are not theirs, and they do not say whether time includes the pauses of users (here it does not, which makes parts of it larger), nor what becomes of files that do not fit into the cache";
+/// The same, of parts of time: they say "total (simulation) time".
+const MODEL: &str = "the traces are not theirs, and time is all that passes here, as in a week that is simulated in one go: if theirs was the time at work only, what is in brackets is to be compared";
 
 /// What was found in one trace, and whether what must be so is so.
 type Found = (String, Option<bool>);
@@ -268,7 +268,9 @@ fn interference(study: &Study) -> Vec<Finding> {
     let of_policy = |trace, policy| study.points(trace, policy).iter().map(interference_of).collect::<Vec<_>>();
     let largest = |trace| {
         let all = SENDING.map(|policy| of_policy(trace, policy)).concat();
-        (format!("{:.2} %", most(all)), None)
+        let at_work = SENDING.map(|policy| study.points(trace, policy)).concat();
+        let at_work = most(at_work.iter().map(|one| 100.0 * one.interference_at_work().unwrap_or(0.0)));
+        (format!("{:.2} % ({at_work:.2} % of the time at work)", most(all)), None)
     };
     let less = |trace| {
         let of = |policies: [WriteBack; 2]| mean(policies.map(|policy| of_policy(trace, policy)).concat());
@@ -298,9 +300,9 @@ fn expansion(study: &Study) -> Vec<Finding> {
     let of = |trace, policy, link| expansion_of(&study.at(trace, &grid.by_link(policy, Unit::File, link)));
     let largest = |trace| {
         let worst = most(SENDING.map(|policy| of(trace, policy, link)));
-        let with_pauses = SENDING.map(|policy| study.at(trace, &grid.by_link(policy, Unit::File, link)));
-        let with_pauses = most(with_pauses.iter().map(|one| one.time_expansion_with_pauses().unwrap_or(1.0)));
-        (format!("{:.1} % ({:.1} % of the time with pauses)", percent(worst), percent(with_pauses)), None)
+        let at_work = SENDING.map(|policy| study.at(trace, &grid.by_link(policy, Unit::File, link)));
+        let at_work = most(at_work.iter().map(|one| one.time_expansion_at_work().unwrap_or(1.0)));
+        (format!("{:.1} % ({:.1} % of the time at work)", percent(worst), percent(at_work)), None)
     };
     let spread = |trace| {
         100.0

@@ -263,14 +263,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// By how much longer all takes than with the office's link, pauses apart (section 4.4): 1.08 is 8 % more. Nothing if it takes no time.
+    /// By how much longer all takes than with the office's link (section 4.4): 1.08 is 8 % more. Nothing if it takes no time.
     pub fn time_expansion(&self) -> Option<f64> {
-        ratio(self.active_us.saturating_add(self.stall_us), self.active_us.saturating_add(self.strong_stall_us))
+        ratio(self.span_us.saturating_add(self.stall_us), self.span_us.saturating_add(self.strong_stall_us))
     }
 
-    /// The same with pauses.
-    pub fn time_expansion_with_pauses(&self) -> Option<f64> {
-        ratio(self.span_us.saturating_add(self.stall_us), self.span_us.saturating_add(self.strong_stall_us))
+    /// The same of the time at work, without pauses.
+    pub fn time_expansion_at_work(&self) -> Option<f64> {
+        ratio(self.active_us.saturating_add(self.stall_us), self.active_us.saturating_add(self.strong_stall_us))
     }
 
     /// Which part of reads waits for something.
@@ -278,8 +278,13 @@ impl Outcome {
         ratio(self.misses, self.reads)
     }
 
-    /// Which part of the time, pauses apart, is waited for what goes home.
+    /// Which part of all the time is waited for what goes home.
     pub fn interference(&self) -> Option<f64> {
+        ratio(self.interference_us, self.span_us.saturating_add(self.stall_us))
+    }
+
+    /// The same of the time at work, without pauses.
+    pub fn interference_at_work(&self) -> Option<f64> {
         ratio(self.interference_us, self.active_us.saturating_add(self.stall_us))
     }
 }

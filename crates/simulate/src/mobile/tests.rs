@@ -208,6 +208,13 @@ fn time_is_expanded_by_what_is_waited_for() {
     assert_eq!((found.stall_us, found.strong_stall_us, found.active_us), (1_000_000, 100_000, 10_000_000));
     assert_eq!(found.time_expansion(), Some(11.0 / 10.1));
     assert_eq!(found.interference(), Some(0.0));
+    // Whoever is away waits for nothing, but time passes.
+    let found = Outcome { span_us: 21_000_000, interference_us: 500_000, ..found };
+    assert_eq!(
+        (found.time_expansion(), found.time_expansion_at_work()),
+        (Some(22_000_000.0 / 21_100_000.0), Some(11.0 / 10.1))
+    );
+    assert_eq!((found.interference(), found.interference_at_work()), (Some(0.5 / 22.0), Some(0.5 / 11.0)));
     assert_eq!(Outcome::default().time_expansion(), None);
 }
 
