@@ -8,6 +8,7 @@ use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
 use bytes::Bytes;
 use host::timeout;
+use policy::unit::is_whole;
 use roam_wire::channel::{Channel, Class, Lost};
 use roam_wire::delegation::Hold;
 use roam_wire::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
@@ -26,8 +27,6 @@ const WAIT_MAX: Duration = Duration::from_secs(120);
 const CHANGE_COUNT_MAX: u32 = 32;
 /// More names than this no directory has.
 const NAME_COUNT_MAX: usize = 1 << 24;
-/// Whole files are fetched if that takes no longer than this.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Counts whoever asks the home, so that what others change meanwhile is not missed.
 pub(crate) struct Asking<'a> {
@@ -500,7 +499,7 @@ impl Client {
         match unit {
             Unit::File => true,
             Unit::Block => false,
-            Unit::Auto => size as f64 <= self.0.schedule.rate(Direction::Down) * PATIENCE.as_secs_f64(),
+            Unit::Auto => is_whole(size, self.0.schedule.rate(Direction::Down)),
         }
     }
 

@@ -7,7 +7,6 @@ use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::live::{LinkState, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Direction;
-use crate::settings::{IDLE_WAIT_MAX, Writes};
 use bytes::Bytes;
 use host::File;
 use roam_wire::channel::Class;
@@ -21,8 +20,6 @@ use types::{FileId, FsError, Kind};
 
 /// Most operations that are sent together.
 const OPERATION_COUNT_MAX: usize = 64;
-/// The link counts as idle when nobody has waited for it for so long.
-const IDLE_TIME: Duration = Duration::from_secs(1);
 /// How often it is looked at whether what waits may go now.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -108,11 +105,11 @@ impl Client {
             let through = log.iter().map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
             through.map_or(May::Later, May::Through)
         };
-        match writes {
-            Writes::Manual => May::Not,
-            Writes::Delayed(age) => older(age),
-            Writes::Idle if !near && self.0.schedule.idle_for() < IDLE_TIME => older(IDLE_WAIT_MAX),
-            Writes::Idle | Writes::Lottery | Writes::Preemptive | Writes::Through => May::Through(u64::MAX),
+        let Some(terms) = writes.terms(near) else { return May::Not };
+        match terms.age_now(self.0.schedule.idle_for()) {
+            None => May::Later,
+            Some(Duration::ZERO) => May::Through(u64::MAX),
+            Some(age) => older(age),
         }
     }
 

@@ -9,24 +9,18 @@ use crate::settings::Writes;
 use host::Host;
 use parking_lot::Mutex;
 use policy::lottery::{Class as Tickets, Lottery};
+use policy::write_back::{self, CHUNK_TIME};
+pub use policy::write_back::{CHUNK_LEN_MAX, TICKETS};
 use roam_wire::channel::{Class, Path};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A chunk takes so long on its way, at most.
-const CHUNK_TIME: Duration = Duration::from_millis(500);
-/// It is made to take this part of that: the rate is not known better, and small questions wait for it.
-const CHUNK_PART: f64 = 0.875;
 /// What is shorter than a chunk takes so many parts of one, at least one.
 const PARTS: usize = 16;
 /// What somebody waits for and is as short as a part does not wait for its turn: so many may be beside all else.
 const BESIDE_COUNT_MAX: usize = 2;
-/// Shortest chunk.
-const CHUNK_LEN_MIN: u64 = 1 << 10;
-/// Longest chunk.
-pub const CHUNK_LEN_MAX: u64 = 256 << 10;
 /// Most chunks under way at a time.
 const CHUNK_COUNT_MAX: usize = 64;
 /// What a link is taken for before anything is known, in bytes per second.
@@ -57,13 +51,6 @@ pub enum Direction {
     /// From the home.
     Down,
 }
-
-/// What of each class is drawn, in the order of [`Class`]: demand, prefetch, replay. Replay that waits is never left behind for good.
-pub const TICKETS: [Tickets; 3] = [
-    Tickets { tickets: 60, wait_max: None },
-    Tickets { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
-    Tickets { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
-];
 
 struct State {
     lottery: Lottery,
@@ -360,8 +347,7 @@ impl State {
     }
 
     fn chunk_len(&self, direction: Direction) -> u64 {
-        let len = self.rates[direction as usize] * CHUNK_TIME.as_secs_f64() * CHUNK_PART;
-        (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
+        write_back::chunk_len(self.rates[direction as usize])
     }
 
     /// True if more parts of a chunk may be under way.

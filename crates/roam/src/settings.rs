@@ -3,6 +3,8 @@
 use crate::live::LinkState;
 use crate::schedule::TICKETS;
 use policy::lottery::Class as Tickets;
+pub use policy::write_back::IDLE_WAIT_MAX;
+use policy::write_back::{DELAY, Terms};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -163,7 +165,7 @@ impl FromStr for Writes {
             None if text == "preemptive" => Writes::Preemptive,
             None if text == "through" => Writes::Through,
             None if text == "manual" => Writes::Manual,
-            None if text == "delayed" => Writes::Delayed(Duration::from_secs(15 * 60)),
+            None if text == "delayed" => Writes::Delayed(DELAY),
             Some(("delayed", time)) => Writes::Delayed(parse_time(time)?),
             _ => {
                 return Err(format!(
@@ -187,9 +189,6 @@ impl fmt::Display for Writes {
     }
 }
 
-/// With `idle`, what was done longer ago than this goes home although the link is used.
-pub const IDLE_WAIT_MAX: Duration = Duration::from_secs(300);
-
 impl Writes {
     /// How long what was done may wait for its turn to begin. Nothing if that is the user's to say.
     pub fn hold_time_max(self) -> Option<Duration> {
@@ -198,6 +197,16 @@ impl Writes {
             Writes::Delayed(age) => Some(age),
             Writes::Idle => Some(IDLE_WAIT_MAX),
             Writes::Lottery | Writes::Preemptive | Writes::Through => Some(Duration::ZERO),
+        }
+    }
+
+    /// For how long what was done waits, where the home is near or is not. Nothing if that is the user's to say.
+    pub fn terms(self, is_near: bool) -> Option<Terms> {
+        match self {
+            Writes::Manual => None,
+            Writes::Delayed(age) => Some(Terms::delayed(age)),
+            Writes::Idle if !is_near => Some(Terms::WHEN_IDLE),
+            Writes::Idle | Writes::Lottery | Writes::Preemptive | Writes::Through => Some(Terms::AT_ONCE),
         }
     }
 
@@ -264,6 +273,22 @@ impl fmt::Display for Validation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_done_waits_as_the_user_has_it() {
+        let age = |writes: Writes, is_near, idle_ms| {
+            writes.terms(is_near).and_then(|terms| terms.age_now(Duration::from_millis(idle_ms)))
+        };
+        for writes in [Writes::Lottery, Writes::Preemptive, Writes::Through, Writes::Idle] {
+            assert_eq!(age(writes, true, 0), Some(Duration::ZERO), "{writes}");
+        }
+        assert_eq!(age(Writes::Lottery, false, 0), Some(Duration::ZERO));
+        assert_eq!([999, 1000].map(|ms| age(Writes::Idle, false, ms)), [Some(IDLE_WAIT_MAX), Some(Duration::ZERO)]);
+        for (is_near, idle_ms) in [(false, 0), (true, 10_000)] {
+            assert_eq!(age(Writes::Delayed(DELAY), is_near, idle_ms), Some(DELAY));
+            assert_eq!(age(Writes::Manual, is_near, idle_ms), None);
+        }
+    }
 
     #[test]
     fn settings_are_read_as_they_are_shown() {

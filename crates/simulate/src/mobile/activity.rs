@@ -1,0 +1,172 @@
+//! A trace as what one user does with files, which have numbers from 0 and known sizes.
+
+use std::collections::HashMap;
+use trace::{Deed, Record};
+
+/// Most of a file that can be counted: 16 TiB.
+const FILE_LEN_MAX: u64 = 1 << 44;
+/// Most blocks that are read and written.
+const ACCESS_COUNT_MAX: u64 = 1 << 31;
+/// Of so many bytes, to count them.
+const COUNTED_BLOCK_BYTES: u64 = 4096;
+/// Whoever does nothing for longer is away (section 4.2).
+pub(super) const PAUSE_US: u64 = 15 * 60 * 1_000_000;
+
+/// One thing that was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Act {
+    pub time_us: u64,
+    /// A number that is given anew to a file that was removed is another file's.
+    pub file: u32,
+    pub deed: Deed,
+}
+
+/// What is known of a file from all that was done with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Facts {
+    /// Bytes that it had before anything was written to it: as many as are read of it that were not written before.
+    pub had_bytes: u64,
+    /// The most that it ever has.
+    pub most_bytes: u64,
+    /// It was made by the first thing that was done with it: all of it was written.
+    pub is_made: bool,
+}
+
+/// See the module's header.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Activity {
+    pub(super) acts: Vec<Act>,
+    pub(super) files: Vec<Facts>,
+}
+
+/// Why a trace cannot be simulated.
+#[derive(Debug)]
+pub enum ActivityError<E> {
+    /// See there.
+    Trace(E),
+    /// This record, from 1, is earlier than the one before it.
+    Unsorted(u64),
+    /// There are more of these than this can count.
+    TooMany(&'static str),
+}
+
+impl Activity {
+    /// What is done in a trace, by whichever client: one user may work at several (section 4.2).
+    pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Activity, ActivityError<E>> {
+        let (mut activity, mut known) = (Activity::default(), HashMap::<u64, u32>::new());
+        let (mut written, mut blocks): (Vec<u64>, u64) = (Vec::new(), 0);
+        for record in records {
+            let Record { time_us, file, deed, .. } = record.map_err(ActivityError::Trace)?;
+            if activity.acts.last().is_some_and(|last| time_us < last.time_us) {
+                return Err(ActivityError::Unsorted(activity.acts.len() as u64 + 1));
+            }
+            let next = u32::try_from(activity.files.len()).map_err(|_| ActivityError::TooMany("files"))?;
+            let number = *known.entry(file).or_insert(next);
+            if number == next {
+                let is_made = matches!(deed, Deed::Write { offset: 0, .. });
+                activity.files.push(Facts { had_bytes: 0, most_bytes: 0, is_made });
+                written.push(0);
+            }
+            let (facts, written) = (&mut activity.files[number as usize], &mut written[number as usize]);
+            let end = match deed {
+                Deed::Read { offset, len } | Deed::Write { offset, len } => offset.saturating_add(len),
+                Deed::Delete => 0,
+            };
+            if end > FILE_LEN_MAX {
+                return Err(ActivityError::TooMany("bytes of a file"));
+            }
+            match deed {
+                Deed::Read { len, .. } | Deed::Write { len, .. } => blocks += len / COUNTED_BLOCK_BYTES + 1,
+                Deed::Delete => blocks += 1,
+            }
+            if blocks > ACCESS_COUNT_MAX {
+                return Err(ActivityError::TooMany("blocks"));
+            }
+            match deed {
+                Deed::Read { .. } if end > *written => {
+                    (facts.had_bytes, facts.is_made) = (facts.had_bytes.max(end), false);
+                }
+                Deed::Write { .. } => *written = end.max(*written),
+                Deed::Read { .. } => {}
+                Deed::Delete => drop(known.remove(&file)),
+            }
+            facts.most_bytes = facts.most_bytes.max(end);
+            activity.acts.push(Act { time_us, file: number, deed });
+        }
+        Ok(activity)
+    }
+
+    /// How many things are done.
+    pub fn len(&self) -> usize {
+        self.acts.len()
+    }
+
+    /// True if nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.acts.is_empty()
+    }
+
+    /// From this time of the trace on, in microseconds: how long it goes on, and how long without pauses in which whoever works is away.
+    pub(super) fn times_us(&self, since_us: u64) -> (u64, u64) {
+        let times = || self.acts.iter().map(|act| act.time_us).filter(|time| *time >= since_us);
+        let gaps = times().zip(times().skip(1)).map(|(one, next)| next - one);
+        gaps.fold((0, 0), |(all, active), gap| (all + gap, active + if gap > PAUSE_US { 0 } else { gap }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(deeds: &[(u64, u64, Deed)]) -> Result<Activity, ActivityError<()>> {
+        Activity::of(
+            deeds
+                .iter()
+                .map(|(time_us, file, deed)| Ok(Record { time_us: *time_us, client: 0, file: *file, deed: *deed })),
+        )
+    }
+
+    fn read(offset: u64, len: u64) -> Deed {
+        Deed::Read { offset, len }
+    }
+
+    fn write(offset: u64, len: u64) -> Deed {
+        Deed::Write { offset, len }
+    }
+
+    #[test]
+    fn sizes_are_what_reads_and_writes_show() {
+        let deeds = [
+            (0, 7, read(0, 100)),
+            (1, 7, write(50, 100)),
+            (2, 7, read(0, 150)),
+            (3, 9, write(0, 10)),
+            (4, 9, read(0, 10)),
+            (5, 7, read(0, 200)),
+            (6, 7, Deed::Delete),
+            (7, 7, write(0, 5)),
+        ];
+        let facts = of(&deeds).expect("right").files;
+        let expect = |had_bytes, most_bytes, is_made| Facts { had_bytes, most_bytes, is_made };
+        assert_eq!(facts, [expect(200, 200, false), expect(0, 10, true), expect(0, 5, true)]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let wrong = |deeds: &[_]| of(deeds).expect_err("wrong");
+        assert!(matches!(wrong(&[(2, 0, read(0, 1)), (1, 0, read(0, 1))]), ActivityError::Unsorted(2)));
+        assert!(matches!(wrong(&[(0, 0, write(u64::MAX, u64::MAX))]), ActivityError::TooMany("bytes of a file")));
+        let much = vec![(0, 0, read(0, FILE_LEN_MAX)); 2];
+        assert!(matches!(wrong(&much), ActivityError::TooMany("blocks")));
+        assert!(of(&[]).expect("nothing").is_empty());
+    }
+
+    #[test]
+    fn pauses_are_not_active_time() {
+        let deeds: Vec<_> = [0, 10, 20 + PAUSE_US, 25 + PAUSE_US].map(|time| (time, 0, read(0, 1))).into();
+        let activity = of(&deeds).expect("right");
+        assert_eq!(activity.times_us(0), (25 + PAUSE_US, 15));
+        assert_eq!(activity.times_us(10), (15 + PAUSE_US, 5));
+        assert_eq!(activity.times_us(u64::MAX), (0, 0));
+    }
+}

@@ -1,0 +1,101 @@
+use super::findings::findings;
+use super::study::{Grid, figures, study};
+use super::*;
+use host::SplitMix64;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use trace::Record;
+
+const MINUTE_US: u64 = 60_000_000;
+
+/// Somebody at work for hours: a few documents and many files that are read, some of them large ones of which little is used; and what is written now and then, `often` times as often,
+/// is a document that is saved again, or some blocks of a large file.
+fn work(often: u64, seed: u64) -> Activity {
+    let (random, mut time_us, mut records) = (SplitMix64::new(seed), 0, Vec::new());
+    let size = |file: u64| if file.is_multiple_of(8) { 150_000 } else { 4_000 + SplitMix64::new(file).below(40_000) };
+    for episode in 0..260u64 {
+        // What is worked at moves on.
+        let file = (episode / 8 + random.below(24)) % 160;
+        let start = if size(file) > 100_000 { random.below(26) * 4096 } else { 0 };
+        for piece in 0..(size(file) - start).min(40_000).div_ceil(8192) {
+            time_us += 20_000;
+            let offset = start + piece * 8192;
+            records.push((time_us, file, Deed::Read { offset, len: (size(file) - offset).min(8192) }));
+        }
+        for _ in 0..random.below(2 * often + 1) {
+            time_us += 2_000_000 + random.below(20_000_000);
+            let file = if random.chance(1, 2) { file - file % 8 } else { 1 + episode / 40 };
+            let offset = if size(file) > 100_000 { random.below(35) * 4096 } else { 0 };
+            records.push((time_us, file, Deed::Write { offset, len: (size(file) - offset).min(8192) }));
+        }
+        time_us += random.below(2 * MINUTE_US) + if episode.is_multiple_of(50) { 20 * MINUTE_US } else { 0 };
+    }
+    let records = records.into_iter().map(|(time_us, file, deed)| Record { time_us, client: 0, file, deed });
+    Activity::of(records.map(Ok::<_, ()>)).expect("a right one")
+}
+
+fn grid() -> Grid {
+    let base = Parameters { hoard_us: 60 * MINUTE_US, cache_bytes: 4 << 20, ..Parameters::PAPER };
+    Grid { base, caches_bytes: vec![1 << 20, 4 << 20, 8 << 20], slow: vec![9600, 14_400, 57_600], fast: vec![512_000] }
+}
+
+#[test]
+fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
+    let (little, much) = (work(1, 1), work(5, 2));
+    let (grid, done) = (grid(), AtomicU64::new(0));
+    let tell = || {
+        done.fetch_add(1, Ordering::Relaxed);
+    };
+    let found = study(&[("little", &little), ("much", &much)], &grid, tell);
+    assert_eq!(done.into_inner(), grid.count(2) as u64);
+    let drawn = figures(&found);
+    let repeated: BTreeSet<&str> = drawn.iter().map(|figure| &figure.repeats[..]).collect();
+    for number in 2..=12 {
+        assert!(repeated.contains(&format!("Froese and Bunt, figure {number}")[..]), "{number}");
+    }
+    assert!(drawn.iter().all(|figure| figure.curves.iter().any(|curve| curve.points.len() > 1)), "{drawn:?}");
+    let findings = findings(&found);
+    assert!(findings.iter().all(|one| one.why.is_empty() == (one.holds == Some(true))), "{findings:?}");
+    // Of this work, as small as it is, these are so.
+    for what in [
+        "more bandwidth expands time less",
+        "larger caches expand time less",
+        "with a larger cache, less bandwidth gives the same time expansion",
+        "aggressive policies reintegrate sooner than conservative ones",
+        "aggressive policies make the log smaller than if nothing goes home, by",
+        "conservative policies interfere less than aggressive ones",
+        "aggressive policies expand time slightly more than conservative ones",
+        "with Idle, blocks interfere less than files",
+        "with blocks, fewer bytes go home",
+        "blocks make the log smaller by",
+        "blocks shorten the time until reintegration",
+        "what is delayed is written back less often than by Idle",
+    ] {
+        let one = findings.iter().find(|one| one.what == what).expect(what);
+        assert_eq!(one.holds, Some(true), "{one:?}");
+    }
+    // The same again is the same.
+    let again = study(&[("little", &little), ("much", &much)], &grid, || ());
+    let text =
+        |of: &study::Study| serde_json::to_string(&(figures(of), super::findings::findings(of))).expect("numbers");
+    assert_eq!(text(&found), text(&again));
+}
+
+#[test]
+fn one_trace_is_compared_with_no_other_and_an_empty_one_says_nothing() {
+    let grid = grid();
+    let two = findings(&study(&[("one", &work(1, 1)), ("other", &work(1, 2))], &grid, || ()));
+    let one = findings(&study(&[("one", &work(1, 1))], &grid, || ()));
+    assert_eq!(two.len() - one.len(), 3);
+    let empty = study(&[("empty", &Activity::default())], &grid, || ());
+    assert!(!findings(&empty).is_empty() && !figures(&empty).is_empty());
+    assert!(findings(&study(&[], &grid, || ())).iter().all(|one| one.holds.is_none()));
+}
+
+#[test]
+fn a_grid_with_nothing_in_it_is_refused() {
+    assert_eq!((Grid::paper().check(), grid().check()), (Ok(()), Ok(())));
+    assert!(Grid { caches_bytes: vec![], ..grid() }.check().expect_err("wrong").starts_with("caches"));
+    assert!(Grid { slow: vec![], ..grid() }.check().expect_err("wrong").starts_with("bandwidths"));
+    assert!(Grid { slow: vec![0], ..grid() }.check().expect_err("wrong").starts_with("bandwidth"));
+}
