@@ -1,5 +1,11 @@
 //! The command line. Parsing only; nothing here touches the environment.
 
+mod studies;
+mod traces;
+
+pub use studies::{Cooperative, Sim, SimCommand};
+pub use traces::{SynthCommand, Trace, TraceCommand, WorstCase};
+
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -483,139 +489,4 @@ pub enum ConflictsCommand {
         /// Its number.
         number: u64,
     },
-}
-
-/// Arguments of `trace`.
-#[derive(ClapArgs, Debug)]
-pub struct Trace {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: TraceCommand,
-}
-
-/// What `trace` does.
-#[derive(Subcommand, Debug)]
-pub enum TraceCommand {
-    /// Make a synthetic trace.
-    Synth {
-        /// Of what.
-        #[command(subcommand)]
-        command: SynthCommand,
-    },
-    /// Show what is in a trace.
-    #[command(
-        after_help = "Examples:\n  starling trace show worst.trace\n  starling trace show worst.trace --json | jq .files"
-    )]
-    Show {
-        /// The trace.
-        trace: PathBuf,
-        /// As JSON.
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-/// What `trace synth` makes.
-#[derive(Subcommand, Debug)]
-pub enum SynthCommand {
-    /// The workload that hurts cooperative caching most, or one on the way from there to better ones (Dahlin, section 3.3.4.3).
-    #[command(after_help = "Examples:
-  starling trace synth worst-case --out worst.trace
-  starling trace synth worst-case --working-set 200% --out larger.trace
-  starling trace synth worst-case --locality 50% --out shared.trace
-  starling trace synth worst-case --gap 1 --out bursts.trace            clients pause as long as they are busy
-
-Then: starling sim cooperative --trace worst.trace --client-cache 80KiB --server-cache 0")]
-    WorstCase(WorstCase),
-}
-
-/// Arguments of `trace synth worst-case`.
-#[derive(ClapArgs, Debug)]
-pub struct WorstCase {
-    /// How many clients there are.
-    #[arg(long, default_value_t = 10)]
-    pub clients: u32,
-    /// Blocks of 8 KiB that each one's cache holds.
-    #[arg(long, default_value_t = 10)]
-    pub cache_blocks: u64,
-    /// Each one's data, of its cache.
-    #[arg(long, default_value = "110%", value_parser = part)]
-    pub working_set: f64,
-    /// Part of its requests that go to its own data.
-    #[arg(long, default_value = "100%", value_parser = part)]
-    pub locality: f64,
-    /// How long it pauses between bursts, of how long these take.
-    #[arg(long, default_value = "0", value_parser = part)]
-    pub gap: f64,
-    /// How many requests there are of all.
-    #[arg(long, default_value_t = 100_000)]
-    pub requests: u64,
-    /// The same seed gives the same trace.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// The file that is made.
-    #[arg(long)]
-    pub out: PathBuf,
-}
-
-/// `110%` or `1.1`.
-fn part(text: &str) -> Result<f64, String> {
-    let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let number: f64 = number.trim().parse().map_err(|_| format!("{text:?} is not a part: write 110% or 1.1"))?;
-    Ok(number / of)
-}
-
-/// Arguments of `sim`.
-#[derive(ClapArgs, Debug)]
-pub struct Sim {
-    /// What to try.
-    #[command(subcommand)]
-    pub command: SimCommand,
-}
-
-/// What `sim` does.
-#[derive(Subcommand, Debug)]
-pub enum SimCommand {
-    /// Clients that serve each other from their caches (Dahlin, chapter 3).
-    #[command(after_help = "Examples:
-  starling sim cooperative --trace worst.trace --client-cache 80KiB --server-cache 0
-  starling sim cooperative --trace work.trace --algorithm greedy,n-chance --json work.json
-  starling sim cooperative --trace work.trace --algorithm n-chance --n 1
-
-Algorithms: base, direct (each client has as much memory again elsewhere), greedy, central, hash, n-chance, and best, which has all memory twice and
-bounds those that share what there is. Times are those of a 155 Mb/s network and a disk of
-1994, as in the thesis: a block takes 250 us from the own memory, 1250 us from another client's, 1050 us from the server's, and 15850 us from disk.")]
-    Cooperative(Cooperative),
-}
-
-/// Arguments of `sim cooperative`.
-#[derive(ClapArgs, Debug)]
-pub struct Cooperative {
-    /// The trace.
-    #[arg(long)]
-    pub trace: PathBuf,
-    /// Which algorithms; all if none is given.
-    #[arg(long, value_delimiter = ',')]
-    pub algorithm: Vec<String>,
-    /// How often n-chance sends a block on.
-    #[arg(long, default_value_t = policy::cooperative::RECIRCULATIONS, value_parser = clap::value_parser!(u8).range(0..=15))]
-    pub n: u8,
-    /// Memory of each client.
-    #[arg(long, default_value = "16MiB", value_parser = crate::size::parse)]
-    pub client_cache: u64,
-    /// Memory of the server.
-    #[arg(long, default_value = "128MiB", value_parser = crate::size::parse)]
-    pub server_cache: u64,
-    /// Size of blocks.
-    #[arg(long, default_value = "8KiB", value_parser = crate::size::parse)]
-    pub block: u64,
-    /// Accesses of blocks that fill the caches and are not counted; half of them if not given.
-    #[arg(long)]
-    pub warm_up: Option<u64>,
-    /// The same seed gives the same figures.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Write all figures to this file, too.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
 }
