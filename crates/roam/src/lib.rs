@@ -37,5 +37,5 @@ pub use filesystem::VALID;
 pub use leaving::Missing;
 pub use live::{Forget, LinkState};
 pub use room::Fullness;
-pub use settings::{Consistency, IDLE_WAIT_MAX, Settings, Unit, Validation, Writes};
+pub use settings::{Consistency, IDLE_WAIT_MAX, SHARE_MAX, Settings, Unit, Validation, Writes};
 pub use trunk::{Line, Trunk};

@@ -30,6 +30,8 @@ pub enum Writes {
     Idle,
     /// At once, in a lottery with what is fetched.
     Lottery,
+    /// The same, in which what goes home wins so many of a hundred draws against what somebody waits for; at most [`SHARE_MAX`].
+    Share(u8),
     /// When it is so old.
     Delayed(Duration),
     /// At once, before anything is fetched ahead.
@@ -59,6 +61,11 @@ pub enum Validation {
     /// File by file, so many in one question; for comparison.
     Files(usize),
 }
+
+/// Most of a hundred draws that what goes home may win: somebody waits for the others.
+pub const SHARE_MAX: u8 = 99;
+/// So many tickets are one in a hundred, so that parts of one can be had.
+const TICKETS_MORE: u32 = 6;
 
 /// Files that the Batched strategy asks for together.
 const BATCHED: usize = 50;
@@ -115,6 +122,14 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// `30%`.
+fn parse_share(text: &str) -> Result<u8, String> {
+    let share = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    share.filter(|share| *share <= SHARE_MAX).ok_or_else(|| {
+        format!("{text:?} is no share of a link: write lottery=30%, at most {SHARE_MAX}%, so that reading goes on")
+    })
+}
+
 struct Shown(Duration);
 
 impl fmt::Display for Shown {
@@ -162,6 +177,7 @@ impl FromStr for Writes {
         Ok(match text.split_once('=') {
             None if text == "idle" => Writes::Idle,
             None if text == "lottery" => Writes::Lottery,
+            Some(("lottery", share)) => Writes::Share(parse_share(share)?),
             None if text == "preemptive" => Writes::Preemptive,
             None if text == "through" => Writes::Through,
             None if text == "manual" => Writes::Manual,
@@ -169,7 +185,7 @@ impl FromStr for Writes {
             Some(("delayed", time)) => Writes::Delayed(parse_time(time)?),
             _ => {
                 return Err(format!(
-                    "{text:?} is no way to write: choose idle, lottery, delayed=15m, preemptive, through or manual"
+                    "{text:?} is no way to write: choose idle, lottery, lottery=30%, delayed=15m, preemptive, through or manual"
                 ));
             }
         })
@@ -181,6 +197,7 @@ impl fmt::Display for Writes {
         match self {
             Writes::Idle => f.write_str("idle"),
             Writes::Lottery => f.write_str("lottery"),
+            Writes::Share(share) => write!(f, "lottery={share}%"),
             Writes::Delayed(time) => write!(f, "delayed={}", Shown(*time)),
             Writes::Preemptive => f.write_str("preemptive"),
             Writes::Through => f.write_str("through"),
@@ -196,7 +213,7 @@ impl Writes {
             Writes::Manual => None,
             Writes::Delayed(age) => Some(age),
             Writes::Idle => Some(IDLE_WAIT_MAX),
-            Writes::Lottery | Writes::Preemptive | Writes::Through => Some(Duration::ZERO),
+            Writes::Lottery | Writes::Share(_) | Writes::Preemptive | Writes::Through => Some(Duration::ZERO),
         }
     }
 
@@ -206,7 +223,9 @@ impl Writes {
             Writes::Manual => None,
             Writes::Delayed(age) => Some(Terms::delayed(age)),
             Writes::Idle if !is_near => Some(Terms::WHEN_IDLE),
-            Writes::Idle | Writes::Lottery | Writes::Preemptive | Writes::Through => Some(Terms::AT_ONCE),
+            Writes::Idle | Writes::Lottery | Writes::Share(_) | Writes::Preemptive | Writes::Through => {
+                Some(Terms::AT_ONCE)
+            }
         }
     }
 
@@ -215,6 +234,14 @@ impl Writes {
         let [demand, prefetch, replay] = TICKETS;
         match self {
             Writes::Preemptive => [demand, Tickets { tickets: 0, ..prefetch }, replay],
+            Writes::Share(share) => {
+                // What is fetched ahead keeps its part of what is fetched.
+                let (share, all) = (u32::from(share.min(SHARE_MAX)), TICKETS_MORE * 100);
+                let replay = Tickets { tickets: TICKETS_MORE * share, ..replay };
+                let fetched = all - replay.tickets;
+                let ahead = fetched * prefetch.tickets / demand.tickets;
+                [Tickets { tickets: fetched, ..demand }, Tickets { tickets: ahead, ..prefetch }, replay]
+            }
             _ => TICKETS,
         }
     }
@@ -295,11 +322,26 @@ mod tests {
         for text in ["callbacks", "poll=30s", "poll=2h", "strong", "none"] {
             assert_eq!(text.parse::<Consistency>().map(|value| value.to_string()), Ok(text.to_string()));
         }
-        for text in ["idle", "lottery", "delayed=15m", "delayed=0s", "preemptive", "through", "manual"] {
+        for text in [
+            "idle",
+            "lottery",
+            "lottery=0%",
+            "lottery=99%",
+            "delayed=15m",
+            "delayed=0s",
+            "preemptive",
+            "through",
+            "manual",
+        ] {
             assert_eq!(text.parse::<Writes>().map(|value| value.to_string()), Ok(text.to_string()));
         }
         let prefetch = |writes: Writes| writes.tickets()[1].tickets;
         assert_eq!((prefetch(Writes::Preemptive), prefetch(Writes::Lottery) > 0), (0, true));
+        for share in [0, 16, 99] {
+            let [demand, ahead, replay] = Writes::Share(share).tickets().map(|class| class.tickets);
+            assert_eq!(u32::from(share) * (demand + replay), replay * 100, "{share}");
+            assert!(ahead * TICKETS[0].tickets <= demand * TICKETS[1].tickets);
+        }
         let [demand, ahead, replay] = Writes::urgent_tickets();
         assert!(demand.tickets == replay.tickets && ahead.tickets == 0);
         for text in ["volume", "batched", "single"] {
@@ -311,6 +353,9 @@ mod tests {
         for wrong in ["", "poll=", "poll=0s", "poll=5", "none=1s", "poll=1ü"] {
             assert!(wrong.parse::<Consistency>().is_err(), "{wrong}");
         }
-        assert!("delayed=x".parse::<Writes>().is_err() && "all".parse::<Unit>().is_err());
+        for wrong in ["delayed=x", "lottery=", "lottery=30", "lottery=100%", "lottery=-1%"] {
+            assert!(wrong.parse::<Writes>().is_err(), "{wrong}");
+        }
+        assert!("all".parse::<Unit>().is_err());
     }
 }
