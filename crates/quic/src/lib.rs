@@ -4,6 +4,7 @@
 //! - [`token`]: an invitation to a home, as a line of text.
 //! - `tls`: who proves what to whom. `transport`: limits and times for links from a modem's to a LAN's. `congestion`: how fast to send.
 //! - `listener`: the home's end. `dialer` and `channel`: the client's.
+//! - `early`, with the feature of that name: what 0-RTT would save, for measuring.
 //! - `stream`: messages on streams. `count`: how much was pushed, in datagrams.
 //!
 //! A request is a bidirectional stream of its own: the client writes a byte for its [`Class`](roam_wire::channel::Class) and the message, and finishes;
@@ -16,6 +17,8 @@ mod channel;
 mod congestion;
 mod count;
 mod dialer;
+#[cfg(feature = "early")]
+pub mod early;
 pub mod identity;
 mod listener;
 mod stream;

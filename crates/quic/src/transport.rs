@@ -63,7 +63,7 @@ pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// What both ends have in common.
-fn transport() -> TransportConfig {
+pub(crate) fn common() -> TransportConfig {
     let mut config = TransportConfig::default();
     config
         .max_idle_timeout(IdleTimeout::try_from(IDLE_TIME_MAX).ok())
@@ -98,7 +98,7 @@ pub(crate) fn home_endpoint(identity: &Identity) -> EndpointConfig {
 
 /// For a home's connections.
 pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> {
-    let mut transport = transport();
+    let mut transport = common();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(STRANGER_REQUEST_COUNT_MAX))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
@@ -114,7 +114,7 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
 
 /// For a client's connections to a home that has the `expected` key.
 pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<ClientConfig, ConfigError> {
-    let mut transport = transport();
+    let mut transport = common();
     // What gets there after a silence, in which others were lost, is acknowledged with the answer, and not before it in a packet of its own, which takes as long
     // over a slow link.
     let mut acknowledgements = AckFrequencyConfig::default();

@@ -5,6 +5,7 @@
 
 mod andrew;
 mod found;
+mod handshakes;
 mod lan;
 mod locks;
 mod lottery;
@@ -47,6 +48,8 @@ pub struct RoamOptions {
 enum Name {
     /// A cache is found to be valid after a gap (Mummert and Satyanarayanan)
     Revalidation,
+    /// What a new connection costs, with and without 0-RTT
+    Handshakes,
     /// The Andrew benchmark over a slow link (Huston and Honeyman)
     Andrew,
     /// Editing, compiling and cleaning: what need not go home
@@ -81,6 +84,7 @@ impl Name {
     fn measure(self, site: &Site, quick: bool) -> Result<Found> {
         match self {
             Name::Revalidation => revalidation::measure(site, quick),
+            Name::Handshakes => handshakes::measure(site, quick),
             Name::Andrew => andrew::measure(site, quick),
             Name::Session => session::measure(site, quick),
             Name::WanBuild => wan::measure_build(site, quick),
