@@ -260,6 +260,7 @@ impl Storm {
         for number in 0..CLIENT_COUNT {
             let delay = Duration::from_millis(1 + storm.random.below(60));
             let network = storm.rig.network(number as u8 + 1, delay);
+            network.repeat_requests.store(seed % 7 < 3, Relaxed);
             storm.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
             let disk = SimDisk::new(&storm.rig.sim, 1 << 30);
             let calm_until = Duration::ZERO;
