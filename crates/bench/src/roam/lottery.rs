@@ -16,7 +16,7 @@ use roam_wire::channel::Class;
 use serde_json::json;
 
 use super::found::{Figure, Found, Table, largest};
-use super::rig::{MODEM, MODEM_DELAY, Rig};
+use super::rig::{MODEM, MODEM_DELAY, Rig, Wire};
 use crate::report::number;
 use crate::run::{arguments, work};
 use crate::target::Site;
@@ -63,20 +63,24 @@ fn simulated_share(replay: u32, time: Duration) -> f64 {
 /// Shares of tickets and of throughput, for each row of their table and the tickets that mounts have: in simulated time, and over a link.
 pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     let simulated = Duration::from_secs(if quick { 500 } else { 20_000 });
-    let over_link = Duration::from_secs(if quick { 10 } else { 90 });
+    let time = Duration::from_secs(if quick { 10 } else { 90 });
     let mut table = Table::new(
         "Replay's share",
         ["tickets of 100", "in simulated time", &format!("over {RATE}"), "Huston and Honeyman"],
     );
     let theirs = ["0.0", "16", "12", "26", "30", "43", "100"];
     let (mut off, mut off_link) = (Vec::new(), Vec::new());
+    // Questions and acknowledgements, while nothing goes home.
+    let alone = over_link(site, "manual", time)?;
+    let asking = alone.up_bytes as f64 / alone.down_bytes as f64;
     let mut shares = Vec::new();
     for (tickets, theirs) in REPLAY_TICKETS.into_iter().zip(theirs) {
         let share = simulated_share(tickets, simulated);
         off.push((share - f64::from(tickets)).abs());
         // Somebody who waits for what he reads has one ticket at least.
         let set = tickets.min(roam::SHARE_MAX.into());
-        let (linked, wire) = real_share(site, &format!("lottery={set}%"), over_link)?;
+        let wire = over_link(site, &format!("lottery={set}%"), time)?;
+        let linked = share_of(&wire, asking);
         eprintln!("shares: {set} tickets: {linked}");
         off_link.push((linked - f64::from(set)).abs());
         let title = if set == tickets { tickets.to_string() } else { format!("{tickets} ({set} over the link)") };
@@ -86,7 +90,8 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     }
     let [demand, _, replay] = TICKETS;
     let tickets = 100.0 * f64::from(replay.tickets) / f64::from(replay.tickets + demand.tickets);
-    let (share, wire) = real_share(site, "lottery", over_link)?;
+    let wire = over_link(site, "lottery", time)?;
+    let share = share_of(&wire, asking);
     off_link.push((share - tickets).abs());
     table.row([format!("{} (a mount's own)", number(tickets)), "–".into(), format!("{} %", number(share)), "–".into()]);
     shares.push(json!({ "tickets": tickets, "share": share, "wire": wire }));
@@ -96,11 +101,13 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
             "In simulated time: the scheduler that mounts have, without ageing, {SENDERS} senders of each of demand \
              and replay that always wait, chunks of {} ms, {} s. Over a link: of {RATE} with {} ms each way, by \
              mounts with `--writes lottery=SHARE`, and ageing; stores of {STORE_BYTES} bytes go home while {SENDERS} \
-             large files are read, {} s; the share is that of bytes in both directions.",
+             large files are read, {} s; the share is that of bytes in both directions, without those that go up while \
+             nothing goes home ({} of each byte that comes down).",
             CHUNK_TIME.as_millis(),
             simulated.as_secs(),
             MODEM_DELAY.as_millis(),
-            over_link.as_secs(),
+            time.as_secs(),
+            number(asking),
         ),
         figures: vec![
             figure(
@@ -122,8 +129,14 @@ fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
     work(&arguments("make-files", &rig.path("stores"), &numbers)).map(drop)
 }
 
-/// Replay's share of what a mount sends and fetches over a real link, in percent.
-fn real_share(site: &Site, writes: &str, time: Duration) -> Result<(f64, super::rig::Wire)> {
+/// Replay's share of what a mount sends and fetches, in percent. What is fetched takes `asking` bytes up for each that comes down, which are not replay's.
+fn share_of(wire: &Wire, asking: f64) -> f64 {
+    let sent = wire.up_bytes as f64 - asking * wire.down_bytes as f64;
+    100.0 * sent / (sent + wire.down_bytes as f64)
+}
+
+/// What crosses a real link while large files are read and stores go home.
+fn over_link(site: &Site, writes: &str, time: Duration) -> Result<Wire> {
     let name = |reader| format!("large-{reader}");
     let fill = |source: &Path| {
         (0..SENDERS)
@@ -150,7 +163,7 @@ fn real_share(site: &Site, writes: &str, time: Duration) -> Result<(f64, super::
             let end = reader.join().map_err(|_| anyhow::anyhow!("a reader failed"))?;
             ensure!(!early, "a large file was read too early: {end:?}");
         }
-        Ok((100.0 * wire.up_bytes as f64 / wire.bytes() as f64, wire))
+        Ok(wire)
     })
 }
 
