@@ -1,6 +1,6 @@
 //! `starling sim`: policies, tried on traces.
 //!
-//! - A module for each study; `output`: what they write; `plot`: how it is drawn.
+//! - A module for each study; `papers`: all of them; `output`: what they write; `plot`: how it is drawn.
 
 mod availability;
 mod cleaning;
@@ -8,6 +8,7 @@ mod cooperative;
 mod locality;
 mod mobile;
 mod output;
+mod papers;
 mod plot;
 
 use crate::args::SimCommand;
@@ -23,6 +24,7 @@ pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
         SimCommand::Cleaning(asked) => cleaning::run(&asked),
         SimCommand::Locality(asked) => locality::run(&asked),
         SimCommand::Availability(asked) => availability::run(&asked),
+        SimCommand::Papers(asked) => papers::run(&asked),
     }
 }
 

@@ -57,6 +57,28 @@ The trace is run twice, and the second half of the second run counts. Sizes of s
 
 What is computed is also tried, machine by machine. No trace is needed.")]
     Availability(Availability),
+    /// All studies of the papers, as one page: our figures beside their numbers.
+    #[command(after_help = "Examples:
+  starling sim papers --out report/
+  starling sim papers --out other-seed/ --seed 2
+  starling sim papers --out try/ --quick              in seconds, to see that it works: its numbers say little
+
+The report is in index.html, which needs no other file; figures.json has all numbers. Traces are synthetic: see docs/simulations.md.")]
+    Papers(Papers),
+}
+
+/// Arguments of `sim papers`.
+#[derive(ClapArgs, Debug)]
+pub struct Papers {
+    /// The folder that is made; if it is there, it must be empty.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// The same seed gives the same report.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// A small part of the traces, to see that it works; the report says so.
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// Where figures go, too.

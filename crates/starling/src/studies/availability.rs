@@ -69,7 +69,7 @@ pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     println!("{} machines {groups}, {} of each stripe can be missing", asked.machines, asked.parities);
     println!("some data out of reach   {computed:.6} hours per month; tried: {:.6} ± {:.6}", tried.mean, tried.error);
     println!("from one loss to the next {years:.3e} years; tried: {:.3e} ± {:.3e} a year\n", lost.mean, lost.error);
-    output::print(&findings);
+    output::print(findings.iter().filter(|finding| !finding.stated.is_empty()));
     println!("\n{} disks of data, groups of {group} and a parity; performance, and performance per disk:", asked.data);
     output::print(&costs);
     Ok(ExitCode::SUCCESS)

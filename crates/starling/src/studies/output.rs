@@ -61,18 +61,20 @@ fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
         PathBuf::from(name)
     };
     let write = |(path, text): &(&Path, String)| -> anyhow::Result<()> {
-        let written = || -> std::io::Result<()> {
-            let mut file = File::create(partial(path))?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        };
-        written().with_context(|| format!("write {}", path.display()))
+        write_synced(&partial(path), text).with_context(|| format!("write {}", path.display()))
     };
     let rename = |(path, _): &(&Path, String)| {
         std::fs::rename(partial(path), path).with_context(|| format!("write {}", path.display()))
     };
     let done = files.iter().try_for_each(write).and_then(|()| files.iter().try_for_each(rename));
     done.inspect_err(|_| files.iter().for_each(|(path, _)| drop(std::fs::remove_file(partial(path)))))
+}
+
+/// Writes a file that is durable then.
+pub fn write_synced(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file.sync_all()?)
 }
 
 /// How many of these are done, and how long the rest takes.
@@ -82,7 +84,7 @@ pub fn progress(count: usize, what: &str) -> anyhow::Result<ProgressBar> {
 }
 
 /// Prints what a paper states beside what was found.
-pub fn print(findings: &[Finding]) {
+pub fn print<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
     for Finding { stated, what, theirs, ours, holds, .. } in findings {
         let holds = holds.map_or("", |holds| if holds { "; holds" } else { "; does not hold" });
         let theirs = if theirs.is_empty() { String::new() } else { format!(", stated {theirs}") };

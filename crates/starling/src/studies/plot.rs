@@ -84,10 +84,11 @@ fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<(
     let pixel = |point: (f64, f64)| chart.backend_coord(&point);
     let centered = |size: i32| ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top));
     let below = pixel((x.low, y.low)).1 + 8;
+    let size = if plot.names.len() > 8 { 10 } else { 12 };
     for (at, lines) in names.into_iter().flatten().enumerate() {
         let middle = pixel((at as f64 + 1.0, y.low)).0;
         for (line, text) in lines.into_iter().enumerate() {
-            root.draw(&Text::new(text, (middle, below + line as i32 * LINE_HEIGHT), centered(12)))?;
+            root.draw(&Text::new(text, (middle, below + line as i32 * LINE_HEIGHT), centered(size)))?;
         }
     }
     if !plot.names.is_empty() {
