@@ -30,6 +30,20 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
+/// How a figure is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Points of a curve are joined.
+    Lines,
+    /// They are not: each is of something else.
+    Points,
+    /// Bars beside each other, for what has no order: x are whole numbers from 1, which the axis's label names, as in "request: 1 read, 2 write".
+    Bars,
+    /// The same on top of each other: their sum says something, too.
+    Stacks,
+}
+
 /// A figure.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figure {
@@ -37,6 +51,8 @@ pub struct Figure {
     pub title: String,
     /// The paper's figure that it repeats: "Dahlin, figure 3-19". Empty if there is none.
     pub repeats: String,
+    /// How it is drawn.
+    pub shape: Shape,
     /// What is varied.
     pub x: Axis,
     /// What is measured.

@@ -3,7 +3,7 @@
 mod studies;
 mod traces;
 
-pub use studies::{Cooperative, Sim, SimCommand};
+pub use studies::{Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
 pub use traces::{SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};

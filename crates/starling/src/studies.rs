@@ -1,13 +1,63 @@
 //! `starling sim`: policies, tried on traces.
+//!
+//! - A module for each study; `papers`: all of them; `output`: what they write; `plot`: how it is drawn.
 
+mod availability;
+mod cleaning;
 mod cooperative;
+mod locality;
+mod mobile;
+mod output;
+mod papers;
+mod plot;
 
 use crate::args::SimCommand;
+use crate::usage;
+use simulate::cooperative::BlocksError;
 use std::process::ExitCode;
 
 /// Does what `starling sim` is asked for.
 pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
     match command {
         SimCommand::Cooperative(asked) => cooperative::run(&asked),
+        SimCommand::Mobile(asked) => mobile::run(&asked),
+        SimCommand::Cleaning(asked) => cleaning::run(&asked),
+        SimCommand::Locality(asked) => locality::run(&asked),
+        SimCommand::Availability(asked) => availability::run(&asked),
+        SimCommand::Papers(asked) => papers::run(&asked),
+    }
+}
+
+/// So many bytes in blocks, of which there must be at least so many.
+fn blocks_of(name: &str, bytes: u64, block_bytes: u64, least: u64) -> anyhow::Result<u32> {
+    if block_bytes == 0 {
+        return Err(usage("--block: a block has at least one byte"));
+    }
+    let blocks = bytes / block_bytes;
+    if blocks < least {
+        return Err(usage(format!(
+            "--{name}: {bytes} bytes hold no block of {block_bytes}: give more, or a smaller --block"
+        )));
+    }
+    u32::try_from(blocks).map_err(|_| usage(format!("--{name}: {blocks} blocks are more than can be simulated")))
+}
+
+/// The one that has this name.
+fn named<T: Copy, const N: usize>(option: &str, asked: &str, all: [(&str, T); N]) -> anyhow::Result<T> {
+    let found = all.iter().find(|(name, _)| *name == asked).map(|(_, one)| *one);
+    let names = || all.map(|(name, _)| name).join(", ");
+    found.ok_or_else(|| usage(format!("--{option}: {asked:?} is none: there are {}", names())))
+}
+
+/// What is wrong with what is set, by the option's name.
+fn wrong(fault: String) -> anyhow::Error {
+    usage(format!("--{fault}"))
+}
+
+/// Why this trace cannot be simulated.
+fn refused(path: &std::path::Path, error: BlocksError<anyhow::Error>) -> anyhow::Error {
+    match error {
+        BlocksError::Trace(error) => error,
+        BlocksError::TooMany(what) => usage(format!("{}: more {what} than can be simulated", path.display())),
     }
 }

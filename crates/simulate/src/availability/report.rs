@@ -2,7 +2,7 @@
 
 use super::machines::{self, Estimate, Trial};
 use super::{Layout, Losses, MONTH_HOURS, Outages};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 
@@ -80,6 +80,7 @@ impl Study {
         Figure {
             title: "Time in which some data are out of reach".into(),
             repeats: "Dahlin, figure 4-4".into(),
+            shape: Shape::Lines,
             x: Axis { label: "storage servers".into(), scale: Scale::Log },
             y: Axis { label: "downtime (hours per month)".into(), scale: Scale::Log },
             curves: [one]
@@ -174,6 +175,7 @@ fn rebuilt() -> Figure {
             "{REBUILD_MACHINES} storage servers, each down for a day every two years, and rebuilt meanwhile"
         ),
         repeats: String::new(),
+        shape: Shape::Lines,
         x: Axis { label: "time to rebuild a machine (hours)".into(), scale: Scale::Log },
         y: Axis { label: "downtime (hours per month)".into(), scale: Scale::Log },
         curves: over_rebuild(measure),
@@ -185,6 +187,7 @@ fn lost() -> Figure {
     Figure {
         title: format!("{REBUILD_MACHINES} disks of a mean life of {LIFE_HOURS} hours"),
         repeats: String::new(),
+        shape: Shape::Lines,
         x: Axis { label: "time to rebuild a disk (hours)".into(), scale: Scale::Log },
         y: Axis { label: "years from one loss of data to the next".into(), scale: Scale::Log },
         curves: over_rebuild(measure),

@@ -3,7 +3,7 @@
 
 use super::log::{Cleaner, Counts, Log};
 use super::{Ages, Full, serialize_rule};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use host::SplitMix64;
 use policy::clean::Rule;
@@ -193,6 +193,7 @@ impl Study {
         vec![Figure {
             title: "Write cost with writes by chance".into(),
             repeats: "Rosenblum and Ousterhout, figures 4 and 7".into(),
+            shape: Shape::Lines,
             x: Axis { label: "disk utilisation (%)".into(), scale: Scale::Linear },
             y: Axis { label: "write cost".into(), scale: Scale::Linear },
             curves: measured.chain(computed).collect(),

@@ -3,7 +3,7 @@
 use super::bookkeeping::Bookkeeping;
 use super::log::Counts;
 use super::{Outcome, Parameters, simulate};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::locality::accesses::Accesses;
 use crate::sweep::sweep;
 use policy::clean::Rule;
@@ -108,6 +108,7 @@ impl Study {
         let figure = |title: &str, repeats: &str, x: Axis, y: &str, curves| Figure {
             title: title.into(),
             repeats: repeats.into(),
+            shape: Shape::Lines,
             x,
             y: Axis { label: y.into(), scale: Scale::Linear },
             curves,
@@ -137,17 +138,20 @@ impl Study {
                 "write cost",
                 vec![sizes, theirs],
             ),
-            figure(
-                "Messages to know what is dead",
-                "Dahlin, figure 4-6",
-                axis("modified by: 1 another client, 2 the same within 30 s, 3 the same later", Scale::Linear),
-                "messages, as a share of all modified blocks (%)",
-                vec![
-                    bar("centralized, pessimistic", [by_other, by_same_soon, by_same_later]),
-                    bar("centralized, optimistic", [by_other, 0, by_same_later]),
-                    bar("distributed", [by_other, 0, 0]),
-                ],
-            ),
+            Figure {
+                shape: Shape::Bars,
+                ..figure(
+                    "Messages to know what is dead",
+                    "Dahlin, figure 4-6",
+                    axis("modified by: 1 another client, 2 the same within 30 s, 3 the same later", Scale::Linear),
+                    "messages, as a share of all modified blocks (%)",
+                    vec![
+                        bar("centralized, pessimistic", [by_other, by_same_soon, by_same_later]),
+                        bar("centralized, optimistic", [by_other, 0, by_same_later]),
+                        bar("distributed", [by_other, 0, 0]),
+                    ],
+                )
+            },
             figure(
                 "Write cost by how full the disk is",
                 "Dahlin, figure 4-7",

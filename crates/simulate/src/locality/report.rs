@@ -2,7 +2,7 @@
 
 use super::accesses::Accesses;
 use super::{Outcome, Parameters, Policy, simulate};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 
@@ -45,6 +45,7 @@ impl Study {
             Figure {
                 title: title.into(),
                 repeats: repeats.into(),
+                shape: Shape::Bars,
                 x: Axis { label: x.into(), scale: Scale::Linear },
                 y: Axis { label: y.into(), scale: Scale::Linear },
                 curves: Policy::ALL.into_iter().zip(&self.outcomes).map(curve).collect(),

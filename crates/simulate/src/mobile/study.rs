@@ -1,7 +1,7 @@
 //! The experiments of Froese and Bunt, section 5: which parameters they have, and their figures.
 
 use super::{Activity, Link, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate};
-use crate::figure::{Axis, Curve, Figure, Scale};
+use crate::figure::{Axis, Curve, Figure, Scale, Shape};
 use crate::sweep::sweep;
 use policy::replacement::Replacement;
 use serde::Serialize;
@@ -271,7 +271,7 @@ fn figures_of(study: &Study, trace: usize) -> Vec<Figure> {
     let name = &study.traces[trace].0;
     let figure = |number: u32, what: &str, x: Axis, measure: Measure, curves: Vec<Curve>| {
         let repeats = if number > 0 { format!("Froese and Bunt, figure {number}") } else { String::new() };
-        Figure { title: format!("{what}: {name}"), repeats, x, y: measure.axis(), curves }
+        Figure { title: format!("{what}: {name}"), repeats, shape: Shape::Lines, x, y: measure.axis(), curves }
     };
     let contours = Figure {
         y: axis("bandwidth (kb/s)", Scale::Log),

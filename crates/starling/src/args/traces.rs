@@ -77,7 +77,7 @@ pub struct WorstCase {
 }
 
 /// `110%` or `1.1`.
-fn part(text: &str) -> Result<f64, String> {
+pub(super) fn part(text: &str) -> Result<f64, String> {
     let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let number: f64 = number.trim().parse().map_err(|_| format!("{text:?} is not a part: write 110% or 1.1"))?;
     Ok(number / of)

@@ -1,8 +1,10 @@
 //! All algorithms on one trace (Dahlin, sections 3.3.1 and 3.3.4.2): how long reads take, from where they are served, what the server does, and which clients gain.
 
 use super::{Setup, percent, shown};
-use crate::cooperative::{Algorithm, Blocks, Knowledge, Level, Outcome, Parameters, Technology, mean_us, simulate};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::cooperative::{
+    Algorithm, Blocks, Conditions, Knowledge, Level, Outcome, Parameters, Technology, mean_us, simulate_under,
+};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 
@@ -35,6 +37,8 @@ pub struct Row {
 pub struct Comparison {
     /// What was set.
     pub setup: Setup,
+    /// How long things take.
+    pub technology: Technology,
     /// In the order of the thesis; then Weighted LRU with more knowledge, and the base case with four fifths of the clients' memory moved to the server.
     pub rows: Vec<Row>,
 }
@@ -55,7 +59,6 @@ const MOVED: &str = "memory at the server";
 
 fn cases(blocks: &Blocks, setup: &Setup) -> Vec<(String, Parameters)> {
     let named = |algorithm: Algorithm| (algorithm.name().to_owned(), setup.parameters(algorithm));
-    let weighted = |knowledge, name: &str| (name.to_owned(), setup.parameters(Algorithm::WeightedLru(knowledge)));
     let moved = setup.client_blocks - setup.client_blocks / 5;
     let more = moved.saturating_mul(blocks.clients());
     let at_server = Parameters {
@@ -64,8 +67,8 @@ fn cases(blocks: &Blocks, setup: &Setup) -> Vec<(String, Parameters)> {
         ..setup.parameters(Algorithm::Base)
     };
     let more = [
-        weighted(Knowledge::Global, "weighted-lru, global knowledge"),
-        weighted(Knowledge::SingletHints, "weighted-lru, singlet hints"),
+        named(Algorithm::WeightedLru(Knowledge::Global)),
+        named(Algorithm::WeightedLru(Knowledge::SingletHints)),
         (MOVED.to_owned(), at_server),
     ];
     Algorithm::ALL.into_iter().map(named).chain(more).collect()
@@ -76,9 +79,33 @@ pub const RUNS: usize = Algorithm::ALL.len() + 3;
 
 /// Runs them all. As [`Setup::check`] lets them be; `done` is told of each of the [`RUNS`].
 pub fn compare(blocks: &Blocks, setup: &Setup, done: impl Fn() + Sync) -> Comparison {
-    let cases = cases(blocks, setup);
-    let outcomes = sweep(&cases, |(_, parameters)| simulate(blocks, parameters), done);
-    let times = |algorithm| Technology::ATM.times_us(algorithm);
+    measure(blocks, setup, Technology::ATM, cases(blocks, setup), done)
+}
+
+/// Runs these on other machines, each with its own name, and before them the base case, with which they are compared. `done` is told of each.
+pub fn compare_those(
+    blocks: &Blocks,
+    setup: &Setup,
+    technology: Technology,
+    algorithms: &[Algorithm],
+    done: impl Fn() + Sync,
+) -> Comparison {
+    let others = algorithms.iter().filter(|algorithm| **algorithm != Algorithm::Base);
+    let all = [Algorithm::Base].iter().chain(others);
+    let cases = all.map(|algorithm| (algorithm.name().to_owned(), setup.parameters(*algorithm)));
+    measure(blocks, setup, technology, cases.collect(), done)
+}
+
+fn measure(
+    blocks: &Blocks,
+    setup: &Setup,
+    technology: Technology,
+    cases: Vec<(String, Parameters)>,
+    done: impl Fn() + Sync,
+) -> Comparison {
+    let conditions = Conditions { technology, ..Conditions::default() };
+    let outcomes = sweep(&cases, |(_, parameters)| simulate_under(blocks, parameters, &conditions), done);
+    let times = |algorithm| technology.times_us(algorithm);
     let base = outcomes.first().cloned();
     let mean = |reads: &[u64; 4], algorithm| mean_us(reads, &times(algorithm)).unwrap_or(0.0);
     let all = cases.into_iter().zip(outcomes);
@@ -99,7 +126,7 @@ pub fn compare(blocks: &Blocks, setup: &Setup, done: impl Fn() + Sync) -> Compar
             outcome,
         }
     };
-    Comparison { setup: *setup, rows: all.map(row).collect() }
+    Comparison { setup: *setup, technology, rows: all.map(row).collect() }
 }
 
 impl Row {
@@ -132,7 +159,7 @@ impl Comparison {
 
 /// Figures 3-3 to 3-6, or 3-17 and 3-18.
 pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
-    let rows = &of.rows[..Algorithm::ALL.len().min(of.rows.len())];
+    let rows: Vec<&Row> = of.rows.iter().filter(|row| row.name != MOVED).collect();
     let names: Vec<String> = rows.iter().zip(1..).map(|(row, at)| format!("{at} {}", row.name)).collect();
     let x = Axis { label: format!("algorithm: {}", names.join(", ")), scale: Scale::Linear };
     let curve = |name: &str, y: &dyn Fn(&Row) -> f64| Curve {
@@ -164,6 +191,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "Mean time of a read, by where it is served from".into(),
             repeats: times.into(),
+            shape: Shape::Stacks,
             x: x.clone(),
             y: axis("time (ms)"),
             curves: levels.iter().map(|(name, level)| curve(name, &time(*level))).collect(),
@@ -171,6 +199,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "Where reads are served from".into(),
             repeats: of_sprite("Dahlin, figure 3-4"),
+            shape: Shape::Stacks,
             x: x.clone(),
             y: axis("reads (%)"),
             curves: levels[1..].iter().map(|(name, level)| curve(name, &|row| row.rate(*level))).collect(),
@@ -178,6 +207,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "What the server does".into(),
             repeats: loads.into(),
+            shape: Shape::Stacks,
             x,
             y: axis("load (% of the base case's)"),
             curves: vec![
@@ -190,6 +220,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "Each client's speed-up".into(),
             repeats: of_sprite("Dahlin, figure 3-6"),
+            shape: Shape::Points,
             x: Axis { label: "reads of the client".into(), scale: Scale::Log },
             y: Axis { label: "times as fast as in the base case".into(), scale: Scale::Log },
             curves: clients,
@@ -336,8 +367,7 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
             format!("{local}, {from_disk}"),
         ));
     }
-    let hints =
-        [("weighted-lru, global knowledge", 1.57), ("weighted-lru, singlet hints", 1.57), ("weighted-lru", 1.58)];
+    let hints = [("weighted-lru-global", 1.57), ("weighted-lru-singlets", 1.57), ("weighted-lru", 1.58)];
     for (name, theirs) in hints {
         let ours = shown(of_row(name, &|row| row.mean_us / 1000.0), 2, " ms");
         let what = if name == "weighted-lru" { "weighted-lru, both hints" } else { name };

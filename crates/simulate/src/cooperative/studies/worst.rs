@@ -3,7 +3,7 @@
 
 use super::{Case, Measured, curves, found, shown, speed_up};
 use crate::cooperative::{Algorithm, Blocks, Conditions, Knowledge, Parameters};
-use crate::figure::{Axis, Figure, Finding, Scale};
+use crate::figure::{Axis, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 use trace::worst_case::{BLOCK_BYTES, WorstCase};
@@ -110,6 +110,7 @@ pub fn figures(of: &Worst) -> Vec<Figure> {
     let figure = |study, title: &str, repeats: &str, label: &str| Figure {
         title: title.into(),
         repeats: repeats.into(),
+        shape: Shape::Lines,
         x: Axis { label: label.into(), scale: Scale::Linear },
         y: Axis { label: "mean time of a read (ms)".into(), scale: Scale::Linear },
         curves: curves(&of.measured, study, |one| one.mean_us / 1000.0),

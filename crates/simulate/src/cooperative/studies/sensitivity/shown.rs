@@ -3,7 +3,7 @@
 use super::super::{curves, found, shown, speed_up};
 use super::{COMMON, DISK_US, Measured, NETWORK_US, Sensitivity, Varied};
 use crate::cooperative::Technology;
-use crate::figure::{Axis, Curve, Figure, Finding, Scale};
+use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 
 /// Those that share the clients' memory, and are no bound.
 const COOPERATIVE: [&str; 7] = ["greedy", "central", "hash", "weighted-lru", "n-chance", "two-choices", "epochs"];
@@ -46,6 +46,7 @@ pub fn figures(of: &Sensitivity) -> Vec<Figure> {
     let figure = |title: &str, repeats: &str, x: Axis, y: Axis, curves: Vec<Curve>| Figure {
         title: title.into(),
         repeats: repeats.into(),
+        shape: Shape::Lines,
         x,
         y,
         curves,

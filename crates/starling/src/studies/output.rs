@@ -1,0 +1,94 @@
+//! What studies write: files that are there under their names only when they are whole, and how far a study is.
+
+use super::plot;
+use crate::args::Output;
+use crate::usage;
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use simulate::figure::{Figure, Finding};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Refuses what cannot be written, before something is simulated for hours. What a study reads is not written over.
+pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
+    let all = [("json", &output.json), ("plot", &output.plot)];
+    for (option, path) in all.iter().filter_map(|(option, path)| Some((option, path.as_deref()?))) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let fault = match () {
+            () if path.is_dir() || path.file_name().is_none() => "is a folder",
+            () if !folder.is_dir() => "its folder is not there",
+            () if trace.is_some_and(|trace| is_same(trace, path)) => "is the trace",
+            () => continue,
+        };
+        return Err(usage(format!("--{option}: {}: {fault}", path.display())));
+    }
+    match (&output.json, &output.plot) {
+        (Some(json), Some(plot)) if json == plot || is_same(json, plot) => {
+            Err(usage(format!("--plot: {}: --json is the same file", plot.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Writes what was asked for.
+pub fn write(output: &Output, report: &impl Serialize, figures: &[Figure]) -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    if let Some(path) = &output.json {
+        files.push((path.as_path(), json(report)?));
+    }
+    if let Some(path) = &output.plot {
+        files.push((path.as_path(), plot::svg(figures)?));
+    }
+    write_all(&files)
+}
+
+/// As JSON, as a text file.
+pub fn json(report: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(report)? + "\n")
+}
+
+/// Writes files, which are there under their names only when all of them are whole.
+fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
+    let partial = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".partial");
+        PathBuf::from(name)
+    };
+    let write = |(path, text): &(&Path, String)| -> anyhow::Result<()> {
+        write_synced(&partial(path), text).with_context(|| format!("write {}", path.display()))
+    };
+    let rename = |(path, _): &(&Path, String)| {
+        std::fs::rename(partial(path), path).with_context(|| format!("write {}", path.display()))
+    };
+    let done = files.iter().try_for_each(write).and_then(|()| files.iter().try_for_each(rename));
+    done.inspect_err(|_| files.iter().for_each(|(path, _)| drop(std::fs::remove_file(partial(path)))))
+}
+
+/// Writes a file that is durable then.
+pub fn write_synced(path: &Path, text: &str) -> anyhow::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file.sync_all()?)
+}
+
+/// How many of these are done, and how long the rest takes.
+pub fn progress(count: usize, what: &str) -> anyhow::Result<ProgressBar> {
+    let template = format!("{{wide_bar}} {{pos}} of {{len}} {what}, {{eta}} left");
+    Ok(ProgressBar::new(count as u64).with_style(ProgressStyle::with_template(&template)?))
+}
+
+/// Prints what a paper states beside what was found.
+pub fn print<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
+    for Finding { stated, what, theirs, ours, holds, .. } in findings {
+        let holds = holds.map_or("", |holds| if holds { "; holds" } else { "; does not hold" });
+        let theirs = if theirs.is_empty() { String::new() } else { format!(", stated {theirs}") };
+        let stated = if stated.is_empty() { String::new() } else { format!(" ({stated})") };
+        println!("{what}: {ours}{theirs}{stated}{holds}");
+    }
+}

@@ -1,0 +1,290 @@
+//! `starling sim papers`: all studies on traces made for them, as one page.
+//!
+//! `traces` makes what is studied; `page` shows what was found.
+
+mod page;
+mod traces;
+
+use super::output;
+use crate::args::Papers;
+use crate::usage;
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Value, json};
+use simulate::availability::cost::{self, Disks};
+use simulate::availability::machines::Trial;
+use simulate::availability::{self, YEAR_HOURS};
+use simulate::cleaning::{self, classic};
+use simulate::cooperative::Blocks;
+use simulate::cooperative::studies::comparison::{self, Workload};
+use simulate::cooperative::studies::{BLOCK_BYTES, Setup, sensitivity, worst};
+use simulate::figure::{Figure, Finding};
+use simulate::locality::accesses::Accesses;
+use simulate::{locality, mobile};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use traces::Traces;
+
+const PAGE: &str = "index.html";
+const NUMBERS: &str = "figures.json";
+
+/// One study.
+#[derive(Serialize)]
+struct Section {
+    /// Its name in links.
+    id: &'static str,
+    title: &'static str,
+    /// What it repeats, and how.
+    about: &'static str,
+    parameters: Value,
+    figures: Vec<Figure>,
+    findings: Vec<Finding>,
+    /// All that was measured.
+    outcome: Value,
+}
+
+/// All of them.
+#[derive(Serialize)]
+struct Report {
+    seed: u64,
+    /// With less of everything, so that numbers say little.
+    quick: bool,
+    sections: Vec<Section>,
+}
+
+/// How far the studies are: one after the other, each in steps.
+struct Steps(ProgressBar);
+
+impl Steps {
+    fn begin(&self, what: &'static str, count: usize) {
+        self.0.set_message(what);
+        self.0.set_length(count as u64);
+        self.0.set_position(0);
+    }
+
+    fn done(&self) {
+        self.0.inc(1);
+    }
+}
+
+/// Does what is asked for.
+pub fn run(asked: &Papers) -> anyhow::Result<ExitCode> {
+    let partial = partial(&asked.out)?;
+    let traces = Traces { seed: asked.seed, quick: asked.quick };
+    let style = ProgressStyle::with_template("{msg:32} {wide_bar} {pos} of {len}, {eta} left")?;
+    let steps = Steps(ProgressBar::new(0).with_style(style));
+    let mut sections = of_sprite(&traces, &steps)?;
+    sections.insert(0, of_worst(&traces, &steps));
+    sections.extend(of_auspex(&traces, &steps)?);
+    sections.push(of_chance(&traces, &steps));
+    sections.extend(of_machines(&traces, &steps));
+    sections.push(of_mobile(&traces, &steps)?);
+    steps.0.finish_and_clear();
+    let report = Report { seed: asked.seed, quick: asked.quick, sections };
+    let files = [(PAGE, page::html(&report)?), (NUMBERS, output::json(&report)?)];
+    let written = || -> anyhow::Result<()> {
+        std::fs::create_dir(&partial)?;
+        files.iter().try_for_each(|(name, text)| output::write_synced(&partial.join(name), text))?;
+        Ok(std::fs::rename(&partial, &asked.out)?)
+    };
+    let written = written().inspect_err(|_| drop(std::fs::remove_dir_all(&partial)));
+    written.with_context(|| format!("write {}", asked.out.display()))?;
+    let all = report.sections.iter().flat_map(|section| &section.findings);
+    let count = |holds| all.clone().filter(|finding| finding.holds == Some(holds)).count();
+    println!("{} orderings hold, {} do not:", count(true), count(false));
+    for section in &report.sections {
+        for finding in section.findings.iter().filter(|finding| finding.holds == Some(false)) {
+            println!("  {}: {} ({}): {}", section.title, finding.what, finding.stated, finding.ours);
+        }
+    }
+    println!("{}", asked.out.join(PAGE).display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the report is until it is whole. Refuses what is there already.
+fn partial(out: &Path) -> anyhow::Result<PathBuf> {
+    let wrong = |what: &str| usage(format!("--out: {}: {what}", out.display()));
+    let name = out.file_name().ok_or_else(|| wrong("give the report's folder a name"))?;
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    let partial = out.with_file_name(partial);
+    if out.symlink_metadata().is_ok() && !out.read_dir().is_ok_and(|mut list| list.next().is_none()) {
+        return Err(wrong("it exists, and is no empty folder: remove it, or give another name"));
+    }
+    if partial.symlink_metadata().is_ok() {
+        return Err(wrong(&format!("{} is there, of a report that was not finished: remove it", partial.display())));
+    }
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(wrong("its folder is not there"));
+    }
+    Ok(partial)
+}
+
+fn of_worst(traces: &Traces, steps: &Steps) -> Section {
+    let setup = traces.worst_case();
+    steps.begin("worst case", worst::WORKLOADS);
+    let found = worst::study(&setup, || steps.done());
+    Section {
+        id: "worst",
+        title: "Cooperative caching: the worst case",
+        about: "Dahlin, section 3.3.4.3: clients that read their own data at random, of which a little more than fits. The thesis specifies this workload completely: the curves \
+                must be the same. Sizes of data, pauses between bursts, and sharing are varied.",
+        parameters: json!({ "setup": setup, "clients": 10, "cache_blocks": 10, "server_blocks": 0 }),
+        figures: worst::figures(&found),
+        findings: worst::findings(&found),
+        outcome: json!(found),
+    }
+}
+
+fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
+    let trace = traces.sprite();
+    steps.begin("Sprite: its trace", 1);
+    let blocks = traces::blocks(trace.records())?;
+    let setup = Setup::thesis(traces.sprite_warm_up(), traces.seed);
+    let parameters = json!({ "trace": format!("{trace:?}"), "setup": setup });
+    setup.check(&blocks).map_err(anyhow::Error::msg)?;
+    steps.begin("Sprite: algorithms", comparison::RUNS);
+    let compared = comparison::compare(&blocks, &setup, || steps.done());
+    let runs = sensitivity::Runs::of(&blocks, &setup);
+    steps.begin("Sprite: what is set", runs.len());
+    let varied = sensitivity::study(&blocks, &runs, || steps.done());
+    let mut findings = comparison::latencies();
+    findings.extend(comparison::findings(&compared, Workload::Sprite));
+    let comparison = Section {
+        id: "sprite",
+        title: "Cooperative caching: Sprite",
+        about: "Dahlin, sections 3.2 and 3.3.1: 42 clients of one server for two days. Who serves what is not in a client's own cache, how long reads take by table 3-2, what the \
+                server does, and which clients gain. Two-choices and epochs are what the thesis leaves to later work.",
+        parameters: parameters.clone(),
+        figures: comparison::figures(&compared, Workload::Sprite),
+        findings,
+        outcome: json!(compared),
+    };
+    let sensitivity = Section {
+        id: "sensitivity",
+        title: "Cooperative caching: what is set, varied",
+        about: "Dahlin, sections 3.3.2 and 3.3.3, on the trace like Sprite's: sizes of caches, parameters of the algorithms, networks, the thesis's projection of technology, and \
+                disks and networks of today.",
+        parameters,
+        figures: sensitivity::figures(&varied),
+        findings: sensitivity::findings(&varied),
+        outcome: json!(varied),
+    };
+    Ok(vec![comparison, sensitivity])
+}
+
+fn of_auspex(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
+    let trace = traces.auspex();
+    let about_trace = format!("{trace:?}");
+    steps.begin("Auspex: its trace", 2);
+    let blocks: Blocks = traces::blocks(trace.records())?;
+    steps.done();
+    let accesses: Accesses = traces::accesses(trace.records())?;
+    let setup = Setup::thesis(traces.auspex_warm_up(), traces.seed);
+    setup.check(&blocks).map_err(anyhow::Error::msg)?;
+    steps.begin("Auspex: algorithms", comparison::RUNS);
+    let compared = comparison::compare(&blocks, &setup, || steps.done());
+    let cleaning_of = cleaning::Parameters { seed: traces.seed, ..cleaning::Parameters::default() };
+    steps.begin("Auspex: cleaning", cleaning::report::Study::STEPS);
+    let cleaned = cleaning::report::Study::run(&accesses, &cleaning_of, || steps.done());
+    let locality_of = locality::Parameters { seed: traces.seed, ..locality::Parameters::default() };
+    steps.begin("Auspex: managers", locality::report::Study::STEPS);
+    let managed = locality::report::Study::run(&accesses, &locality_of, || steps.done());
+    let comparison = Section {
+        id: "auspex",
+        title: "Cooperative caching: Auspex",
+        about: "Dahlin, section 3.3.4.2: 237 clients for a week, as seen on the network. What clients found in their own caches is not in such a trace: speed-ups are of what \
+                is left.",
+        parameters: json!({ "trace": about_trace, "setup": setup }),
+        figures: comparison::figures(&compared, Workload::Auspex),
+        findings: comparison::findings(&compared, Workload::Auspex),
+        outcome: json!(compared),
+    };
+    let cleaning = Section {
+        id: "cleaning",
+        title: "Cleaning",
+        about: "Dahlin, sections 4.2 to 4.4, on the trace like Auspex's: what making room in the logs costs, by sizes of segments and how full disks are, with live data read from \
+                disks or from clients' caches, and the messages that it takes to know what is dead.",
+        parameters: json!({ "trace": about_trace, "block_bytes": BLOCK_BYTES, "of": cleaning_of }),
+        figures: cleaned.figures(),
+        findings: cleaned.findings(),
+        outcome: json!(cleaned),
+    };
+    let locality = Section {
+        id: "locality",
+        title: "Locality of management",
+        about: "Dahlin, section 5.3, on the trace like Auspex's: on which machine a file's manager is, and how many messages reads, writes and deletes take by that.",
+        parameters: json!({ "trace": about_trace, "block_bytes": BLOCK_BYTES, "of": locality_of }),
+        figures: managed.figures(),
+        findings: managed.findings(),
+        outcome: json!(managed),
+    };
+    Ok(vec![comparison, cleaning, locality])
+}
+
+fn of_chance(traces: &Traces, steps: &Steps) -> Section {
+    let of = traces.classic();
+    steps.begin("cleaning, writes by chance", classic::Study::STEPS);
+    let found = classic::Study::run(&of, || steps.done());
+    Section {
+        id: "classic",
+        title: "Cleaning: writes by chance",
+        about: "Rosenblum and Ousterhout, sections 3.4 and 3.5: the same cleaner with writes by chance, for which a formula says what must come out, and greedy against cost-benefit \
+                choice.",
+        parameters: json!({ "of": format!("{of:?}") }),
+        figures: found.figures(),
+        findings: found.findings(),
+        outcome: json!(found),
+    }
+}
+
+fn of_machines(traces: &Traces, steps: &Steps) -> [Section; 2] {
+    let trial = Trial { hours: traces.trial_years() * YEAR_HOURS, seed: traces.seed };
+    steps.begin("availability", availability::report::Study::STEPS);
+    let found = availability::report::Study::run(&trial, || steps.done());
+    let disks = Disks::default();
+    let availability = Section {
+        id: "availability",
+        title: "Availability",
+        about: "Dahlin, section 4.2.1: how long data are out of reach by how many machines there are, with 0, 1 and 2 parities, with and without stripe groups; computed, and tried \
+                machine by machine. And how that and losing data depend on how fast machines are rebuilt.",
+        parameters: json!({ "trial": trial }),
+        figures: found.figures(),
+        findings: found.findings(),
+        outcome: json!(found),
+    };
+    let cost = Section {
+        id: "cost",
+        title: "What redundancy costs",
+        about: "Dahlin, section 4.1.5: performance, and performance per cost, of mirrors, AutoRAID, and RAID 5 with a log and in place.",
+        parameters: json!({ "disks": disks }),
+        figures: Vec::new(),
+        findings: cost::findings(&disks),
+        outcome: Value::Null,
+    };
+    [availability, cost]
+}
+
+fn of_mobile(traces: &Traces, steps: &Steps) -> anyhow::Result<Section> {
+    let grid = traces.mobile_grid();
+    let (office, stress) = (traces.office(), traces.stress());
+    steps.begin("mobile: its traces", 1);
+    let first = traces::activity(office.records())?;
+    let second = traces::activity(stress.records())?;
+    let all = [("office", &first), ("stress", &second)];
+    steps.begin("mobile", grid.count(all.len()));
+    let found = mobile::study::study(&all, &grid, || steps.done());
+    Ok(Section {
+        id: "mobile",
+        title: "A mobile client",
+        about: "Froese and Bunt: a client is in the office for a day, and caches what it uses; then its link is a modem. How much longer all takes, how long what is written waits to \
+                go home, how much of it waits, and how much that hinders reads, by cache, bandwidth, write-back policy, and what is cached: files or blocks. The office trace is \
+                like their trace 1, the stress trace like their trace 2.",
+        parameters: json!({ "office": format!("{office:?}"), "stress": format!("{stress:?}"), "grid": grid }),
+        figures: mobile::study::figures(&found),
+        findings: mobile::findings::findings(&found),
+        outcome: Value::Null,
+    })
+}

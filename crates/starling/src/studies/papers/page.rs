@@ -1,0 +1,150 @@
+//! The report as one page, which needs nothing else: no scripts, no network.
+
+use super::super::plot;
+use super::{Report, Section};
+use simulate::figure::Finding;
+use std::fmt::Write;
+
+const HEAD: &str = "<!DOCTYPE html>
+<html lang=\"en\">
+<head>
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<title>Starling: the papers' studies</title>
+<style>
+:root { color-scheme: light dark; --text: #1c1f23; --back: #fff; --soft: #f1f3f5; --line: #cfd4da; --link: #0b57a4; --good: #17692c; --bad: #a81c1c; }
+@media (prefers-color-scheme: dark) { :root { --text: #e3e6ea; --back: #15181c; --soft: #22272d; --line: #444b53; --link: #7ab7ff; --good: #6fd08a; --bad: #ff8d85; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+a { color: var(--link); }
+h2 { margin-top: 3rem; border-bottom: 1px solid var(--line); }
+nav, .note { background: var(--soft); padding: .6rem 1.2rem; border-radius: 6px; margin: 1rem 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; width: 100%; }
+th, td { border: 1px solid var(--line); padding: .3rem .5rem; text-align: left; vertical-align: top; }
+th { background: var(--soft); }
+.yes { color: var(--good); font-weight: bold; }
+.no { color: var(--bad); font-weight: bold; }
+figure { margin: 1rem 0; background: #fff; border: 1px solid var(--line); border-radius: 6px; overflow-x: auto; max-width: 802px; }
+figure svg { display: block; max-width: 100%; height: auto; }
+pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: 13px; white-space: pre-wrap; }
+</style>
+</head>
+<body>
+";
+
+const TRACES: &str = "The traces of the papers are not published. The ones used here are synthetic: generated to match what the papers state of theirs (clients, requests, files and \
+bytes, shares of reads and writes, hours of activity, and for Sprite the base case's two hit rates, which are inputs), and nothing else. They are not tuned to what any algorithm makes of them. \
+So what passes or fails are orderings: which is better, and what grows with what. Values are shown beside each other, with why they differ. Only the worst case of cooperative \
+caching, availability, and costs are specified completely by their papers: there numbers must be the same.";
+
+/// The whole page.
+pub fn html(report: &Report) -> anyhow::Result<String> {
+    let mut page = HEAD.to_owned();
+    page += "<h1>The papers' studies, on the code that runs Starling</h1>\n";
+    writeln!(
+        page,
+        "<p>Seed {}. All numbers are in <a href=\"figures.json\">figures.json</a>. The same seed gives the same report.</p>",
+        report.seed
+    )?;
+    if report.quick {
+        page += "<p class=\"note\"><strong>This is a quick report (<code>--quick</code>): traces are a small part of what the papers have, and its numbers say little.</strong></p>\n";
+    }
+    writeln!(page, "<p class=\"note\">{}</p>", escaped(TRACES))?;
+    page += "<nav><h2>Contents</h2>\n<ul>\n<li><a href=\"#summary\">Summary</a></li>\n";
+    for section in &report.sections {
+        writeln!(page, "<li><a href=\"#{}\">{}</a></li>", section.id, escaped(section.title))?;
+    }
+    page += "</ul></nav>\n";
+    summary(&mut page, report)?;
+    for section in &report.sections {
+        show(&mut page, section)?;
+    }
+    page += "</body>\n</html>\n";
+    Ok(page)
+}
+
+fn count(section: &Section, holds: Option<bool>) -> usize {
+    section.findings.iter().filter(|finding| finding.holds == holds).count()
+}
+
+fn summary(page: &mut String, report: &Report) -> anyhow::Result<()> {
+    *page += "<h2 id=\"summary\">Summary</h2>\n";
+    let all = |holds| report.sections.iter().map(|section| count(section, holds)).sum::<usize>();
+    let (hold, not, shown) = (all(Some(true)), all(Some(false)), all(None));
+    writeln!(
+        page,
+        "<p><strong>{hold} of {} statements that can hold or not do hold</strong>; {shown} more values are shown beside the papers' without a verdict.</p>",
+        hold + not
+    )?;
+    *page += "<div class=\"wide\"><table>\n<tr><th>study</th><th>holds</th><th>does not</th><th>values beside each other</th></tr>\n";
+    for section in &report.sections {
+        let [hold, not, shown] = [Some(true), Some(false), None].map(|holds| count(section, holds));
+        let class = if not > 0 { " class=\"no\"" } else { "" };
+        writeln!(
+            page,
+            "<tr><td><a href=\"#{}\">{}</a></td><td>{hold}</td><td{class}>{not}</td><td>{shown}</td></tr>",
+            section.id,
+            escaped(section.title)
+        )?;
+    }
+    *page += "</table></div>\n";
+    let fails = |finding: &&Finding| finding.holds == Some(false);
+    let failing = || report.sections.iter().filter(|section| count(section, Some(false)) > 0);
+    if failing().next().is_some() {
+        *page += "<p>What does not hold:</p>\n<ul>\n";
+    }
+    for section in failing() {
+        for finding in section.findings.iter().filter(fails) {
+            let Finding { stated, what, theirs, ours, .. } = finding;
+            writeln!(
+                page,
+                "<li><a href=\"#{}\">{}</a>: {} ({}). Theirs: {}. Ours: {}.</li>",
+                section.id,
+                escaped(section.title),
+                escaped(what),
+                escaped(stated),
+                escaped(theirs),
+                escaped(ours)
+            )?;
+        }
+    }
+    if failing().next().is_some() {
+        *page += "</ul>\n";
+    }
+    Ok(())
+}
+
+fn show(page: &mut String, section: &Section) -> anyhow::Result<()> {
+    writeln!(page, "<h2 id=\"{}\">{}</h2>\n<p>{}</p>", section.id, escaped(section.title), escaped(section.about))?;
+    for figure in &section.figures {
+        let name = escaped(&figure.title);
+        let svg = plot::svg(std::slice::from_ref(figure))?;
+        let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{name}\" "), 1);
+        writeln!(page, "<figure>\n{svg}</figure>")?;
+    }
+    *page += "<div class=\"wide\"><table>\n<tr><th>stated in</th><th>what</th><th>theirs</th><th>ours</th><th>holds</th><th>why they differ</th></tr>\n";
+    for finding in &section.findings {
+        let Finding { stated, what, theirs, ours, holds, why } = finding;
+        let (class, verdict) = match holds {
+            Some(true) => ("yes", "yes"),
+            Some(false) => ("no", "no"),
+            None => ("", "–"),
+        };
+        let [stated, what, theirs, ours, why] = [stated, what, theirs, ours, why].map(|text| escaped(text));
+        writeln!(
+            page,
+            "<tr><td>{stated}</td><td>{what}</td><td>{theirs}</td><td>{ours}</td><td class=\"{class}\">{verdict}</td><td>{why}</td></tr>"
+        )?;
+    }
+    let parameters = serde_json::to_string_pretty(&section.parameters)?;
+    writeln!(
+        page,
+        "</table></div>\n<details><summary>Parameters</summary><pre>{}</pre></details>",
+        escaped(&parameters)
+    )?;
+    Ok(())
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
