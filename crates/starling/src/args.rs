@@ -4,7 +4,7 @@ mod studies;
 mod traces;
 
 pub use studies::{Cooperative, Sim, SimCommand};
-pub use traces::{Format, Import, Merge, SynthCommand, Trace, TraceCommand, WorstCase};
+pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;

@@ -1,12 +1,13 @@
 //! `starling trace`: making traces, and what is in them.
 //!
-//! - `synth`: synthetic ones; `import`: from what other programs write; `merge`: several as one.
+//! - `synth`: synthetic ones; `import`: from what other programs write; `merge`: several as one; `record`: what is done on a mount.
 //! - `show`: what is in one.
 //! - `made`: traces on their way to a file, which is there only when it is whole.
 
 mod import;
 mod made;
 mod merge;
+mod record;
 mod show;
 mod synth;
 
@@ -23,6 +24,7 @@ use trace::format::{Reader, TraceError};
 /// Does what `starling trace` is asked for.
 pub fn run(command: TraceCommand) -> anyhow::Result<ExitCode> {
     match command {
+        TraceCommand::Record(asked) => crate::runtime()?.block_on(record::run(&asked)),
         TraceCommand::Synth { command } => synth::run(&command),
         TraceCommand::Import(asked) => import::run(&asked),
         TraceCommand::Merge(asked) => merge::run(&asked),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{refused, run, starling};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -102,8 +102,8 @@ fn traces_are_merged_with_files_of_their_own_or_the_same() {
     run(&mut trace(&["merge", &one, &one], &at("own")));
     run(&mut trace(&["merge", &one, &one, "--same-files", "--begin", "0,7.25"], &at("same")));
     let (own, same) = (shown(&at("own")), shown(&at("same")));
-    assert_eq!([&own["clients"], &own["files"], &own["seconds"]], [&4.into(), &4.into(), &3.0.into()]);
-    assert_eq!([&same["clients"], &same["files"], &same["seconds"]], [&4.into(), &2.into(), &10.25.into()]);
+    assert_eq!(json!([own["clients"], own["files"], own["seconds"]]), json!([4, 4, 3.0]));
+    assert_eq!(json!([same["clients"], same["files"], same["seconds"]]), json!([4, 2, 10.25]));
     let whole = fs::read(at("one")).expect("trace");
     fs::write(at("part"), &whole[..whole.len() - 1]).expect("write");
     let part = at("part").display().to_string();

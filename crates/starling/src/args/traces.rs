@@ -18,6 +18,21 @@ pub struct Trace {
 /// What `trace` does.
 #[derive(Subcommand, Debug)]
 pub enum TraceCommand {
+    /// Record what programs do with the files of a mount, until Ctrl-C or for some time.
+    #[command(after_help = "Examples:
+  starling trace record ./mnt --out work.trace                  until Ctrl-C; then the trace is made
+  starling trace record ./mnt --out work.trace --seconds 3600   an hour
+  starling trace show work.trace
+  starling sim cooperative --trace work.trace
+
+Of mounts of `starling up` and `starling mount`. Neither names nor contents are recorded, and whoever may not stop the mount may not record it. One
+recording at a time.
+
+Reads that the kernel answers from memory are not seen. So files that are opened during the recording are read by way of Starling, and anew
+after each open: that takes some time, and a read in the trace is one that the kernel asked for, in whole pages and with what it read ahead. What is
+read twice while a file is open is in the trace once. Of files that were open before, only what the kernel did not have is.
+Writes and removals are as they are done, those to files that are mapped into memory when the kernel writes them back.")]
+    Record(Record),
     /// Make a synthetic trace.
     Synth {
         /// Of what.
@@ -50,6 +65,19 @@ A table begins with the line time_s,client,op,file,offset,len; each line after i
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Arguments of `trace record`.
+#[derive(ClapArgs, Debug)]
+pub struct Record {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    /// The file that is made, elsewhere than on the mount.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// End after so many seconds; without this, at Ctrl-C.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: Option<u64>,
 }
 
 /// What can be imported.
