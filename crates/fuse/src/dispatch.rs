@@ -6,6 +6,7 @@ use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
 use crate::options::MountOptions;
 use crate::passing::Passing;
+use crate::record::Recorder;
 use fuser::{
     FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
@@ -28,6 +29,7 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
+    pub(crate) recorder: Arc<Recorder>,
     /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
     kernel: Arc<OnceLock<fuser::Notifier>>,
     groups: GroupCache,
@@ -81,10 +83,11 @@ impl FrontEnd {
         options: MountOptions,
         counters: Arc<Counters>,
         passing: Arc<Passing>,
+        recorder: Arc<Recorder>,
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, passing, kernel, groups: GroupCache::new(), tasks }
+        FrontEnd { fs, options, counters, passing, recorder, kernel, groups: GroupCache::new(), tasks }
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {
@@ -116,6 +119,19 @@ impl FrontEnd {
         });
     }
 
+    /// Sends what takes several calls of the file system, whose removals are recorded.
+    pub(crate) fn recorded<T: Send + 'static, R: Refuse, F: Future<Output = Result<T, FsError>> + Send + 'static>(
+        &self,
+        op: Op,
+        reply: R,
+        send: impl FnOnce(R, T) + Send + 'static,
+        calls: impl FnOnce(Arc<dyn FileSystem>) -> F,
+    ) {
+        let calls = calls(Arc::clone(&self.fs));
+        let answer = |_: &dyn FileSystem| Answer::later(calls);
+        self.answer(op, reply, answer, send);
+    }
+
     /// Runs work here as long as it need not wait, and the rest as a task. After an fsync there is nothing left to do but to answer.
     pub(crate) fn later(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
         let work = Box::pin(guard_later(op, Box::pin(work)));
@@ -142,8 +158,9 @@ impl FrontEnd {
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {
         let keep = match self.options.keep_cache {
             _ if self.is_uncached() => FopenFlags::FOPEN_DIRECT_IO,
-            true => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::empty(),
+            // What is cached would be read without a call.
+            true if self.recorder.if_on().is_none() => FopenFlags::FOPEN_KEEP_CACHE,
+            _ => FopenFlags::empty(),
         };
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }

@@ -5,6 +5,7 @@ use crate::count::Op;
 use crate::dispatch::FrontEnd;
 use crate::listing::nothing;
 use crate::passing::{Opening, Passing};
+use crate::record::{has_bytes, only_name};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -85,6 +86,7 @@ impl FrontEnd {
             passing: self.passing.clone(),
             flags: self.open_reply_flags(),
             may_store: flags.read && flags.write,
+            is_recorded: self.recorder.if_on().is_some(),
         }
     }
 }
@@ -172,12 +174,17 @@ impl Filesystem for FrontEnd {
             mtime: mtime.map(convert::set_time),
         };
         let handle = fh.map(|fh| Handle(fh.0));
-        self.answer(
-            Op::Setattr,
-            reply,
-            |fs| fs.setattr(&self.cred(req), self.file(ino), handle, set),
-            self.send_attr(ino),
-        );
+        let (cred, file) = (self.cred(req), self.file(ino));
+        let send = self.send_attr(ino);
+        if let (Some(0), Some(recorder)) = (size, self.recorder.if_on()) {
+            return self.recorded(Op::Setattr, reply, send, |fs| async move {
+                let empties = has_bytes(&fs, file).await;
+                let result = fs.setattr(&cred, file, handle, set).await;
+                recorder.note_removed(Some(file).filter(|_| empties && result.is_ok()));
+                result
+            });
+        }
+        self.answer(Op::Setattr, reply, |fs| fs.setattr(&cred, file, handle, set), send);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
@@ -203,6 +210,15 @@ impl Filesystem for FrontEnd {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(recorder) = self.recorder.if_on() {
+            let (cred, parent, name) = (self.cred(req), self.file(parent), name.as_bytes().to_vec());
+            return self.recorded(Op::Unlink, reply, send_ok, |fs| async move {
+                let removed = only_name(&fs, &cred, parent, &name).await;
+                let result = fs.unlink(&cred, parent, &name).await;
+                recorder.note_removed(removed.filter(|_| result.is_ok()));
+                result
+            });
+        }
         let call = |fs: &dyn FileSystem| fs.unlink(&self.cred(req), self.file(parent), name.as_bytes());
         self.answer(Op::Unlink, reply, call, send_ok);
     }
@@ -228,14 +244,21 @@ impl Filesystem for FrontEnd {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let call = |fs: &dyn FileSystem| match convert::rename_flags(flags.bits()) {
-            Some(flags) => {
-                let (from, to) = (self.file(parent), self.file(newparent));
-                fs.rename(&self.cred(req), from, name.as_bytes(), to, newname.as_bytes(), flags)
-            }
-            None => Answer::err(FsError::InvalidArgument),
+        let (cred, from, to) = (self.cred(req), self.file(parent), self.file(newparent));
+        let (name, newname) = (name.as_bytes(), newname.as_bytes());
+        let Some(flags) = convert::rename_flags(flags.bits()) else {
+            return self.answer(Op::Rename, reply, |_| Answer::err(FsError::InvalidArgument), send_ok);
         };
-        self.answer(Op::Rename, reply, call, send_ok);
+        if let Some(recorder) = self.recorder.if_on().filter(|_| !flags.exchange) {
+            let (name, newname) = (name.to_vec(), newname.to_vec());
+            return self.recorded(Op::Rename, reply, send_ok, |fs| async move {
+                let replaced = only_name(&fs, &cred, to, &newname).await;
+                let result = fs.rename(&cred, from, &name, to, &newname, flags).await;
+                recorder.note_removed(replaced.filter(|_| result.is_ok() && (from, &name) != (to, &newname)));
+                result
+            });
+        }
+        self.answer(Op::Rename, reply, |fs| fs.rename(&cred, from, name, to, newname, flags), send_ok);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -247,6 +270,21 @@ impl Filesystem for FrontEnd {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (file, flags) = (self.file(ino), convert::open_flags(flags.0));
         let call = |fs: &dyn FileSystem| fs.open(&self.cred(req), file, flags);
+        let empties = self.recorder.if_on().filter(|_| flags.truncate);
+        if let Some(recorder) = empties {
+            self.counters.add(Op::Open);
+            let (fs, cred, opening) = (Arc::clone(&self.fs), self.cred(req), self.opening(flags));
+            return self.later(Op::Open, async move {
+                let empties = has_bytes(&fs, file).await;
+                match fs.open(&cred, file, flags).await {
+                    Ok(handle) => {
+                        recorder.note_removed(Some(file).filter(|_| empties));
+                        opening.opened(reply, ino, file, handle).await;
+                    }
+                    Err(error) => reply.error(errno(error)),
+                }
+            });
+        }
         if !self.passing.is_on() {
             let flags = self.open_reply_flags();
             return self.answer(Op::Open, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags));
@@ -275,8 +313,12 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let call = |fs: &dyn FileSystem| fs.read(self.file(ino), Handle(fh.0), offset, size);
-        self.answer(Op::Read, reply, call, |reply, data| reply.data(&data));
+        let (file, recorder) = (self.file(ino), self.recorder.if_on());
+        let call = |fs: &dyn FileSystem| fs.read(file, Handle(fh.0), offset, size);
+        self.answer(Op::Read, reply, call, move |reply, data| {
+            recorder.iter().for_each(|recorder| recorder.note_read(file, offset, data.len() as u64));
+            reply.data(&data);
+        });
     }
 
     fn write(
@@ -291,8 +333,12 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), self.file(ino), Handle(fh.0), offset, data);
-        self.answer(Op::Write, reply, call, |reply, written| reply.written(written));
+        let (file, recorder) = (self.file(ino), self.recorder.if_on());
+        let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), file, Handle(fh.0), offset, data);
+        self.answer(Op::Write, reply, call, move |reply, written| {
+            recorder.iter().for_each(|recorder| recorder.note_write(file, offset, written.into()));
+            reply.written(written);
+        });
     }
 
     /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
@@ -493,15 +539,20 @@ impl Filesystem for FrontEnd {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let from = At { id: self.file(ino_in), handle: Handle(fh_in.0), offset: offset_in };
+        let to = At { id: self.file(ino_out), handle: Handle(fh_out.0), offset: offset_out };
+        let recorder = self.recorder.if_on();
         let call = |fs: &dyn FileSystem| {
             if !flags.is_empty() {
                 return Answer::err(FsError::InvalidArgument);
             }
-            let from = At { id: self.file(ino_in), handle: Handle(fh_in.0), offset: offset_in };
-            let to = At { id: self.file(ino_out), handle: Handle(fh_out.0), offset: offset_out };
             fs.copy_file_range(&self.cred(req), from, to, len.min(COPY_MAX_BYTES))
         };
-        self.answer(Op::CopyFileRange, reply, call, |reply, copied| {
+        self.answer(Op::CopyFileRange, reply, call, move |reply, copied| {
+            recorder.iter().for_each(|recorder| {
+                recorder.note_read(from.id, from.offset, copied);
+                recorder.note_write(to.id, to.offset, copied);
+            });
             reply.written(u32::try_from(copied).unwrap_or(u32::MAX));
         });
     }

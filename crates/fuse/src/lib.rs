@@ -4,6 +4,7 @@
 //! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
 //!   cache of groups. `listing` fills the replies of directory listings.
 //! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
+//! - `record` notes what is done with files while somebody records it.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
 //! # Invariants
@@ -29,8 +30,10 @@ mod mount;
 mod mountinfo;
 mod options;
 mod passing;
+mod record;
 
 pub use attach::check;
 pub use error::{MountError, UnmountError};
 pub use mount::{Invalidator, Mount, mount};
 pub use options::MountOptions;
+pub use record::{RecordError, Recorder, Recording, Taken};

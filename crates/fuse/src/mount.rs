@@ -7,6 +7,7 @@ use crate::error::{MountError, UnmountError};
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use crate::passing::Passing;
+use crate::record::Recorder;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::OsStr;
 use std::future::Future;
@@ -59,6 +60,7 @@ struct Shared {
     options: MountOptions,
     counters: Arc<Counters>,
     passing: Arc<Passing>,
+    recorder: Arc<Recorder>,
     /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
@@ -77,8 +79,9 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let passing = Passing::new();
     let own = options.passthrough.then(|| kernel.try_clone().ok()).flatten();
     let notifier = Arc::new(OnceLock::new());
+    let recorder = Recorder::new();
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, told);
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, Arc::clone(&recorder), told);
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
@@ -92,6 +95,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 options,
                 counters,
                 passing,
+                recorder,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
                 ended_async: watch::Sender::new(false),
@@ -141,6 +145,11 @@ impl Mount {
     /// True if the kernel reads files itself that the file system has on this machine.
     pub fn has_passthrough(&self) -> bool {
         self.shared.passing.is_on()
+    }
+
+    /// By which what is done with files can be recorded.
+    pub fn recorder(&self) -> Arc<Recorder> {
+        Arc::clone(&self.shared.recorder)
     }
 
     /// How many requests of each kind the kernel has sent so far, by name.
@@ -207,6 +216,7 @@ impl Shared {
         if let Err(error) = durable {
             tracing::error!(path = %self.mountpoint.display(), %error, "sync after unmounting failed");
         }
+        self.recorder.close();
         *self.ended.lock() = Some(durable);
         self.ended_blocking.notify_all();
         self.ended_async.send_replace(true);

@@ -101,6 +101,8 @@ pub(crate) struct Opening {
     pub(crate) flags: FopenFlags,
     /// Whoever opens so can map the file to write to it.
     pub(crate) may_store: bool,
+    /// Every read is to come here.
+    pub(crate) is_recorded: bool,
 }
 
 impl Opening {
@@ -122,7 +124,9 @@ impl Opening {
         }
         // Without it, everything is read here.
         let backing = self.fs.backing(file, handle).await.unwrap_or(None);
-        let offer = backing.as_ref().map(|backing| Offer { number: backing.number, may_read: backing.may_read });
+        let offer = backing
+            .as_ref()
+            .map(|backing| Offer { number: backing.number, may_read: backing.may_read && !self.is_recorded });
         let register = || {
             let registered = reply.register(&*backing.as_ref()?.file);
             registered.inspect_err(|error| tracing::debug!(%error, "the kernel takes no backing file")).ok()

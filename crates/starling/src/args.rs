@@ -4,7 +4,7 @@ mod studies;
 mod traces;
 
 pub use studies::{Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
-pub use traces::{SynthCommand, Trace, TraceCommand, WorstCase};
+pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;

@@ -94,6 +94,13 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// See [`crate::recording`].
+    Record,
+    /// Ends a recording.
+    EndRecord {
+        /// Its number.
+        number: u64,
+    },
     /// See [`crate::clients`].
     Clients,
     /// Does nothing more for a client of a home.

@@ -6,6 +6,7 @@
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
 //! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either.
+//! - `recording`: tells `trace record` what is done on a mount.
 //! - `traces`: makes traces; `studies`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
@@ -26,6 +27,7 @@ mod home;
 mod keys;
 mod location;
 mod private;
+mod recording;
 mod roaming;
 mod served;
 mod settings;

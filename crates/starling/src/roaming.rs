@@ -6,6 +6,7 @@
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Server, ask};
 use crate::hoarding::inside;
+use crate::recording::Recordings;
 use crate::served::{self, Mounted, Volume};
 use crate::size::show;
 use crate::up::READY;
@@ -314,11 +315,14 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let closed = mount.closed();
     let (clock, home) = (host.clock.clone(), about.addresses);
     let reads = if mount.has_passthrough() { "passthrough" } else { "requests" };
-    let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cache.clone(), reads };
+    let recording = Arc::new(Recordings::new(mount.recorder()));
+    let (cached, recorded) = (cache.clone(), Arc::clone(&recording));
+    let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cached, reads, recording: recorded };
     let server = Server::start(&socket, Arc::new(mounted)).context("control socket")?;
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
     host::first(host::first(stop, server.down()), closed).await;
+    recording.close();
     if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
         tracing::warn!("unmount: {e}");
     }

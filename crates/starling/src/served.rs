@@ -4,6 +4,7 @@ use crate::args::Behaviour;
 use crate::attributes::Meant;
 use crate::control::{self, Request, not_here};
 use crate::hoarding;
+use crate::recording::Recordings;
 use host::{Clock, join_all};
 use roam::replica::Replica;
 use roam::schedule::Direction;
@@ -43,6 +44,8 @@ pub struct Mounted {
     pub cache: PathBuf,
     /// How the kernel reads long files that are cached.
     pub reads: &'static str,
+    /// Who records it.
+    pub recording: Arc<Recordings>,
 }
 
 /// Where a volume's part of a cache is.
@@ -166,6 +169,11 @@ impl Mounted {
                 let volumes = volumes.iter().map(|volume| (self.prefix(volume), volume.client.clone())).collect();
                 Box::pin(hoarding::serve_walk(volumes, progress))
             }
+            Request::Record => {
+                let recording = Arc::clone(&self.recording);
+                Box::pin(async move { recording.serve(progress).await })
+            }
+            Request::EndRecord { number } => ready(self.recording.end(number)?),
             Request::Status => ready(self.status()),
             Request::Pending { path } => {
                 let volumes = self.asked(&path)?.volumes;

@@ -4,6 +4,7 @@ use crate::background;
 use crate::control::{self, Request, Server, not_here};
 use crate::folder::Folder;
 use crate::location::Location;
+use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
@@ -31,6 +32,8 @@ pub struct Served {
     pub places: Vec<Location>,
     /// The mount, until it ends.
     pub mount: Mutex<Option<fuse::Mount>>,
+    /// Who records it.
+    pub recording: Arc<Recordings>,
 }
 
 /// What commands ask it by way of the control socket.
@@ -53,6 +56,8 @@ impl control::Served for Control {
                     let report = served.machine.stripe.scrub(repair, tell).await;
                     report.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
                 }
+                Request::Record => served.recording.serve(progress).await,
+                Request::EndRecord { number } => served.recording.end(number),
                 _ => not_here(),
             }
         })
@@ -220,13 +225,15 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         }
     };
     let closed = mount.closed();
-    let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)) });
+    let recording = Arc::new(Recordings::new(mount.recorder()));
+    let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)), recording });
     let server = Server::start(&socket, Arc::new(Control(served.clone()))).context("control socket")?;
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
     host::first(asked, closed).await;
 
+    served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(mount) = mount
         && let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await?

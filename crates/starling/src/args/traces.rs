@@ -1,7 +1,11 @@
 //! The command line of `starling trace`.
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use trace::synth::auspex;
+use trace::synth::community::Habits;
+use trace::synth::sprite::{self, HABITS};
+use trace::synth::week::Week;
 
 /// Arguments of `trace`.
 #[derive(ClapArgs, Debug)]
@@ -14,12 +18,42 @@ pub struct Trace {
 /// What `trace` does.
 #[derive(Subcommand, Debug)]
 pub enum TraceCommand {
+    /// Record what programs do with the files of a mount, until Ctrl-C or for some time.
+    #[command(after_help = "Examples:
+  starling trace record ./mnt --out work.trace                  until Ctrl-C; then the trace is made
+  starling trace record ./mnt --out work.trace --seconds 3600   an hour
+  starling trace show work.trace
+  starling sim cooperative --trace work.trace
+
+Of mounts of `starling up` and `starling mount`. Neither names nor contents are recorded, and whoever may not stop the mount may not record it. One
+recording at a time.
+
+Reads that the kernel answers from memory are not seen. So files that are opened during the recording are read by way of Starling, and anew
+after each open: that takes some time, and a read in the trace is one that the kernel asked for, in whole pages and with what it read ahead. What is
+read twice while a file is open is in the trace once. Of files that were open before, only what the kernel did not have is.
+Writes and removals are as they are done, those to files that are mapped into memory when the kernel writes them back.")]
+    Record(Record),
     /// Make a synthetic trace.
     Synth {
         /// Of what.
         #[command(subcommand)]
         command: SynthCommand,
     },
+    /// Make a trace of what another program has recorded.
+    #[command(after_help = "Examples:
+  strace -f -y -ttt -e trace=file,desc,process -o make.strace make
+  starling trace import strace make.strace --out make.trace
+  starling trace import csv table.csv --out table.trace
+  zcat table.csv.gz | starling trace import csv - --out table.trace
+
+A table begins with the line time_s,client,op,file,offset,len; each line after it says what was done: read, write or delete. See docs/trace-format.md.")]
+    Import(Import),
+    /// Make one trace of several, in the order of time; each has clients of its own.
+    #[command(after_help = "Examples:
+  starling trace merge one.trace two.trace --out both.trace
+  starling trace merge one.trace two.trace --same-files --out both.trace     both were recorded from one file system
+  starling trace merge one.trace two.trace --begin 0,90 --out both.trace     the second began 90 s after the first")]
+    Merge(Merge),
     /// Show what is in a trace.
     #[command(
         after_help = "Examples:\n  starling trace show worst.trace\n  starling trace show worst.trace --json | jq .files"
@@ -33,9 +67,76 @@ pub enum TraceCommand {
     },
 }
 
+/// Arguments of `trace record`.
+#[derive(ClapArgs, Debug)]
+pub struct Record {
+    /// The mount point, or anything below it.
+    pub mountpoint: PathBuf,
+    /// The file that is made, elsewhere than on the mount.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// End after so many seconds; without this, at Ctrl-C.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: Option<u64>,
+}
+
+/// What can be imported.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// What `strace -f` writes.
+    Strace,
+    /// A plain table.
+    Csv,
+}
+
+/// Arguments of `trace import`.
+#[derive(ClapArgs, Debug)]
+pub struct Import {
+    /// What has recorded it.
+    pub format: Format,
+    /// What it has written; - is standard input.
+    pub file: PathBuf,
+    /// The file that is made.
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
+/// Arguments of `trace merge`.
+#[derive(ClapArgs, Debug)]
+pub struct Merge {
+    /// The traces.
+    #[arg(required = true)]
+    pub traces: Vec<PathBuf>,
+    /// They are of one file system: files with the same number are the same file. Without this, each trace has its own.
+    #[arg(long)]
+    pub same_files: bool,
+    /// When each of them begins, in seconds; without this, all at once.
+    #[arg(long, value_delimiter = ',')]
+    pub begin: Vec<f64>,
+    /// The file that is made.
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
 /// What `trace synth` makes.
 #[derive(Subcommand, Debug)]
 pub enum SynthCommand {
+    /// Clients of a server like those of Dahlin's Sprite trace (section 3.2).
+    #[command(after_help = "Examples:
+  starling trace synth sprite --seed 1 --out sprite.trace
+  starling trace synth sprite --clients 100 --accesses 2000000 --out more.trace
+
+The trace itself was never published: this one matches what the thesis states of it.
+Then: starling sim cooperative --trace sprite.trace --warm-up 400000")]
+    Sprite(Sprite),
+    /// Clients of a server as the network saw those of Dahlin's Auspex trace (section 3.3.4.2).
+    #[command(after_help = "Examples:
+  starling trace synth auspex --seed 1 --out auspex.trace
+  starling trace synth auspex --accesses 1000000 --unseen-s 0 --out seen.trace
+
+The trace itself was never published: this one matches what the thesis states of it.
+Then: starling sim cooperative --trace auspex.trace --warm-up 1000000")]
+    Auspex(Auspex),
     /// The workload that hurts cooperative caching most, or one on the way from there to better ones (Dahlin, section 3.3.4.3).
     #[command(after_help = "Examples:
   starling trace synth worst-case --out worst.trace
@@ -45,6 +146,20 @@ pub enum SynthCommand {
 
 Then: starling sim cooperative --trace worst.trace --client-cache 80KiB --server-cache 0")]
     WorstCase(WorstCase),
+    /// A week of one user's everyday work (Froese and Bunt, trace 1).
+    #[command(after_help = "Examples:
+  starling trace synth office --seed 1 --out office.trace
+  starling trace synth office --active-h 20 --requests 40000 --out busy.trace
+
+The trace itself was never published: this one matches what the paper states of it.")]
+    Office(Office),
+    /// A week of one user with many more writes (Froese and Bunt, trace 2).
+    #[command(after_help = "Examples:
+  starling trace synth stress --seed 1 --out stress.trace
+  starling trace synth stress --writes 90% --out writes.trace
+
+The trace itself was never published: this one matches what the paper states of it.")]
+    Stress(Stress),
 }
 
 /// Arguments of `trace synth worst-case`.
@@ -75,6 +190,185 @@ pub struct WorstCase {
     #[arg(long)]
     pub out: PathBuf,
 }
+
+/// Arguments of `trace synth sprite`.
+#[derive(ClapArgs, Debug)]
+pub struct Sprite {
+    /// How many clients there are.
+    #[arg(long, default_value_t = sprite::Sprite::default().clients)]
+    pub clients: u32,
+    /// Reads and writes of all clients, each of a block of 8 KiB.
+    #[arg(long, default_value_t = sprite::Sprite::default().accesses)]
+    pub accesses: u64,
+    /// Days over which they are spread.
+    #[arg(long, default_value_t = sprite::Sprite::default().days)]
+    pub days: u32,
+    /// Part of the uses of files that are writes.
+    #[arg(long, default_value_t = sprite::Sprite::default().writes, value_parser = part)]
+    pub writes: f64,
+    /// What clients tend to do.
+    #[command(flatten)]
+    pub tendencies: Tendencies,
+    /// The same seed gives the same trace.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The file that is made.
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
+/// Arguments of `trace synth auspex`.
+#[derive(ClapArgs, Debug)]
+pub struct Auspex {
+    /// How many clients there are.
+    #[arg(long, default_value_t = auspex::Auspex::default().clients)]
+    pub clients: u32,
+    /// Reads and writes of all clients, each of a block of 8 KiB.
+    #[arg(long, default_value_t = auspex::Auspex::default().accesses)]
+    pub accesses: u64,
+    /// Days over which they are spread.
+    #[arg(long, default_value_t = auspex::Auspex::default().days)]
+    pub days: u32,
+    /// Part of the uses of files that are writes.
+    #[arg(long, default_value_t = auspex::Auspex::default().writes, value_parser = part)]
+    pub writes: f64,
+    /// A client's second read of a file within so many seconds is not seen; 0: all are.
+    #[arg(long, default_value_t = auspex::Auspex::default().unseen_s)]
+    pub unseen_s: f64,
+    /// What clients tend to do.
+    #[command(flatten)]
+    pub tendencies: Tendencies,
+    /// The same seed gives the same trace.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The file that is made.
+    #[arg(long)]
+    pub out: PathBuf,
+}
+
+/// What clients of a server tend to do, which no paper states.
+#[derive(ClapArgs, Clone, Copy, Debug)]
+#[command(next_help_heading = "What clients tend to do")]
+pub struct Tendencies {
+    /// Files that all clients use.
+    #[arg(long, default_value_t = HABITS.common_files)]
+    common_files: u64,
+    /// How much rather the popular ones of them: the power of Zipf's law.
+    #[arg(long, default_value_t = HABITS.common_steepness)]
+    common_steepness: f64,
+    /// Part of the reads of files: of those that all use.
+    #[arg(long, default_value_t = HABITS.common, value_parser = part)]
+    common: f64,
+    /// Part of the reads: of what another client of the group has used lately.
+    #[arg(long, default_value_t = HABITS.group, value_parser = part)]
+    group: f64,
+    /// Part of the reads: of files that nobody has used before.
+    #[arg(long, default_value_t = HABITS.fresh, value_parser = part)]
+    fresh: f64,
+    /// Part of the reads: of the last few files that the client itself has used.
+    #[arg(long, default_value_t = HABITS.latest, value_parser = part)]
+    latest: f64,
+    /// All others are of what the client itself has used: how much rather lately, as a power.
+    #[arg(long, default_value_t = HABITS.recency)]
+    recency: f64,
+    /// Part of the reads that are of a part of their file.
+    #[arg(long, default_value_t = HABITS.partial, value_parser = part)]
+    partial: f64,
+    /// Part of the writes of files: new ones, which are removed again.
+    #[arg(long, default_value_t = HABITS.passing, value_parser = part)]
+    passing: f64,
+    /// Seconds until such a file is removed, at most.
+    #[arg(long, default_value_t = HABITS.passing_s)]
+    passing_s: f64,
+    /// Part of the writes: of files that the client has written before.
+    #[arg(long, default_value_t = HABITS.again, value_parser = part)]
+    again: f64,
+    /// How much rather lately, as a power.
+    #[arg(long, default_value_t = HABITS.again_recency)]
+    again_recency: f64,
+    /// Part of those that another client of the group has written.
+    #[arg(long, default_value_t = HABITS.foreign, value_parser = part)]
+    foreign: f64,
+}
+
+impl From<Tendencies> for Habits {
+    fn from(of: Tendencies) -> Habits {
+        Habits {
+            common_files: of.common_files,
+            common_steepness: of.common_steepness,
+            common: of.common,
+            group: of.group,
+            fresh: of.fresh,
+            latest: of.latest,
+            recency: of.recency,
+            partial: of.partial,
+            passing: of.passing,
+            passing_s: of.passing_s,
+            again: of.again,
+            again_recency: of.again_recency,
+            foreign: of.foreign,
+        }
+    }
+}
+
+macro_rules! week {
+    ($(#[$meaning:meta])* $name:ident of $like:path: $unique:literal, $read:literal, $written:literal) => {
+        $(#[$meaning])*
+        #[derive(ClapArgs, Debug)]
+        pub struct $name {
+            /// Days, of which the first is a Monday.
+            #[arg(long, default_value_t = <$like>::default().0.days)]
+            days: u32,
+            /// Hours of work in all.
+            #[arg(long, default_value_t = <$like>::default().0.active_h)]
+            active_h: f64,
+            /// Reads and writes.
+            #[arg(long, default_value_t = <$like>::default().0.requests)]
+            requests: u64,
+            /// Part of them that are writes.
+            #[arg(long, default_value_t = <$like>::default().0.writes, value_parser = part)]
+            writes: f64,
+            /// How many files are used.
+            #[arg(long, default_value_t = <$like>::default().0.files)]
+            files: u64,
+            /// Bytes of all these files.
+            #[arg(long, default_value = $unique, value_parser = crate::size::parse)]
+            unique_bytes: u64,
+            /// Bytes read, counted each time.
+            #[arg(long, default_value = $read, value_parser = crate::size::parse)]
+            read_bytes: u64,
+            /// Bytes written, counted each time.
+            #[arg(long, default_value = $written, value_parser = crate::size::parse)]
+            written_bytes: u64,
+            /// How much rather files are used that were used lately, as a power.
+            #[arg(long, default_value_t = <$like>::default().0.recency)]
+            recency: f64,
+            /// The same seed gives the same trace.
+            #[arg(long, default_value_t = 1)]
+            seed: u64,
+            /// The file that is made.
+            #[arg(long)]
+            pub out: PathBuf,
+        }
+
+        impl $name {
+            /// What is asked for.
+            pub fn week(&self) -> Week {
+                let $name { days, active_h, requests, writes, files, unique_bytes, read_bytes, .. } = *self;
+                let $name { written_bytes, recency, seed, .. } = *self;
+                Week { days, active_h, requests, writes, files, unique_bytes, read_bytes, written_bytes, recency, seed }
+            }
+        }
+    };
+}
+week!(
+    /// Arguments of `trace synth office`.
+    Office of trace::synth::office::Office: "17MiB", "4596MiB", "4MiB"
+);
+week!(
+    /// Arguments of `trace synth stress`.
+    Stress of trace::synth::stress::Stress: "18MiB", "4718MiB", "35MiB"
+);
 
 /// `110%` or `1.1`.
 pub(super) fn part(text: &str) -> Result<f64, String> {

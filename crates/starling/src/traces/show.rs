@@ -1,0 +1,109 @@
+//! `starling trace show`.
+
+use super::Source;
+use crate::size::show;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+use trace::summary::{Bucket, Facts, Summary};
+
+/// Shows what is in a trace.
+pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let source = Source::open(path, as_json)?;
+    let (about, mut summary) = (source.about(), Summary::default());
+    for record in source {
+        summary.add(&record?);
+    }
+    let facts = summary.facts();
+    if as_json {
+        let mut shown = json!({ "about": about });
+        if let (Some(shown), Value::Object(facts)) = (shown.as_object_mut(), serde_json::to_value(&facts)?) {
+            shown.extend(facts);
+        }
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    } else {
+        println!("{about}");
+        lines(&facts).into_iter().for_each(|(what, said)| println!("{what:<12} {said}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(of: &Facts) -> Vec<(&'static str, String)> {
+    let percent = |part: f64, all: f64| if all > 0.0 { format!("{:.1} %", 100.0 * part / all) } else { "none".into() };
+    let requests = of.reads + of.writes;
+    let mut lines = vec![
+        ("time", format!("{:.1} s, of which {:.2} h active", of.seconds, of.active_hours)),
+        (
+            "clients",
+            format!(
+                "{}, each active for {:.2} h; the busiest tenth does {} of the requests",
+                of.clients,
+                of.client_active_hours,
+                percent(of.busiest_tenth, 1.0)
+            ),
+        ),
+        ("reads", format!("{} of {}{}", of.reads, show(of.read_bytes), middle(&of.read_sizes))),
+        ("writes", format!("{} of {}{}", of.writes, show(of.written_bytes), middle(&of.write_sizes))),
+        ("mix", format!("{} of the reads and writes are writes", percent(of.writes as f64, requests as f64))),
+        ("removals", of.deletes.to_string()),
+        ("by hour", by_hour(&of.by_hour)),
+        ("files", format!("{} of {}", of.files, show(of.bytes))),
+        (
+            "sharing",
+            format!(
+                "{} files used by more than one client, {} read, {} written",
+                of.shared_files, of.files_of_many_readers, of.files_of_many_writers
+            ),
+        ),
+    ];
+    let ended: u64 = of.lifetimes_s.iter().map(|bucket| bucket.count).fold(0, u64::saturating_add);
+    let written = ended.saturating_add(of.lasting_bytes);
+    lines.push((
+        "overwritten",
+        format!(
+            "{} or removed, {} of what was written; {} of it by who had written it",
+            show(ended),
+            percent(ended as f64, written as f64),
+            percent(of.ended_by_writer_bytes as f64, ended as f64)
+        ),
+    ));
+    let mut so_far = 0u64;
+    for Bucket { up_to, count } in of.lifetimes_s.iter().filter(|bucket| bucket.count > 0) {
+        so_far = so_far.saturating_add(*count);
+        let within = if *up_to == u64::MAX { "later".into() } else { format!("within {}", time(*up_to)) };
+        lines.push(("", format!("{within:<14} {:>8}", percent(so_far as f64, ended as f64))));
+    }
+    if of.sampled < 1.0 {
+        let part = percent(of.sampled, 1.0);
+        lines.push(("note", format!("files, sharing and overwriting are scaled up from {part} of the files")));
+    }
+    lines
+}
+
+/// A bound that half of the requests keep within.
+fn middle(sizes: &[Bucket]) -> String {
+    let all: u64 = sizes.iter().map(|bucket| bucket.count).sum();
+    let mut so_far = 0;
+    let half = sizes.iter().find(|bucket| {
+        so_far += bucket.count;
+        so_far * 2 >= all
+    });
+    half.map_or(String::new(), |bucket| format!(", half of them of at most {}", show(bucket.up_to)))
+}
+
+/// Hours in which something is done, by their part.
+fn by_hour(hours: &[u64; 24]) -> String {
+    let most = hours.iter().max().copied().unwrap_or_default().max(1);
+    let bars = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |count: &u64| bars[(*count as f64 / most as f64 * 8.0).ceil() as usize];
+    format!("|{}|, the first is the trace's first; at most {most} requests", hours.iter().map(bar).collect::<String>())
+}
+
+fn time(seconds: u64) -> String {
+    match seconds {
+        s if s < 60 => format!("{s} s"),
+        s if s < 3600 => format!("{} min", s / 60),
+        s if s < 86_400 => format!("{} h", s / 3600),
+        s => format!("{} days", s / 86_400),
+    }
+}
