@@ -59,50 +59,80 @@ pub enum BlocksError<E> {
     TooMany(&'static str),
 }
 
+/// [`Blocks`] while their records come.
+#[derive(Debug)]
+pub(crate) struct Gathering {
+    all: Blocks,
+    block_bytes: u64,
+    known: HashMap<(u64, u64), u32>,
+    /// By file, its blocks' places in it.
+    of_file: HashMap<u64, Vec<u64>>,
+    /// What is gone leaves its number to what comes.
+    free: Vec<u32>,
+}
+
+impl Gathering {
+    /// Nothing yet, in blocks of so many bytes.
+    pub(crate) fn new(block_bytes: u64) -> Gathering {
+        let (all, known, of_file, free) = Default::default();
+        Gathering { all, block_bytes, known, of_file, free }
+    }
+
+    /// Adds a record. What there is too much of, if that is so.
+    pub(crate) fn add(&mut self, Record { time_us, client, file, deed }: Record) -> Result<(), &'static str> {
+        let Gathering { all, block_bytes, known, of_file, free } = self;
+        if client >= CLIENT_COUNT_MAX {
+            return Err("clients");
+        }
+        all.clients = all.clients.max(client + 1);
+        let (offset, len, what) = match deed {
+            Deed::Read { offset, len } => (offset, len, READ),
+            Deed::Write { offset, len } => (offset, len, WRITE),
+            Deed::Delete => {
+                let gone = of_file.remove(&file).unwrap_or_default();
+                for block in gone.into_iter().filter_map(|index| known.remove(&(file, index))) {
+                    all.add(time_us, client, block, FORGET);
+                    free.push(block);
+                }
+                return Ok(());
+            }
+        };
+        let first = offset.checked_div(*block_bytes).ok_or("blocks")?;
+        let end = offset.saturating_add(len).div_ceil(*block_bytes);
+        if (all.words.len() as u64).saturating_add(end.saturating_sub(first)) > ACCESS_COUNT_MAX {
+            return Err("blocks");
+        }
+        for index in first..end {
+            let block = *known.entry((file, index)).or_insert_with(|| {
+                of_file.entry(file).or_default().push(index);
+                free.pop().unwrap_or_else(|| {
+                    all.blocks += 1;
+                    all.blocks - 1
+                })
+            });
+            all.add(time_us, client, block, what);
+        }
+        Ok(())
+    }
+
+    /// All that came.
+    pub(crate) fn end(self) -> Blocks {
+        self.all
+    }
+}
+
 impl Blocks {
     /// Those of a trace, in blocks of so many bytes. The trace's own error, or that it is of more blocks or clients than can be counted.
     pub fn of<E>(
         records: impl IntoIterator<Item = Result<Record, E>>,
         block_bytes: u64,
     ) -> Result<Blocks, BlocksError<E>> {
-        let (mut all, mut known) = (Blocks::default(), HashMap::<(u64, u64), u32>::new());
-        // By file, its blocks' places in it. What is gone leaves its number to what comes.
-        let (mut of_file, mut free) = (HashMap::<u64, Vec<u64>>::new(), Vec::new());
+        let mut gathering = Gathering::new(block_bytes);
         for record in records {
-            let Record { time_us, client, file, deed } = record.map_err(BlocksError::Trace)?;
-            if client >= CLIENT_COUNT_MAX {
-                return Err(BlocksError::TooMany("clients"));
-            }
-            all.clients = all.clients.max(client + 1);
-            let (offset, len, what) = match deed {
-                Deed::Read { offset, len } => (offset, len, READ),
-                Deed::Write { offset, len } => (offset, len, WRITE),
-                Deed::Delete => {
-                    let gone = of_file.remove(&file).unwrap_or_default();
-                    for block in gone.into_iter().filter_map(|index| known.remove(&(file, index))) {
-                        all.add(time_us, client, block, FORGET);
-                        free.push(block);
-                    }
-                    continue;
-                }
-            };
-            let first = offset.checked_div(block_bytes).ok_or(BlocksError::TooMany("blocks"))?;
-            let end = offset.saturating_add(len).div_ceil(block_bytes);
-            if all.words.len() as u64 + end.saturating_sub(first) > ACCESS_COUNT_MAX {
-                return Err(BlocksError::TooMany("blocks"));
-            }
-            for index in first..end {
-                let block = *known.entry((file, index)).or_insert_with(|| {
-                    of_file.entry(file).or_default().push(index);
-                    free.pop().unwrap_or_else(|| {
-                        all.blocks += 1;
-                        all.blocks - 1
-                    })
-                });
-                all.add(time_us, client, block, what);
-            }
+            let record = record.map_err(BlocksError::Trace)?;
+            gathering.add(record).map_err(BlocksError::TooMany)?;
         }
-        Ok(all)
+        Ok(gathering.end())
     }
 
     fn add(&mut self, time_us: u64, client: u32, block: u32, what: u64) {

@@ -8,7 +8,7 @@
 //!
 //! As in section 3.2: blocks of one size; what is written goes through to the server, and other clients' copies of it are gone; no queues.
 
-mod blocks;
+pub(crate) mod blocks;
 mod caches;
 mod epochs;
 mod index;

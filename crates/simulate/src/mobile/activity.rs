@@ -10,11 +10,11 @@ const ACCESS_COUNT_MAX: u64 = 1 << 31;
 /// Of so many bytes, to count them.
 const COUNTED_BLOCK_BYTES: u64 = 4096;
 /// Whoever does nothing for longer is away (section 4.2).
-pub(super) const PAUSE_US: u64 = 15 * 60 * 1_000_000;
+pub(crate) const PAUSE_US: u64 = 15 * 60 * 1_000_000;
 
 /// One thing that was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Act {
+pub(crate) struct Act {
     pub time_us: u64,
     /// A number that is given anew to a file that was removed is another file's.
     pub file: u32,
@@ -23,7 +23,7 @@ pub(super) struct Act {
 
 /// What is known of a file from all that was done with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// Bytes that it had before anything was written to it: as many as are read of it that were not written before.
     pub had_bytes: u64,
     /// The most that it ever has.
@@ -35,8 +35,8 @@ pub(super) struct Facts {
 /// See the module's header.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Activity {
-    pub(super) acts: Vec<Act>,
-    pub(super) files: Vec<Facts>,
+    pub(crate) acts: Vec<Act>,
+    pub(crate) files: Vec<Facts>,
 }
 
 /// Why a trace cannot be simulated.
@@ -50,50 +50,74 @@ pub enum ActivityError<E> {
     TooMany(&'static str),
 }
 
+/// An [`Activity`] while its records come.
+#[derive(Default, Debug)]
+pub(crate) struct Gathering {
+    activity: Activity,
+    /// By the trace's number of a file.
+    known: HashMap<u64, u32>,
+    /// By file, how far it was written.
+    written: Vec<u64>,
+    blocks: u64,
+}
+
+impl Gathering {
+    /// Adds a record, which is not earlier than the one before it. What there is too much of, if that is so.
+    pub(crate) fn add(&mut self, Record { time_us, file, deed, .. }: Record) -> Result<(), &'static str> {
+        let Gathering { activity, known, written, blocks } = self;
+        let next = u32::try_from(activity.files.len()).map_err(|_| "files")?;
+        let number = *known.entry(file).or_insert(next);
+        if number == next {
+            let is_made = matches!(deed, Deed::Write { offset: 0, .. });
+            activity.files.push(Facts { had_bytes: 0, most_bytes: 0, is_made });
+            written.push(0);
+        }
+        let (facts, written) = (&mut activity.files[number as usize], &mut written[number as usize]);
+        let (end, count) = match deed {
+            Deed::Read { offset, len } | Deed::Write { offset, len } => {
+                (offset.saturating_add(len), len / COUNTED_BLOCK_BYTES + 1)
+            }
+            Deed::Delete => (0, 1),
+        };
+        if end > FILE_LEN_MAX {
+            return Err("bytes of a file");
+        }
+        *blocks += count;
+        if *blocks > ACCESS_COUNT_MAX {
+            return Err("blocks");
+        }
+        match deed {
+            Deed::Read { .. } if end > *written => {
+                (facts.had_bytes, facts.is_made) = (facts.had_bytes.max(end), false);
+            }
+            Deed::Write { .. } => *written = end.max(*written),
+            Deed::Read { .. } => {}
+            Deed::Delete => drop(known.remove(&file)),
+        }
+        facts.most_bytes = facts.most_bytes.max(end);
+        activity.acts.push(Act { time_us, file: number, deed });
+        Ok(())
+    }
+
+    /// All that came.
+    pub(crate) fn end(self) -> Activity {
+        self.activity
+    }
+}
+
 impl Activity {
     /// What is done in a trace, by whichever client: one user may work at several (section 4.2).
     pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Activity, ActivityError<E>> {
-        let (mut activity, mut known) = (Activity::default(), HashMap::<u64, u32>::new());
-        let (mut written, mut blocks): (Vec<u64>, u64) = (Vec::new(), 0);
+        let mut gathering = Gathering::default();
         for record in records {
-            let Record { time_us, file, deed, .. } = record.map_err(ActivityError::Trace)?;
-            if activity.acts.last().is_some_and(|last| time_us < last.time_us) {
-                return Err(ActivityError::Unsorted(activity.acts.len() as u64 + 1));
+            let record = record.map_err(ActivityError::Trace)?;
+            let acts = &gathering.activity.acts;
+            if acts.last().is_some_and(|last| record.time_us < last.time_us) {
+                return Err(ActivityError::Unsorted(acts.len() as u64 + 1));
             }
-            let next = u32::try_from(activity.files.len()).map_err(|_| ActivityError::TooMany("files"))?;
-            let number = *known.entry(file).or_insert(next);
-            if number == next {
-                let is_made = matches!(deed, Deed::Write { offset: 0, .. });
-                activity.files.push(Facts { had_bytes: 0, most_bytes: 0, is_made });
-                written.push(0);
-            }
-            let (facts, written) = (&mut activity.files[number as usize], &mut written[number as usize]);
-            let end = match deed {
-                Deed::Read { offset, len } | Deed::Write { offset, len } => offset.saturating_add(len),
-                Deed::Delete => 0,
-            };
-            if end > FILE_LEN_MAX {
-                return Err(ActivityError::TooMany("bytes of a file"));
-            }
-            match deed {
-                Deed::Read { len, .. } | Deed::Write { len, .. } => blocks += len / COUNTED_BLOCK_BYTES + 1,
-                Deed::Delete => blocks += 1,
-            }
-            if blocks > ACCESS_COUNT_MAX {
-                return Err(ActivityError::TooMany("blocks"));
-            }
-            match deed {
-                Deed::Read { .. } if end > *written => {
-                    (facts.had_bytes, facts.is_made) = (facts.had_bytes.max(end), false);
-                }
-                Deed::Write { .. } => *written = end.max(*written),
-                Deed::Read { .. } => {}
-                Deed::Delete => drop(known.remove(&file)),
-            }
-            facts.most_bytes = facts.most_bytes.max(end);
-            activity.acts.push(Act { time_us, file: number, deed });
+            gathering.add(record).map_err(ActivityError::TooMany)?;
         }
-        Ok(activity)
+        Ok(gathering.end())
     }
 
     /// How many things are done.
@@ -106,8 +130,18 @@ impl Activity {
         self.acts.is_empty()
     }
 
+    /// The same, but all of these files is read in the office, which is left at that time: they are hoarded.
+    pub(crate) fn with_hoarded(&self, files: &[u32], leaves_us: u64) -> Activity {
+        let (office, away) = self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us));
+        let time_us = leaves_us.saturating_sub(1);
+        let read = |file: u32| Deed::Read { offset: 0, len: self.files[file as usize].had_bytes };
+        let hoarded = files.iter().map(|file| Act { time_us, file: *file, deed: read(*file) });
+        let acts = office.iter().copied().chain(hoarded).chain(away.iter().copied());
+        Activity { acts: acts.collect(), files: self.files.clone() }
+    }
+
     /// From this time of the trace on, in microseconds: how long it goes on, and how long without pauses in which whoever works is away.
-    pub(super) fn times_us(&self, since_us: u64) -> (u64, u64) {
+    pub(crate) fn times_us(&self, since_us: u64) -> (u64, u64) {
         let times = || self.acts.iter().map(|act| act.time_us).filter(|time| *time >= since_us);
         let gaps = times().zip(times().skip(1)).map(|(one, next)| next - one);
         gaps.fold((0, 0), |(all, active), gap| (all + gap, active + if gap > PAUSE_US { 0 } else { gap }))

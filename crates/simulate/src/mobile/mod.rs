@@ -7,7 +7,7 @@
 //! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there, but not what else the same unit has. What is not home yet is kept
 //! beside the cache, and can be read. Files that do not fit into the cache are not kept, and what is read of them is fetched each time.
 
-mod activity;
+pub(crate) mod activity;
 mod cache;
 pub mod findings;
 mod line;
@@ -295,12 +295,17 @@ fn ratio(one: u64, of: u64) -> Option<f64> {
 
 /// Simulates one client. Its parameters are as [`check`](Parameters::check) lets them be.
 pub fn simulate(activity: &Activity, parameters: &Parameters) -> Outcome {
-    let mut outcome = Client::new(activity, parameters, false).run();
+    let (mut outcome, _) = Client::new(activity, parameters, false).run();
     let strong = Parameters { link: Link::STRONG, ..*parameters };
-    let strong = Client::new(activity, &strong, true).run();
+    let (strong, _) = Client::new(activity, &strong, true).run();
     (outcome.span_us, outcome.active_us) = activity.times_us(parameters.hoard_us);
     outcome.strong_stall_us = strong.stall_us;
     outcome
+}
+
+/// For how long reads of each file are waited for, in microseconds, by its number.
+pub(crate) fn waits_us(activity: &Activity, parameters: &Parameters) -> Vec<u64> {
+    Client::new(activity, parameters, false).run().1
 }
 
 struct Client<'a> {
@@ -315,6 +320,8 @@ struct Client<'a> {
     parts: BTreeSet<Key>,
     /// What files have now.
     sizes: Vec<u64>,
+    /// For how long reads of files were waited for.
+    waits_us: Vec<u64>,
     outcome: Outcome,
 }
 
@@ -327,10 +334,12 @@ impl<'a> Client<'a> {
         };
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();
         let (cache, line, parts) = (Cache::new(of), Line::new(of, log), BTreeSet::new());
-        Client { activity, of, is_strong, units, cache, line, parts, sizes, outcome: Outcome::default() }
+        let (waits_us, outcome) = (vec![0; activity.files.len()], Outcome::default());
+        Client { activity, of, is_strong, units, cache, line, parts, sizes, waits_us, outcome }
     }
 
-    fn run(mut self) -> Outcome {
+    /// What came of it, and for how long each file was waited for.
+    fn run(mut self) -> (Outcome, Vec<u64>) {
         let acts = &self.activity.acts;
         let (office, away) = acts.split_at(acts.partition_point(|act| act.time_us < self.of.hoard_us));
         let whole = self.units.whole();
@@ -355,7 +364,7 @@ impl<'a> Client<'a> {
             }
         }
         let (counts, sent) = (self.line.log.counts(), self.line.sent);
-        Outcome {
+        let outcome = Outcome {
             logged_bytes: counts.logged_bytes,
             cancelled_bytes: counts.cancelled_bytes,
             left_bytes: counts.waiting_bytes,
@@ -364,7 +373,8 @@ impl<'a> Client<'a> {
             reintegration_mean_us: sent.waited_us.checked_div(sent.count.into()).map(|mean| mean as u64),
             reintegration_max_us: sent.waited_max_us,
             ..self.outcome
-        }
+        };
+        (outcome, self.waits_us)
     }
 
     fn read(&mut self, file: u32, offset: u64, len: u64, now_us: u64) {
@@ -378,6 +388,7 @@ impl<'a> Client<'a> {
         outcome.misses += 1;
         outcome.fetched_bytes = missing.iter().fold(outcome.fetched_bytes, |all, bytes| all.saturating_add(*bytes));
         outcome.stall_us = outcome.stall_us.saturating_add(until_us - now_us);
+        self.waits_us[file as usize] = self.waits_us[file as usize].saturating_add(until_us - now_us);
         outcome.interference_us = outcome.interference_us.saturating_add(interference_us);
     }
 

@@ -1,0 +1,360 @@
+//! What one client with a slow link should have set (`starling set`), and hoard.
+//!
+//! What is compared is the time at work, what is waited for included; who does nothing for 15 minutes is not at work. Between ways to write back that make no difference
+//! there, what goes over the link counts if the link is busy with it for long, and then how soon it is home. What is fetched ahead is in no trace, so that `preemptive`,
+//! which hinders only that, is as `lottery`.
+
+use super::{Gain, Item, LINKS, Verdict, WORTH, about, percent, size, time};
+use crate::mobile::{Activity, Link, Outcome, Parameters, Tuning, Unit, WriteBack, simulate, waits_us};
+use crate::sweep::sweep;
+use std::collections::{BTreeMap, BTreeSet};
+use trace::Deed;
+
+/// With fewer reads, nothing is said of what depends on them.
+const READS_MIN: u64 = 100;
+/// The same of writes.
+const WRITES_MIN: u64 = 20;
+/// Nobody is advised to fill more than this part of the cache with what is hoarded.
+const HOARD_PART: f64 = 0.5;
+/// So much of what is waited for is to be avoided by hoarding: the rest takes many files for little.
+const HOARD_ENOUGH: f64 = 0.9;
+/// Where what goes home takes more of the time of the link than this, it counts how much that is.
+const BUSY: f64 = 0.1;
+/// What is home sooner by less than this, in microseconds, is no sooner.
+const SOONER_US: u64 = 10_000_000;
+/// Caches that are tried, in bytes.
+const CACHES: [u64; 7] = [16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30, 16 << 30, 64 << 30];
+/// Ages that are tried, in minutes.
+const DELAYS_MIN: [u64; 3] = [5, 15, 60];
+/// More blocks than these are not told apart: they are made larger.
+const BLOCK_COUNT_MAX: u64 = 1 << 20;
+const BLOCK_BYTES_MAX: u64 = 1 << 20;
+const MINUTE_US: u64 = 60_000_000;
+const DAY_US: u64 = 24 * 60 * MINUTE_US;
+/// On which of the links the cache and hoarding are tried.
+const MIDDLE: usize = 1;
+
+/// What is tried for one client.
+pub(super) struct Plan<'a> {
+    client: u32,
+    activity: &'a Activity,
+    /// As where nothing is set.
+    pub base: Parameters,
+    /// What the client has used together, in bytes.
+    used_bytes: u64,
+    reads: u64,
+    writes: u64,
+    /// From leaving the office on: how long it goes on, and how much of that is work.
+    span_us: u64,
+    active_us: u64,
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(client: u32, activity: &'a Activity) -> Plan<'a> {
+        let (acts, files) = (&activity.acts, &activity.files);
+        let time_of = |at: usize| acts.get(at).map_or(0, |act| act.time_us);
+        let leaves_us = time_of(acts.len() / 2).min(time_of(0).saturating_add(DAY_US)).max(1);
+        let used_bytes = files.iter().map(|file| file.most_bytes).fold(0, u64::saturating_add);
+        let mut base = Parameters { hoard_us: leaves_us, ..Parameters::default() };
+        while used_bytes / base.block_bytes > BLOCK_COUNT_MAX && base.block_bytes < BLOCK_BYTES_MAX {
+            base.block_bytes *= 2;
+        }
+        let away = &acts[acts.partition_point(|act| act.time_us < leaves_us)..];
+        let count = |is: fn(&Deed) -> bool| away.iter().filter(|act| is(&act.deed)).count() as u64;
+        let (reads, writes) =
+            (count(|deed| matches!(deed, Deed::Read { .. })), count(|deed| matches!(deed, Deed::Write { .. })));
+        let (span_us, active_us) = activity.times_us(leaves_us);
+        Plan { client, activity, base, used_bytes, reads, writes, span_us, active_us }
+    }
+
+    fn on(&self, link: usize) -> Parameters {
+        Parameters { link: LINKS[link].1, ..self.base }
+    }
+
+    fn units(&self, link: usize) -> [(&'static str, Parameters); 3] {
+        [("auto", Unit::Auto), ("file", Unit::File), ("block", Unit::Block)]
+            .map(|(name, unit)| (name, Parameters { unit, ..self.on(link) }))
+    }
+
+    /// Those that the simulator knows, what is there where nothing is set first. What waits for longer than half of the trace cannot be judged.
+    fn write_backs(&self, link: usize) -> Vec<(String, Parameters)> {
+        let with = |write_back| Parameters { write_back, ..self.on(link) };
+        let delayed = |minutes: &u64| {
+            let tuning = Tuning { age_us: minutes * MINUTE_US, ..self.base.tuning };
+            (format!("delayed={minutes}m"), Parameters { tuning, ..with(WriteBack::Delayed) })
+        };
+        let known = [("lottery".to_owned(), self.on(link)), ("idle".to_owned(), with(WriteBack::Idle))];
+        let delays = DELAYS_MIN.iter().filter(|minutes| **minutes * MINUTE_US <= self.span_us / 2);
+        known.into_iter().chain(delays.map(delayed)).collect()
+    }
+
+    /// What is there where nothing is set, and others that could make a difference.
+    fn caches(&self) -> Vec<Parameters> {
+        let on = self.on(MIDDLE);
+        let others = CACHES.into_iter().filter(|bytes| *bytes < self.used_bytes || *bytes > on.cache_bytes);
+        let others = others.filter(|bytes| *bytes < on.cache_bytes || self.used_bytes > on.cache_bytes);
+        [on].into_iter().chain(others.map(|cache_bytes| Parameters { cache_bytes, ..on })).collect()
+    }
+
+    /// All that is simulated, each once.
+    pub fn cases(&self) -> Vec<Parameters> {
+        let mut all = BTreeSet::new();
+        if self.reads >= READS_MIN {
+            all.extend(self.caches());
+            all.extend((0..LINKS.len()).flat_map(|link| self.units(link)).map(|(_, of)| of));
+        }
+        if self.writes >= WRITES_MIN {
+            all.extend((0..LINKS.len()).flat_map(|link| self.write_backs(link)).map(|(_, of)| of));
+        }
+        all.into_iter().collect()
+    }
+
+    /// What to set.
+    pub fn items(&self, done: impl Fn() + Sync) -> Vec<Item> {
+        let cases = self.cases();
+        let found = sweep(&cases, |of| simulate(self.activity, of), done);
+        let found: BTreeMap<Parameters, Outcome> = cases.into_iter().zip(found).collect();
+        let mut items = Vec::new();
+        if self.reads < READS_MIN {
+            let few = format!(
+                "In the second half of what this client does are {} reads; less than {READS_MIN} say nothing.",
+                self.reads
+            );
+            let unknown = |subject: &str| Item::new(subject, Verdict::Unknown, few.clone());
+            items.extend(["cache on disk", "unit", "hoarding"].map(unknown));
+        } else {
+            items.push(self.cache(&found));
+            items.extend((0..LINKS.len()).map(|link| self.unit(link, &found)));
+            items.push(self.hoarding(&found));
+        }
+        if self.writes < WRITES_MIN {
+            let few = format!(
+                "In the second half of what this client does are {} writes; less than {WRITES_MIN} say nothing.",
+                self.writes
+            );
+            items.push(Item::new("write-back", Verdict::Unknown, few));
+        } else {
+            items.extend((0..LINKS.len()).map(|link| self.write_back(link, &found)));
+        }
+        items.into_iter().map(|item| Item { client: Some(self.client), ..item }).collect()
+    }
+
+    /// The time at work, with what is waited for, in microseconds.
+    fn work_us(&self, of: &Outcome) -> f64 {
+        (self.active_us.saturating_add(of.stall_us)) as f64
+    }
+
+    fn gain(&self, before: &Outcome, after: &Outcome) -> Gain {
+        work(self.work_us(before), self.work_us(after))
+    }
+
+    fn cache(&self, found: &BTreeMap<Parameters, Outcome>) -> Item {
+        let caches = self.caches();
+        let tried = |of: &Parameters| (of.cache_bytes, found[of]);
+        let (default_bytes, default) = tried(&caches[0]);
+        let mut all: Vec<(u64, Outcome)> = caches.iter().map(tried).collect();
+        all.sort_by_key(|(bytes, _)| *bytes);
+        let best = all.iter().map(|(_, of)| self.work_us(of)).fold(f64::INFINITY, f64::min);
+        let least = |us: f64| all.iter().find(|(_, of)| self.work_us(of) <= us * (1.0 + WORTH)).copied();
+        let (name, subject, count) = (LINKS[MIDDLE].0, "cache on disk", self.activity.files.len());
+        let used = format!("{count} files of together {} are used", about(self.used_bytes));
+        let item = match least(best).filter(|_| is_better(best, self.work_us(&default))) {
+            Some((bytes, of)) => Item::change(
+                subject,
+                format!("starling set MOUNT --cache-size {}", size(bytes)),
+                format!(
+                    "{used}, and over {name} {} is waited for with {}, {} with {}.",
+                    time(default.stall_us as f64),
+                    size(default_bytes),
+                    time(of.stall_us as f64),
+                    size(bytes)
+                ),
+                self.gain(&default, &of),
+            ),
+            None => {
+                let all_fits = CACHES.into_iter().find(|bytes| *bytes >= self.used_bytes);
+                let as_good = least(self.work_us(&default)).map(|(bytes, _)| bytes);
+                let enough = all_fits.into_iter().chain(as_good).min().filter(|bytes| *bytes < default_bytes);
+                let also = enough.map_or(String::new(), |bytes| format!(" {} would do as well.", size(bytes)));
+                let reason = format!("{used}: more than {} gains nothing.{also}", size(default_bytes));
+                Item::new(subject, Verdict::Keep, reason)
+            }
+        };
+        Item { link: Some(name.into()), ..item }
+    }
+
+    fn unit(&self, link: usize, found: &BTreeMap<Parameters, Outcome>) -> Item {
+        let [auto, others @ ..] = self.units(link).map(|(name, of)| (name, found[&of]));
+        let mut best = auto;
+        for other in others {
+            if self.work_us(&other.1) < self.work_us(&best.1) {
+                best = other;
+            }
+        }
+        let waits = |(name, of): &(&str, Outcome)| {
+            format!(
+                "with {name} {} of reads wait, for together {}",
+                percent(of.miss_rate().unwrap_or(0.0)),
+                time(of.stall_us as f64)
+            )
+        };
+        let item = match is_better(self.work_us(&best.1), self.work_us(&auto.1)) {
+            true => Item::change(
+                "unit",
+                format!("starling set MOUNT --unit {}", best.0),
+                format!("In {} of work, {}, {}.", time(self.active_us as f64), waits(&auto), waits(&best)),
+                self.gain(&auto.1, &best.1),
+            ),
+            false => Item::new(
+                "unit",
+                Verdict::Keep,
+                format!("In {} of work, {}.", time(self.active_us as f64), waits(&auto)),
+            ),
+        };
+        Item { link: Some(LINKS[link].0.into()), ..item }
+    }
+
+    fn hoarding(&self, found: &BTreeMap<Parameters, Outcome>) -> Item {
+        let of = self.on(MIDDLE);
+        let waits_us = waits_us(self.activity, &of);
+        // What there was before can be hoarded.
+        let facts = &self.activity.files;
+        let mut files: Vec<u32> = (0..facts.len() as u32)
+            .filter(|file| waits_us[*file as usize] > 0 && facts[*file as usize].had_bytes > 0)
+            .collect();
+        // What is waited for longest for its size first.
+        files.sort_by(|one, other| {
+            let of = |file: u32| (u128::from(waits_us[file as usize]), u128::from(facts[file as usize].had_bytes));
+            let ((one_us, one_bytes), (other_us, other_bytes)) = (of(*one), of(*other));
+            (other_us * one_bytes).cmp(&(one_us * other_bytes)).then(one.cmp(other))
+        });
+        let all_us: f64 = files.iter().map(|file| waits_us[*file as usize] as f64).sum();
+        let room = of.cache_bytes as f64 * HOARD_PART;
+        let (mut hoarded, mut bytes, mut avoided_us) = (Vec::new(), 0u64, 0.0);
+        for file in files {
+            let more = facts[file as usize].had_bytes;
+            if avoided_us >= all_us * HOARD_ENOUGH || (bytes + more) as f64 > room {
+                break;
+            }
+            (bytes, avoided_us) = (bytes + more, avoided_us + waits_us[file as usize] as f64);
+            hoarded.push(file);
+        }
+        let with = self.activity.with_hoarded(&hoarded, self.base.hoard_us);
+        let (before, after) = (found[&of], simulate(&with, &of));
+        let name = LINKS[MIDDLE].0;
+        let reason = format!(
+            "Had {} of the files that were there before, of together {}, been hoarded, over {name} {} would have been waited for rather than {}, and {} of the reads would have waited rather than {}.",
+            hoarded.len(),
+            about(bytes),
+            time(after.stall_us as f64),
+            time(before.stall_us as f64),
+            percent(after.miss_rate().unwrap_or(0.0)),
+            percent(before.miss_rate().unwrap_or(0.0)),
+        );
+        let item = match hoarded.len() {
+            0 => Item::new("hoarding", Verdict::Keep, "No file that was there before is waited for.".into()),
+            _ if is_better(self.work_us(&after), self.work_us(&before)) => {
+                Item::change("hoarding", "starling hoard add PATH".into(), reason, self.gain(&before, &after))
+            }
+            _ => Item::new("hoarding", Verdict::Keep, reason),
+        };
+        Item { link: Some(name.into()), ..item }
+    }
+
+    fn write_back(&self, link: usize, found: &BTreeMap<Parameters, Outcome>) -> Item {
+        let tried = |(name, of): (String, Parameters)| {
+            let of = &found[&of];
+            let home_us = of.reintegration_mean_us.unwrap_or(0);
+            Tried {
+                name,
+                work_us: self.work_us(of),
+                sent_bytes: of.sent_bytes + of.left_bytes,
+                left_bytes: of.left_bytes,
+                home_us,
+            }
+        };
+        let mut all: Vec<Tried> = self.write_backs(link).into_iter().map(tried).collect();
+        all.push(self.through(&found[&self.on(link)], &LINKS[link].1));
+        let default = &all[0];
+        let bytes_us = |bytes: u64| bytes as f64 * 8e6 / LINKS[link].1.bits_per_second as f64;
+        let busy = bytes_us(default.sent_bytes) / self.span_us.max(1) as f64;
+        let no_slower = || all.iter().filter(|of| of.work_us <= default.work_us * (1.0 + WORTH));
+        let fastest = all.iter().min_by(|one, other| one.work_us.total_cmp(&other.work_us));
+        let fastest = fastest.filter(|of| is_better(of.work_us, default.work_us));
+        let fewest = no_slower().min_by_key(|of| of.sent_bytes);
+        let fewest = fewest.filter(|of| busy > BUSY && is_better(of.sent_bytes as f64, default.sent_bytes as f64));
+        let soonest = no_slower().filter(|of| of.left_bytes == 0).min_by_key(|of| of.home_us);
+        let soonest = soonest.filter(|of| of.home_us + SOONER_US <= default.home_us);
+        let says = |of: &Tried| {
+            let left = match of.left_bytes {
+                0 => String::new(),
+                left => format!(", {} of it not by the end", about(left)),
+            };
+            format!(
+                "with {} work takes {}, and {} go home, after {} on the average{left}",
+                of.name,
+                time(of.work_us),
+                about(of.sent_bytes),
+                time(of.home_us as f64)
+            )
+        };
+        let gain = |of: &Tried| match (fastest, fewest) {
+            (Some(_), _) => work(default.work_us, of.work_us),
+            (None, Some(_)) => Gain::new("what goes home", "bytes", default.sent_bytes as f64, of.sent_bytes as f64),
+            _ => Gain::new("mean time until it is home", "s", default.home_us as f64 / 1e6, of.home_us as f64 / 1e6),
+        };
+        let link_is = format!("The link is busy with what goes home for {} of the time", percent(busy.min(1.0)));
+        let item = match fastest.or(fewest).or(soonest) {
+            Some(of) => Item::change(
+                "write-back",
+                format!("starling set MOUNT --writes {}", of.name),
+                format!("{link_is}: {}; {}.", says(default), says(of)),
+                gain(of),
+            ),
+            None => Item::new("write-back", Verdict::Keep, format!("{link_is}: {}.", says(default))),
+        };
+        Item { link: Some(LINKS[link].0.into()), ..item }
+    }
+
+    /// Whoever has written waits until it is home: for all bytes, and for a round trip whenever he goes on with something else.
+    fn through(&self, default: &Outcome, link: &Link) -> Tried {
+        let acts = &self.activity.acts;
+        let first = acts.partition_point(|act| act.time_us < self.base.hoard_us);
+        let (mut bytes, mut round_trips, mut before) = (0u64, 0u64, None);
+        for act in &acts[first..] {
+            let written = match act.deed {
+                Deed::Write { len, .. } => Some(len),
+                Deed::Read { .. } | Deed::Delete => None,
+            };
+            bytes = bytes.saturating_add(written.unwrap_or(0));
+            let now = written.map(|_| act.file);
+            round_trips += u64::from(now.is_some() && now != before);
+            before = now;
+        }
+        let waits_us =
+            round_trips as f64 * link.round_trip_us as f64 + bytes as f64 * 8e6 / link.bits_per_second as f64;
+        let work_us = self.work_us(default) - default.interference_us as f64 + waits_us;
+        Tried { name: "through".into(), work_us, sent_bytes: bytes, left_bytes: 0, home_us: 0 }
+    }
+}
+
+/// A way to write back, tried.
+struct Tried {
+    name: String,
+    work_us: f64,
+    /// What goes home, and what of it is not there at the end.
+    sent_bytes: u64,
+    left_bytes: u64,
+    /// How long it takes on the average until it is home.
+    home_us: u64,
+}
+
+/// True if it is less by more than is worth nothing.
+fn is_better(one: f64, than: f64) -> bool {
+    one < than * (1.0 - WORTH)
+}
+
+/// The time at work, in microseconds.
+fn work(before_us: f64, after_us: f64) -> Gain {
+    Gain::new("time at work, with what is waited for", "s", before_us / 1e6, after_us / 1e6)
+}

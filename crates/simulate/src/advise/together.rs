@@ -1,0 +1,157 @@
+//! How much memory clients should have (`starling up --cache-size`), and whether it pays that they serve each other from it.
+//!
+//! The first half of the accesses fills the caches, the rest counts. There is no server with a memory: what no client has comes from a disk.
+
+use super::BLOCK_BYTES;
+use super::{CLIENT_COUNT_MAX, Gain, Item, Verdict, WORTH, percent, size};
+use crate::cooperative::{Algorithm, Blocks, Level, Outcome, Parameters, Technology, mean_us, simulate};
+use crate::sweep::sweep;
+
+/// What `--cache-size` is where nothing is set.
+const CACHE_BYTES: u64 = 512 << 20;
+/// What is tried.
+const CACHES: [u64; 8] = [32 << 20, 64 << 20, 128 << 20, 256 << 20, CACHE_BYTES, 1 << 30, 2 << 30, 4 << 30];
+const DEFAULT: usize = 4;
+const ALGORITHMS: [Algorithm; 2] = [Algorithm::Base, Algorithm::NChance(policy::cooperative::RECIRCULATIONS)];
+/// With fewer reads that count, nothing is said.
+const READS_MIN: u64 = 200;
+/// How many runs there are.
+pub(super) const RUNS: usize = ALGORITHMS.len() * CACHES.len();
+
+/// How long a block of 64 KiB takes today: from memory at 10 GB/s; over 10 Gb/s, with messages of 15 µs; from NVMe, 80 µs and 7 GB/s.
+const TODAY: Technology = Technology { local_us: 7.0, transfer_us: 52.4, hop_us: 15.0, disk_us: 89.4 };
+
+/// What came of it with one cache size.
+struct Tried {
+    bytes: u64,
+    alone: Outcome,
+    together: Outcome,
+}
+
+impl Tried {
+    /// Mean time of a read of one client, or of all, where they serve each other and where they do not.
+    fn means_us(&self, client: Option<u32>) -> Option<(f64, f64)> {
+        let mean = |of: &Outcome, algorithm| {
+            let reads = client.map_or(Some(&of.reads), |client| of.clients.get(client as usize));
+            mean_us(reads?, &TODAY.times_us(algorithm))
+        };
+        Some((mean(&self.alone, ALGORITHMS[0])?, mean(&self.together, ALGORITHMS[1])?))
+    }
+
+    /// The same, as it is with so many clients.
+    fn mean_us(&self, client: Option<u32>) -> f64 {
+        self.means_us(client).map_or(0.0, |(_, together)| together)
+    }
+}
+
+/// What to set. `done` is told of each of the [`RUNS`], also of those that would say nothing.
+pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
+    let mut cases = Vec::new();
+    for bytes in CACHES {
+        // Three quarters are for data.
+        let client_blocks = (bytes / 4 * 3 / BLOCK_BYTES) as u32;
+        let warm_up = blocks.len() / 2;
+        cases.extend(ALGORITHMS.map(|algorithm| Parameters {
+            algorithm,
+            client_blocks,
+            server_blocks: 0,
+            warm_up,
+            seed: 1,
+        }));
+    }
+    let mut found = sweep(&cases, |of| simulate(blocks, of), done).into_iter();
+    let mut tried = Vec::new();
+    for bytes in CACHES {
+        let (Some(alone), Some(together)) = (found.next(), found.next()) else { continue };
+        tried.push(Tried { bytes, alone, together });
+    }
+    let reads: u64 = tried[DEFAULT].alone.reads.iter().sum();
+    let has_hits =
+        |of: &Tried| of.alone.reads[Level::Local as usize] > 0 || of.together.reads[Level::Remote as usize] > 0;
+    let unknown = |subject: &str, why: String| Item::new(subject, Verdict::Unknown, why);
+    if reads < READS_MIN {
+        let why =
+            format!("In the second half of the trace are {reads} reads of blocks; less than {READS_MIN} say nothing.");
+        return vec![unknown("memory", why.clone()), unknown("cooperative caching", why)];
+    }
+    if !tried.iter().any(has_hits) {
+        let why = "Nothing that is read in the second half of the trace was read before: no memory helps with that.";
+        return vec![unknown("memory", why.into()), unknown("cooperative caching", why.into())];
+    }
+    let mut items = vec![memory(&tried, None)];
+    if blocks.clients() > 1 {
+        items.extend(busiest(&tried[DEFAULT]).into_iter().map(|client| memory(&tried, Some(client))));
+    }
+    items.push(cooperation(&tried, blocks.clients()));
+    items
+}
+
+/// Clients that read most, by their numbers.
+fn busiest(of: &Tried) -> Vec<u32> {
+    let reads = |client: &u32| of.alone.clients[*client as usize].iter().sum::<u64>();
+    let mut clients: Vec<u32> =
+        (0..of.alone.clients.len() as u32).filter(|client| reads(client) >= READS_MIN).collect();
+    clients.sort_by_key(|client| (std::cmp::Reverse(reads(client)), *client));
+    clients.truncate(CLIENT_COUNT_MAX);
+    clients.sort_unstable();
+    clients
+}
+
+fn memory(tried: &[Tried], client: Option<u32>) -> Item {
+    let us = |of: &Tried| of.mean_us(client);
+    let (default, best) = (&tried[DEFAULT], tried.iter().map(us).fold(f64::INFINITY, f64::min));
+    let least = |than: f64| tried.iter().find(|of| us(of) <= than * (1.0 + WORTH)).unwrap_or(default);
+    let mean = |of: &Tried| format!("a read takes {:.1} µs on the average with {}", us(of), size(of.bytes));
+    let item = match us(default) > best * (1.0 + WORTH) {
+        true => {
+            let of = least(best);
+            Item::change(
+                "memory",
+                format!("starling up MOUNT --data DATA --cache-size {}", size(of.bytes)),
+                format!("{}, {}.", mean(default), mean(of)),
+                Gain::new("mean time of a read", "µs", us(default), us(of)),
+            )
+        }
+        false => {
+            let enough = least(us(default));
+            let also = match enough.bytes < default.bytes {
+                true => format!(", and {} would do as well", size(enough.bytes)),
+                false => String::new(),
+            };
+            let reason = format!("{}; more gains no more than {}{also}.", mean(default), percent(WORTH));
+            Item::new("memory", Verdict::Keep, reason)
+        }
+    };
+    Item { client, ..item }
+}
+
+fn cooperation(tried: &[Tried], clients: u32) -> Item {
+    let subject = "cooperative caching";
+    if clients < 2 {
+        return Item::new(
+            subject,
+            Verdict::Keep,
+            "With one client there is nobody to serve, and nobody who does.".into(),
+        );
+    }
+    let of = &tried[DEFAULT];
+    let Some((alone, together)) = of.means_us(None) else {
+        return Item::new(subject, Verdict::Unknown, "Nothing is read.".into());
+    };
+    let reads =
+        |of: &Outcome, level: Level| of.reads[level as usize] as f64 / of.reads.iter().sum::<u64>().max(1) as f64;
+    let pays = match together / alone {
+        ratio if ratio < 1.0 - WORTH => "it pays",
+        ratio if ratio > 1.0 + WORTH => "it costs more than it gains",
+        _ => "it makes no difference",
+    };
+    let reason = format!(
+        "With {} for each of {clients} clients, {pays}: a read takes {together:.1} µs rather than {alone:.1} µs, {} of the reads are served by other clients, and {} by disks rather than {}.",
+        size(of.bytes),
+        percent(reads(&of.together, Level::Remote)),
+        percent(reads(&of.together, Level::Disk)),
+        percent(reads(&of.alone, Level::Disk)),
+    );
+    let gain = Some(Gain::new("mean time of a read", "µs", alone, together));
+    Item { gain, ..Item::new(subject, Verdict::Keep, reason) }
+}
