@@ -3,7 +3,7 @@
 mod studies;
 mod traces;
 
-pub use studies::{Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
+pub use studies::{Advise, Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
 pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -40,6 +40,8 @@ pub enum Command {
     Trace(Trace),
     /// Try policies on a trace, before they are turned on.
     Sim(Sim),
+    /// Say what to set for one's own trace, why, and what that is worth.
+    Advise(Advise),
     /// Make the keys for stores on other machines.
     #[command(after_help = "Examples:
   starling keys ./keys                                 prints what to copy where

@@ -141,6 +141,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         },
         Command::Trace(a) => traces::run(a.command),
         Command::Sim(a) => studies::run(a.command),
+        Command::Advise(a) => studies::advise::run(&a),
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
         Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),

@@ -299,3 +299,20 @@ mod tests {
         }
     }
 }
+
+/// Arguments of `advise`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling trace record ./work --out work.trace          a day of work, say
+  starling advise --trace work.trace
+  starling advise --trace work.trace --json advice.json
+
+Each setting is simulated on the trace beside what is set where nothing is said. Nothing is changed: set what is advised by `starling set` or at the next mount.")]
+pub struct Advise {
+    /// The trace: of one's own work, recorded or imported.
+    #[arg(long)]
+    pub trace: PathBuf,
+    /// Write all of it to this file, too.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
