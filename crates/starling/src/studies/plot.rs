@@ -265,3 +265,96 @@ fn named(axis: &Axis) -> (String, Vec<String>) {
     }
     (what.to_owned(), found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use simulate::figure::{Curve, Scale};
+
+    fn figure(shape: Shape, scale: Scale, curves: Vec<Vec<(f64, f64)>>) -> Figure {
+        let axis = |label: &str| Axis { label: label.into(), scale };
+        let curves = curves.into_iter().zip(1..).map(|(points, at)| Curve { name: format!("curve <{at}>"), points });
+        let label =
+            if matches!(shape, Shape::Lines | Shape::Points) { "x (s)" } else { "of: 1 one, 2 another, or so, 3 none" };
+        let (x, y) = (Axis { scale: Scale::Linear, ..axis(label) }, axis("y (ms)"));
+        Figure { title: "A & B".into(), repeats: String::new(), shape, x, y, curves: curves.collect() }
+    }
+
+    fn circles(svg: &str) -> usize {
+        svg.matches("<circle").count()
+    }
+
+    #[test]
+    fn whatever_is_measured_is_drawn_or_left_out() {
+        let (none, infinite) = (f64::NAN, f64::INFINITY);
+        let all = [
+            vec![],
+            vec![vec![]],
+            vec![vec![(1.0, 2.0)]],
+            vec![vec![(0.0, 0.0)], vec![]],
+            vec![vec![(1.0, none), (none, 1.0), (infinite, -infinite)]],
+            vec![vec![(1.0, 7.0), (2.0, 7.0), (3.0, 7.0)]],
+            vec![vec![(1.0, 1e308), (2.0, -1e308), (3.0, f64::MIN_POSITIVE)]],
+            vec![vec![(1.0, 1e-99), (2.0, 1e99)], vec![(-3.0, -1.0), (3.0, -2.0)]],
+            vec![vec![(1.0, 1.0), (1.0 + 1e-15, 1.0 + 1e-15)]],
+            vec![vec![(2.0, 0.5)]; 40],
+        ];
+        for shape in [Shape::Lines, Shape::Points, Shape::Bars, Shape::Stacks] {
+            for scale in [Scale::Linear, Scale::Log] {
+                for curves in &all {
+                    let drawn = svg(&[figure(shape, scale, curves.clone())]).expect("drawn");
+                    assert!(drawn.contains("y (ms)") && drawn.contains("A &amp; B"), "{curves:?}");
+                    assert_eq!(drawn.contains("curve &lt;1&gt;"), !curves.is_empty());
+                    assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{curves:?}");
+                }
+            }
+        }
+        assert!(svg(&[]).expect("drawn").ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn each_point_that_can_be_shown_has_its_mark() {
+        let points = vec![(1.0, 10.0), (2.0, f64::NAN), (3.0, -1.0), (4.0, 100.0)];
+        // One more explains the curve.
+        for (scale, count) in [(Scale::Linear, 3 + 1), (Scale::Log, 2 + 1)] {
+            let drawn = svg(&[figure(Shape::Lines, scale, vec![points.clone()])]).expect("drawn");
+            assert_eq!(circles(&drawn), count);
+            assert!(drawn.contains("<polyline"));
+            let drawn = svg(&[figure(Shape::Points, scale, vec![points.clone()])]).expect("drawn");
+            assert_eq!(circles(&drawn), count);
+        }
+    }
+
+    #[test]
+    fn figures_are_below_each_other() {
+        let one = figure(Shape::Lines, Scale::Linear, vec![vec![(0.0, 1.0), (1.0, 2.0)]]);
+        let other = Figure { title: "the other".into(), ..one.clone() };
+        let drawn = svg(&[one, other]).expect("drawn");
+        assert!(drawn.starts_with("<svg width=\"800\" height=\"1000\""), "{}", &drawn[..60]);
+        let heights = drawn.split("<circle").skip(1).map(|circle| {
+            let y = circle.split("cy=\"").nth(1).expect("a height");
+            y.split('"').next().expect("a number").parse::<u32>().expect("a number")
+        });
+        let below: Vec<bool> = heights.map(|y| y > 500).collect();
+        assert_eq!(below, [false, false, false, true, true, true]);
+    }
+
+    #[test]
+    fn what_bars_are_of_is_said_by_the_label() {
+        let label = "request: 1 read, 2 write, or more, 3 delete".into();
+        let (what, names) = named(&Axis { label, scale: Scale::Linear });
+        assert_eq!((what.as_str(), names), ("request", vec!["read".into(), "write, or more".into(), "delete".into()]));
+        let stacks =
+            Plot::of(&figure(Shape::Stacks, Scale::Linear, vec![vec![(1.0, 2.0), (3.0, 1.0)], vec![(1.0, 3.0)]]));
+        let ends: Vec<(f64, f64)> = stacks.bars(Shape::Stacks).iter().map(|bar| (bar.low, bar.high)).collect();
+        assert_eq!(ends, [(0.0, 2.0), (0.0, 1.0), (2.0, 5.0)]);
+        assert!(stacks.y.high >= 5.0);
+    }
+
+    #[test]
+    fn long_names_are_in_lines() {
+        assert_eq!(wrapped("weighted-lru-global", 9), ["weighted-", "lru-", "global"]);
+        assert_eq!(wrapped("one two three", 8), ["one two ", "three"]);
+        assert_eq!(wrapped("", 8), [""]);
+    }
+}

@@ -17,7 +17,7 @@ use trace::synth::week::Week;
 /// Years that machines are tried for.
 const YEARS: f64 = 2000.0;
 /// A quick report has one of so many accesses of the traces of servers, and of users.
-const QUICK: u64 = 50;
+const QUICK: u64 = 100;
 const QUICK_WEEK: u64 = 16;
 
 /// Which they are.

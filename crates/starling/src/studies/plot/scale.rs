@@ -153,3 +153,42 @@ fn written(value: f64, step: f64) -> String {
         _ => format!("{:.*}", digits.clamp(0.0, 8.0) as usize, value + 0.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(scale: Scale, values: &[f64]) -> Vec<String> {
+        Scaled::of(scale, values.iter().copied(), false).ticks.into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn numbers_beside_axes_are_round() {
+        assert_eq!(texts(Scale::Linear, &[3.0, 97.0]), ["0", "20", "40", "60", "80", "100"]);
+        assert_eq!(texts(Scale::Linear, &[1.0, 1.08]), ["1.00", "1.02", "1.04", "1.06", "1.08"]);
+        assert_eq!(texts(Scale::Linear, &[-1.0, 1.0]), ["-1.0", "-0.5", "0.0", "0.5", "1.0"]);
+        assert_eq!(texts(Scale::Log, &[0.05, 200.0]), ["0.1", "1", "10", "100"]);
+        assert_eq!(texts(Scale::Log, &[10.0, 100.0]), ["10", "20", "50", "100"]);
+        assert_eq!(texts(Scale::Log, &[0.97, 1.04]), ["0.95", "1.00", "1.05"]);
+    }
+
+    #[test]
+    fn all_that_is_shown_is_between_the_ends() {
+        let (few, many) = ([7.0, 7.0], [1e-90, -3.0, 0.0, 5e80]);
+        for values in [&few[..], &many[..], &[]] {
+            for scale in [Scale::Linear, Scale::Log] {
+                let of = Scaled::of(scale, values.iter().copied(), true);
+                assert!(of.low < of.high, "{of:?}");
+                for place in values.iter().filter_map(|value| of.place(*value)) {
+                    assert!((of.low..=of.high).contains(&place), "{place} {of:?}");
+                }
+                assert!(
+                    of.ticks.len() < 25
+                        && of.ticks.iter().all(|(at, _)| (of.low - 1e-9..=of.high * 1.0001).contains(at)),
+                    "{of:?}"
+                );
+            }
+        }
+        assert_eq!(Scaled::of(Scale::Log, [1.0].into_iter(), false).place(0.0), None);
+    }
+}
