@@ -99,7 +99,7 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{}: nothing was recorded", mountpoint.display());
     }
     made.finish()?;
-    println!("{count} reads, writes and removals are in {}", out.display());
+    crate::say(&format!("{count} reads, writes and removals are in {}", out.display()));
     let lost = answer.context("the recording was cut short; the trace has what was done before")?["lost"].as_u64();
     if let Some(lost) = lost.filter(|lost| *lost > 0) {
         eprintln!("note: {lost} more are not: they came faster than they could be written");
