@@ -235,6 +235,11 @@ fn socket_of(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&value)))
 }
 
+/// Refuses a path that is on no mount of ours.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    socket_of(path).map(drop)
+}
+
 /// Asks the process that serves `path`; `progress` gets each progress line.
 pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)) -> anyhow::Result<Value> {
     let socket = socket_of(path)?;

@@ -38,7 +38,7 @@ mod traces;
 mod up;
 
 use anyhow::Context;
-use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand};
+use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand, TraceCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::io::Write;
@@ -89,9 +89,11 @@ fn main() -> ExitCode {
 }
 
 /// Whoever reads what a command prints may have read enough: that ends the command, quietly, as with any other. Processes that serve say their lines
-/// by [`say`].
+/// by [`say`], and so do recordings, which are not lost with who reads that.
 fn end_with_reader(command: &Command) {
-    if !matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_)) {
+    let is_recording = matches!(command, Command::Trace(a) if matches!(a.command, TraceCommand::Record(_)));
+    let serves = matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_));
+    if !serves && !is_recording {
         // SAFETY: the default action takes no handler; no other thread runs yet.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }

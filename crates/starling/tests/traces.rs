@@ -1,13 +1,21 @@
 //! `starling trace`: making traces, by hand and on real mounts.
 
 mod common;
+#[path = "common/roaming.rs"]
+mod roaming;
 
-use common::{refused, run, starling};
+use common::{Mounted, refused, run, starling, text};
+use roaming::{Home, LONG, Laptop};
 use serde_json::{Value, json};
-use std::fs;
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use trace::format::Reader;
+use trace::{Deed, Record};
 
 fn trace(words: &[&str], out: &Path) -> Command {
     let mut command = starling();
@@ -112,4 +120,168 @@ fn traces_are_merged_with_files_of_their_own_or_the_same() {
     assert!(refused(&mut trace(&["merge", &one, "--begin=-1"], &at("no"))).contains("--begin"));
     assert!(refused(&mut trace(&["merge"], &at("no"))).contains("TRACES"));
     assert!(!at("no").exists());
+}
+
+/// A recording that goes on; ended when dropped.
+struct Recording {
+    child: Child,
+    out: PathBuf,
+}
+
+impl Recording {
+    /// Begins, and waits until it goes on.
+    fn begin(mountpoint: &Path, out: &Path) -> Recording {
+        let mut command = trace(&["record"], out);
+        let mut child = command.arg(mountpoint).stdout(Stdio::piped()).spawn().expect("start");
+        let mut lines = BufReader::new(child.stdout.take().expect("output")).lines();
+        let line = lines.next().expect("a line").expect("a line");
+        assert!(line.starts_with("recording "), "{line}");
+        // What it says later goes nowhere, but it may say it.
+        std::thread::spawn(move || lines.count());
+        Recording { child, out: out.to_owned() }
+    }
+
+    /// Whether a short recording is refused since another goes on.
+    fn is_refused(mountpoint: &Path, out: &Path) -> bool {
+        let output = trace(&["record", "--seconds", "1"], out).arg(mountpoint).output().expect("start");
+        let _ = fs::remove_file(out);
+        assert!(output.status.success() || text(&output).contains("recorded already"), "{}", text(&output));
+        !output.status.success()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes numbers only; the process is a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Waits for the end, and gives the trace.
+    fn end(mut self) -> Vec<Record> {
+        assert!(self.child.wait().expect("wait").success());
+        let file = fs::File::open(&self.out).expect("trace");
+        Reader::new(BufReader::new(file)).expect("a trace").map(|record| record.expect("a record")).collect()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What was done with a file.
+fn deeds(records: &[Record], file: u64) -> Vec<Deed> {
+    records.iter().filter(|record| record.file == file).map(|record| record.deed).collect()
+}
+
+const READ: Deed = Deed::Read { offset: 0, len: 10_000 };
+const WRITE: Deed = Deed::Write { offset: 0, len: 10_000 };
+
+/// Works in an empty folder of a mount while it is recorded, and checks what is in the trace.
+fn record_work(mountpoint: &Path, below: &Path) {
+    let at = |name: &str| mountpoint.join(name);
+    let number = |name: &str| fs::metadata(at(name)).expect("facts").ino();
+    let bytes = [7; 10_000];
+    fs::write(at("before"), bytes).expect("write");
+    assert_eq!(fs::read(at("before")).expect("read"), bytes);
+    let before = number("before");
+    let recording = Recording::begin(mountpoint, &below.join("work.trace"));
+    // The kernel has it, and passes it by where it can; each open reads it anew all the same.
+    (0..2).for_each(|_| assert_eq!(fs::read(at("before")).expect("read"), bytes));
+    fs::write(at("made"), bytes).expect("write");
+    let made = number("made");
+    assert_eq!(fs::read(at("made")).expect("read"), bytes);
+    let mut file = OpenOptions::new().write(true).open(at("made")).expect("open");
+    file.seek(SeekFrom::Start(100)).expect("seek");
+    file.write_all(&[8; 50]).expect("write");
+    drop(file);
+    // Emptied, and written anew under its number; then cut to nothing, which it is already the second time.
+    fs::write(at("made"), bytes).expect("write");
+    let file = OpenOptions::new().write(true).open(at("made")).expect("open");
+    (0..2).for_each(|_| file.set_len(0).expect("cut"));
+    drop(file);
+    // Removed with its last name only.
+    fs::write(at("removed"), bytes).expect("write");
+    let removed = number("removed");
+    fs::hard_link(at("removed"), at("linked")).expect("link");
+    fs::remove_file(at("removed")).expect("remove");
+    fs::remove_file(at("linked")).expect("remove");
+    assert!(fs::remove_file(at("linked")).is_err());
+    // Replaced.
+    fs::write(at("old"), bytes).expect("write");
+    fs::write(at("new"), bytes).expect("write");
+    let (old, new) = (number("old"), number("new"));
+    fs::rename(at("new"), at("old")).expect("rename");
+    fs::create_dir(at("dir")).expect("directory");
+    fs::remove_dir(at("dir")).expect("remove");
+    recording.signal(libc::SIGINT);
+    let records = recording.end();
+    assert_eq!(deeds(&records, before), [READ, READ]);
+    let part = Deed::Write { offset: 100, len: 50 };
+    assert_eq!(deeds(&records, made), [WRITE, READ, part, Deed::Delete, WRITE, Deed::Delete]);
+    assert_eq!(deeds(&records, removed), [WRITE, Deed::Delete]);
+    assert_eq!((deeds(&records, old), deeds(&records, new)), (vec![WRITE, Deed::Delete], vec![WRITE]));
+    assert_eq!(records.len(), 13, "{records:?}");
+    assert!(records.iter().all(|record| record.client == 0));
+    let bytes = fs::read(below.join("work.trace")).expect("trace");
+    let has = |name: &[u8]| bytes.windows(name.len()).any(|part| part == name);
+    assert!(!has(b"before") && !has(b"removed"));
+    // What it is for.
+    let facts = shown(&below.join("work.trace"));
+    assert_eq!(json!([facts["reads"], facts["writes"], facts["deletes"]]), json!([3, 6, 4]));
+    let json = below.join("work.json");
+    let mut sim = starling();
+    sim.args(["sim", "cooperative", "--client-cache", "1MiB", "--warm-up", "0", "--trace"])
+        .arg(below.join("work.trace"));
+    run(sim.arg("--json").arg(&json));
+    assert!(fs::metadata(json).expect("figures").len() > 0);
+}
+
+#[test]
+fn what_is_done_on_a_mount_of_a_file_system_is_recorded() {
+    let below = tempfile::tempdir().expect("folder");
+    let fs = Mounted::up(below.path(), "fs", &["--store-size", "64MiB"]);
+    record_work(&fs.mountpoint, below.path());
+}
+
+#[test]
+fn what_is_done_on_a_mount_that_roams_is_recorded() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    record_work(&laptop.mountpoint, below.path());
+}
+
+#[test]
+fn a_recording_ends_with_its_time_its_command_or_its_mount() {
+    let below = tempfile::tempdir().expect("folder");
+    let at = |name: &str| below.path().join(name);
+    let mounted = Mounted::up(below.path(), "fs", &["--store-size", "64MiB"]);
+    let file = mounted.mountpoint.join("file");
+    // One at a time. A command that dies leaves nothing, and the next one can record.
+    let recording = Recording::begin(&mounted.mountpoint, &at("killed.trace"));
+    assert!(Recording::is_refused(&mounted.mountpoint, &at("second.trace")));
+    fs::write(&file, "text").expect("write");
+    recording.signal(libc::SIGKILL);
+    drop(recording);
+    let deadline = Instant::now() + LONG;
+    while Recording::is_refused(&mounted.mountpoint, &at("timed.trace")) {
+        assert!(Instant::now() < deadline, "the recording goes on");
+    }
+    let left = fs::read_dir(below.path()).expect("list").map(|entry| entry.expect("entry").file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().contains("trace")));
+    // Nobody else may, nor is a trace on the mount itself of any use.
+    let mut stranger = trace(&["record"], &at("strange.trace"));
+    assert!(!stranger.arg(&mounted.mountpoint).uid(65_534).output().expect("start").status.success());
+    let on_it = mounted.mountpoint.join("trace");
+    assert!(refused(trace(&["record"], &on_it).arg(&mounted.mountpoint)).contains("--out"));
+    let elsewhere = refused(trace(&["record"], &at("no.trace")).arg(below.path()));
+    assert!(elsewhere.contains("not on a mounted starling file system"), "{elsewhere}");
+    // The end of the mount is the end of the trace.
+    let recording = Recording::begin(&mounted.mountpoint, &at("unmounted.trace"));
+    fs::write(&file, "other").expect("write");
+    mounted.down();
+    let deeds: Vec<Deed> = recording.end().into_iter().map(|record| record.deed).collect();
+    assert_eq!(deeds, [Deed::Delete, Deed::Write { offset: 0, len: 5 }]);
+    assert!(!at("strange.trace").exists() && !at("no.trace").exists());
 }

@@ -2,7 +2,7 @@
 
 use super::made::Made;
 use crate::args;
-use crate::control::{Request, ask};
+use crate::control::{self, Request, ask};
 use crate::recording::records_of;
 use crate::usage;
 use anyhow::Context;
@@ -41,6 +41,7 @@ fn check_apart(mountpoint: &Path, out: &Path) -> anyhow::Result<()> {
 /// Records.
 pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     let args::Record { mountpoint, out, seconds } = asked;
+    control::check(mountpoint)?;
     check_apart(mountpoint, out)?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
@@ -52,7 +53,8 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     let told = |line: &Value| {
         if let Some(begun) = line["number"].as_u64() {
             number.set(Some(begun));
-            return bar.set_message("recording; Ctrl-C ends it");
+            crate::say(&format!("recording {}", mountpoint.display()));
+            return bar.set_message("Ctrl-C ends it");
         }
         let mut coming = coming.borrow_mut();
         if coming.failed.is_none() {
@@ -97,7 +99,7 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{}: nothing was recorded", mountpoint.display());
     }
     made.finish()?;
-    println!("{count} reads, writes and removals are in {}", out.display());
+    crate::say(&format!("{count} reads, writes and removals are in {}", out.display()));
     let lost = answer.context("the recording was cut short; the trace has what was done before")?["lost"].as_u64();
     if let Some(lost) = lost.filter(|lost| *lost > 0) {
         eprintln!("note: {lost} more are not: they came faster than they could be written");
