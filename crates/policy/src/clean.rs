@@ -56,17 +56,33 @@ impl SegmentUse {
     }
 }
 
+/// A segment, and what it is ranked by.
+struct Ranked {
+    segment: SegmentUse,
+    /// By cost-benefit; otherwise all have the same.
+    benefit: f64,
+    utilisation: f64,
+}
+
 impl Rule {
-    /// `Less` when `a` is to be cleaned before `b`. A total order, so that ties do not depend on the order of arguments.
-    fn compare(self, a: &SegmentUse, b: &SegmentUse) -> Ordering {
-        // What holds nothing costs nothing, at any age.
-        let empty_first = (b.live_bytes == 0).cmp(&(a.live_bytes == 0));
-        let by_rule = match self {
-            Rule::CostBenefit => b.benefit().total_cmp(&a.benefit()),
-            Rule::Greedy => Ordering::Equal,
+    fn ranked(self, segment: SegmentUse) -> Ranked {
+        let benefit = match self {
+            Rule::CostBenefit => segment.benefit(),
+            Rule::Greedy => 0.0,
         };
-        let emptiest_first = a.utilisation().total_cmp(&b.utilisation());
-        empty_first.then(by_rule).then(emptiest_first).then(a.id.cmp(&b.id))
+        Ranked { segment, benefit, utilisation: segment.utilisation() }
+    }
+}
+
+impl Ranked {
+    /// `Less` when it is to be cleaned before the other. A total order, so that ties do not depend on the order of arguments.
+    fn compare(&self, other: &Ranked) -> Ordering {
+        let (one, another) = (&self.segment, &other.segment);
+        // What holds nothing costs nothing, at any age.
+        let empty_first = (another.live_bytes == 0).cmp(&(one.live_bytes == 0));
+        let by_benefit = other.benefit.total_cmp(&self.benefit);
+        let emptiest_first = self.utilisation.total_cmp(&other.utilisation);
+        empty_first.then(by_benefit).then(emptiest_first).then(one.id.cmp(&another.id))
     }
 }
 
@@ -78,20 +94,23 @@ pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) 
 
 /// As [`choose`], by the given rule.
 pub fn choose_by(rule: Rule, segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
-    let mut candidates: Vec<SegmentUse> =
-        segments.filter(|s| s.gain_bytes() > s.total_bytes / GAIN_SHARE_MIN).collect();
+    let worth = segments.filter(|s| s.gain_bytes() > s.total_bytes / GAIN_SHARE_MIN);
+    let mut candidates: Vec<Ranked> = worth.map(|segment| rule.ranked(segment)).collect();
+    // No less can be enough.
+    let largest = candidates.iter().map(|of| of.segment.total_bytes).max().unwrap_or(0);
+    let least = want_free_bytes.checked_div(largest).unwrap_or(0).min(candidates.len() as u64);
     let mut rest = candidates.as_mut_slice();
-    let mut best_count = SORTED_AT_ONCE;
+    let mut best_count = SORTED_AT_ONCE.max(least as usize);
     let mut gained: u64 = 0;
     let mut chosen = Vec::new();
     while gained < want_free_bytes && !rest.is_empty() {
         // Mostly few of many are wanted: only the best ones are sorted.
         if best_count < rest.len() {
-            rest.select_nth_unstable_by(best_count, |a, b| rule.compare(a, b));
+            rest.select_nth_unstable_by(best_count, Ranked::compare);
         }
         let (best, others) = rest.split_at_mut(best_count.min(rest.len()));
-        best.sort_unstable_by(|a, b| rule.compare(a, b));
-        for segment in best {
+        best.sort_unstable_by(Ranked::compare);
+        for Ranked { segment, .. } in best {
             if gained >= want_free_bytes {
                 break;
             }
@@ -163,12 +182,12 @@ mod tests {
 
             let in_order = |pair: &[SegmentId]| {
                 let [a, b] = [0, 1].map(|at| segments[pair[at].seq as usize]);
-                rule.compare(&a, &b).is_lt()
+                rule.ranked(a).compare(&rule.ranked(b)).is_lt()
             };
             prop_assert!(chosen.windows(2).all(in_order));
             let worst = chosen.last().map(|id| segments[id.seq as usize]);
             let left = segments.iter().filter(|s| s.gain_bytes() > 100 / 16 && !chosen.contains(&s.id));
-            prop_assert!(left.into_iter().all(|s| worst.is_none_or(|worst| rule.compare(&worst, s).is_lt())));
+            prop_assert!(left.into_iter().all(|s| worst.is_none_or(|worst| rule.ranked(worst).compare(&rule.ranked(*s)).is_lt())));
 
             let gain = |ids: &[SegmentId]| ids.iter().map(|id| segments[id.seq as usize].gain_bytes()).sum::<u64>();
             let possible: u64 = segments.iter().map(|s| s.gain_bytes()).filter(|gain| *gain > 100 / 16).sum();

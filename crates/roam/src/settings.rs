@@ -62,8 +62,9 @@ pub enum Validation {
     Files(usize),
 }
 
-/// Most of a hundred draws that what goes home may win: somebody waits for the others.
-pub const SHARE_MAX: u8 = 99;
+/// Most of a hundred draws that what goes home may win: somebody waits for the others. More it would not win either, since it asks for a place only when what it sent
+/// before is home.
+pub const SHARE_MAX: u8 = 50;
 /// So many tickets are one in a hundred, so that parts of one can be had.
 const TICKETS_MORE: u32 = 6;
 
@@ -326,7 +327,7 @@ mod tests {
             "idle",
             "lottery",
             "lottery=0%",
-            "lottery=99%",
+            "lottery=50%",
             "delayed=15m",
             "delayed=0s",
             "preemptive",
@@ -337,7 +338,7 @@ mod tests {
         }
         let prefetch = |writes: Writes| writes.tickets()[1].tickets;
         assert_eq!((prefetch(Writes::Preemptive), prefetch(Writes::Lottery) > 0), (0, true));
-        for share in [0, 16, 99] {
+        for share in [0, 16, 50] {
             let [demand, ahead, replay] = Writes::Share(share).tickets().map(|class| class.tickets);
             assert_eq!(u32::from(share) * (demand + replay), replay * 100, "{share}");
             assert!(ahead * TICKETS[0].tickets <= demand * TICKETS[1].tickets);
@@ -353,7 +354,7 @@ mod tests {
         for wrong in ["", "poll=", "poll=0s", "poll=5", "none=1s", "poll=1ü"] {
             assert!(wrong.parse::<Consistency>().is_err(), "{wrong}");
         }
-        for wrong in ["delayed=x", "lottery=", "lottery=30", "lottery=100%", "lottery=-1%"] {
+        for wrong in ["delayed=x", "lottery=", "lottery=30", "lottery=51%", "lottery=-1%"] {
             assert!(wrong.parse::<Writes>().is_err(), "{wrong}");
         }
         assert!("all".parse::<Unit>().is_err());

@@ -346,7 +346,7 @@ pub struct Behaviour {
     #[arg(long, value_name = "HOW")]
     pub consistency: Option<roam::Consistency>,
     /// When changes go home over a link that is slow: idle, lottery (of whatever is sent or fetched next), lottery=30% (so much of the link while somebody waits for
-    /// what he reads), delayed=15m, preemptive, through (before they are answered), manual.
+    /// what he reads; at most 50%), delayed=15m, preemptive, through (before they are answered), manual.
     #[arg(long, value_name = "WHEN")]
     pub writes: Option<roam::Writes>,
     /// What is fetched of a file that is read: auto, file (all of it), block (what is read).

@@ -10,13 +10,13 @@
 //! first time only writes, so that all data has its place; the second time also fills the caches, and its second half counts.
 
 pub mod bookkeeping;
-mod cache;
 pub mod classic;
 pub mod log;
 pub mod report;
 
+use crate::cooperative::simulation::Simulation as Caches;
+use crate::cooperative::{self, Algorithm, Conditions};
 use crate::locality::accesses::{Accesses, What};
-use cache::Caches;
 use log::{Cleaner, Counts, Log};
 use policy::clean::Rule;
 use serde::{Serialize, Serializer};
@@ -132,7 +132,8 @@ struct Simulation<'a> {
     of: &'a Accesses,
     delay_us: u64,
     log: Log,
-    caches: Caches,
+    /// Clients' caches with N-Chance Forwarding, from which cleaners read; nothing: they do not.
+    caches: Option<Caches>,
     /// By block.
     waiting: Vec<Waiting>,
     /// What waits, in the order of time, each with its number.
@@ -152,7 +153,7 @@ pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome,
         of: accesses,
         delay_us,
         log: Log::new(Cleaner { rule, ages, sorts }, segment_blocks, disk_segments, clients, blocks),
-        caches: Caches::new(clients, cache_blocks, blocks, seed),
+        caches: (cache_blocks > 0).then(|| caches(accesses, cache_blocks, seed)),
         waiting: vec![None; blocks],
         due: VecDeque::new(),
         number: 0,
@@ -168,6 +169,12 @@ pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome,
     let counts = simulation.log.counts.since(&before);
     let died_blocks = simulation.died - died;
     Ok(Outcome { counts, write_cost: counts.write_cost(), died_blocks, disk_segments })
+}
+
+fn caches(accesses: &Accesses, client_blocks: u32, seed: u64) -> Caches {
+    let algorithm = Algorithm::NChance(policy::cooperative::RECIRCULATIONS);
+    let of = cooperative::Parameters { algorithm, client_blocks, server_blocks: 0, warm_up: 0, seed };
+    Caches::new(accesses.clients(), accesses.block_count() as u32, &of, &Conditions::default())
 }
 
 /// The most blocks that live at once when a trace is run twice.
@@ -194,18 +201,19 @@ impl Simulation<'_> {
     fn run(&mut self, range: std::ops::Range<usize>, with_caches: bool) -> Result<(), Full> {
         for access in &self.of.all()[range] {
             self.flush(access.time_us)?;
-            match access.what {
-                What::Read(block) if with_caches => self.caches.read(access.client, block),
-                What::Read(_) => {}
-                What::Write(block) => {
-                    if with_caches {
-                        self.caches.write(access.client, block);
-                    }
-                    self.write(access.client, access.time_us, block)?;
+            if let Some(caches) = self.caches.as_mut().filter(|_| with_caches) {
+                caches.now += 1;
+                match access.what {
+                    What::Read(block) => caches.read(access.client, block),
+                    What::Write(block) => caches.write(access.client, block),
+                    What::Delete(file) => self.of.blocks_of(file).iter().for_each(|block| caches.forget(*block, None)),
                 }
+            }
+            match access.what {
+                What::Read(_) => {}
+                What::Write(block) => self.write(access.client, access.time_us, block)?,
                 What::Delete(file) => {
                     for block in self.of.blocks_of(file) {
-                        self.caches.forget(*block);
                         self.log.delete(*block);
                         self.died += u64::from(self.waiting[*block as usize].take().is_some());
                     }
@@ -252,7 +260,7 @@ impl Simulation<'_> {
 
     fn append(&mut self, writer: u32, block: u32) -> Result<(), Full> {
         let caches = &self.caches;
-        self.log.write(writer, block, |block| caches.has(block))
+        self.log.write(writer, block, |block| caches.as_ref().is_some_and(|caches| caches.has(block)))
     }
 }
 

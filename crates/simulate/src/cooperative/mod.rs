@@ -12,7 +12,7 @@ pub(crate) mod blocks;
 mod caches;
 mod epochs;
 mod index;
-mod simulation;
+pub(crate) mod simulation;
 pub mod studies;
 mod technology;
 mod weighted;

@@ -12,17 +12,18 @@ const MESSAGE: u64 = 1;
 const BLOCK: u64 = 3;
 const DISK: u64 = 2;
 
-pub(super) struct Simulation {
+pub(crate) struct Simulation {
     of: Parameters,
     /// What clients manage for themselves.
-    pub(super) local: Caches,
+    local: Caches,
     server: Caches,
     /// What is managed for others: one cache for each client, or one for all.
     common: Caches,
-    pub(super) clients: u32,
-    pub(super) random: SplitMix64,
-    /// The time, and whether what happens is counted.
-    pub(super) now: u64,
+    clients: u32,
+    random: SplitMix64,
+    /// The time, which goes on with each access.
+    pub(crate) now: u64,
+    /// What happens is counted.
     counts: bool,
     weighted: Option<Weighted>,
     epochs: Option<Epochs>,
@@ -36,7 +37,7 @@ pub fn simulate(blocks: &Blocks, parameters: &Parameters) -> Outcome {
 
 /// Simulates one algorithm.
 pub fn simulate_under(blocks: &Blocks, parameters: &Parameters, conditions: &Conditions) -> Outcome {
-    let mut simulation = Simulation::new(blocks, parameters, conditions);
+    let mut simulation = Simulation::new(blocks.clients(), blocks.count(), parameters, conditions);
     let mut count = 0;
     for Access { now, client, block, deal } in blocks.accesses() {
         simulation.now = now;
@@ -52,8 +53,8 @@ pub fn simulate_under(blocks: &Blocks, parameters: &Parameters, conditions: &Con
 }
 
 impl Simulation {
-    fn new(blocks: &Blocks, of: &Parameters, conditions: &Conditions) -> Simulation {
-        let clients = blocks.clients();
+    /// Empty caches of so many clients, for blocks with numbers below this.
+    pub(crate) fn new(clients: u32, blocks: u32, of: &Parameters, conditions: &Conditions) -> Simulation {
         let rooms = (0..clients).map(|client| *conditions.rooms.get(client as usize).unwrap_or(&of.client_blocks));
         let shared = |room: u32| (f64::from(room) * conditions.common_part).round() as u32;
         let sum = |rooms: &mut dyn Iterator<Item = u32>| rooms.fold(0u32, u32::saturating_add);
@@ -73,7 +74,7 @@ impl Simulation {
         };
         let weighted = match of.algorithm {
             Algorithm::WeightedLru(knowledge) => {
-                Some(Weighted::new(knowledge, clients, blocks.count(), &conditions.technology.times_us(of.algorithm)))
+                Some(Weighted::new(knowledge, clients, blocks, &conditions.technology.times_us(of.algorithm)))
             }
             _ => None,
         };
@@ -85,7 +86,13 @@ impl Simulation {
         Simulation { of, local, server, common, clients, random, now, counts, weighted, epochs, outcome }
     }
 
-    fn read(&mut self, client: u32, block: u32) {
+    /// True if a client has it.
+    pub(crate) fn has(&self, block: u32) -> bool {
+        self.local.copies(block) > 0
+    }
+
+    /// A client reads it.
+    pub(crate) fn read(&mut self, client: u32, block: u32) {
         let level = self.look(client, block);
         self.weighted.iter_mut().for_each(|weighted| weighted.used(block, self.now));
         if level != Level::Local {
@@ -278,7 +285,8 @@ impl Simulation {
         self.local.insert(client, block, recirculated, self.now);
     }
 
-    fn write(&mut self, client: u32, block: u32) {
+    /// A client writes it.
+    pub(crate) fn write(&mut self, client: u32, block: u32) {
         self.forget(block, Some(client));
         self.weighted.iter_mut().for_each(|weighted| weighted.used(block, self.now));
         match self.local.find(client, block) {
@@ -302,7 +310,7 @@ impl Simulation {
     }
 
     /// Nobody has it any more, but for that client.
-    fn forget(&mut self, block: u32, but: Option<u32>) {
+    pub(crate) fn forget(&mut self, block: u32, but: Option<u32>) {
         while let Some(place) = self.local.place_but(block, but) {
             self.local.remove(place);
             self.outcome.load.other += if self.counts { MESSAGE } else { 0 };

@@ -190,6 +190,11 @@ impl Parameters {
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
 
+    /// The same with the office's link, where writes are home at once, however they are.
+    fn strong(&self) -> Parameters {
+        Parameters { link: Link::STRONG, write_back: WriteBack::Never, tuning: Tuning::PAPER, ..*self }
+    }
+
     /// What that is for `policy::write_back`.
     fn scheme(&self) -> (Option<Terms>, Sharing) {
         let Tuning { idle_us, age_us, read_tickets, write_tickets } = self.tuning;
@@ -295,12 +300,19 @@ fn ratio(one: u64, of: u64) -> Option<f64> {
 
 /// Simulates one client. Its parameters are as [`check`](Parameters::check) lets them be.
 pub fn simulate(activity: &Activity, parameters: &Parameters) -> Outcome {
-    let (mut outcome, _) = Client::new(activity, parameters, false).run();
-    let strong = Parameters { link: Link::STRONG, ..*parameters };
-    let (strong, _) = Client::new(activity, &strong, true).run();
-    (outcome.span_us, outcome.active_us) = activity.times_us(parameters.hoard_us);
-    outcome.strong_stall_us = strong.stall_us;
-    outcome
+    Outcome { strong_stall_us: strong_stall_us(activity, &parameters.strong()), ..simulate_weak(activity, parameters) }
+}
+
+/// The same, without what it would be with the office's link: as if nobody waited there.
+pub(crate) fn simulate_weak(activity: &Activity, parameters: &Parameters) -> Outcome {
+    let (outcome, _) = Client::new(activity, parameters, false).run();
+    let (span_us, active_us) = activity.times_us(parameters.hoard_us);
+    Outcome { span_us, active_us, ..outcome }
+}
+
+/// How long is waited with the office's link, in microseconds; as [`Parameters::strong`] says.
+fn strong_stall_us(activity: &Activity, strong: &Parameters) -> u64 {
+    Client::new(activity, strong, true).run().0.stall_us
 }
 
 /// For how long reads of each file are waited for, in microseconds, by its number.
