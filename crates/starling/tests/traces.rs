@@ -253,6 +253,40 @@ fn what_is_done_on_a_mount_that_roams_is_recorded() {
 }
 
 #[test]
+fn files_that_the_kernel_reads_itself_are_recorded_when_they_are_opened_anew() {
+    const LEN: u64 = 2 << 20;
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    for name in ["long", "open"] {
+        fs::write(home.exported.join(name), vec![7; LEN as usize]).expect("write");
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    if laptop.ask(&["status"])["reads"] != "passthrough" {
+        eprintln!("the kernel does not read files itself here: it reads from its cache");
+    }
+    let path = |name: &str| laptop.mountpoint.join(name);
+    let number = |name: &str| fs::metadata(path(name)).expect("facts").ino();
+    let read = |name: &str| assert_eq!(fs::read(path(name)).expect("read").len() as u64, LEN);
+    ["long", "open"].into_iter().for_each(read);
+    let open = fs::File::open(path("open")).expect("open");
+    let recording = Recording::begin(&laptop.mountpoint, &below.path().join("trace"));
+    ["long", "open", "long"].into_iter().for_each(read);
+    recording.signal(libc::SIGTERM);
+    let records = recording.end();
+    let bytes = |name: &str| -> u64 {
+        let len = |deed: &Deed| match deed {
+            Deed::Read { len, .. } => *len,
+            other => panic!("{other:?}"),
+        };
+        deeds(&records, number(name)).iter().map(len).sum()
+    };
+    assert_eq!((bytes("long"), bytes("open")), (2 * LEN, LEN));
+    // Nothing of the recording stays.
+    ["long", "open"].into_iter().for_each(read);
+    drop(open);
+}
+
+#[test]
 fn a_recording_ends_with_its_time_its_command_or_its_mount() {
     let below = tempfile::tempdir().expect("folder");
     let at = |name: &str| below.path().join(name);

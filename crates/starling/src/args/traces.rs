@@ -9,6 +9,10 @@ use trace::synth::week::Week;
 
 /// Arguments of `trace`.
 #[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling trace record ./mnt --out work.trace
+  starling trace synth sprite --seed 1 --out sprite.trace
+  starling trace show work.trace")]
 pub struct Trace {
     /// What to do.
     #[command(subcommand)]
@@ -34,6 +38,10 @@ read twice while a file is open is in the trace once. Of files that were open be
 Writes and removals are as they are done, those to files that are mapped into memory when the kernel writes them back.")]
     Record(Record),
     /// Make a synthetic trace.
+    #[command(after_help = "Examples:
+  starling trace synth sprite --seed 1 --out sprite.trace
+  starling trace synth worst-case --working-set 200% --out larger.trace
+  starling trace synth office --help                             what can be set, and to what it is")]
     Synth {
         /// Of what.
         #[command(subcommand)]
