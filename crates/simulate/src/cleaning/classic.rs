@@ -9,6 +9,9 @@ use host::SplitMix64;
 use policy::clean::Rule;
 use serde::Serialize;
 
+/// Most blocks of the disk.
+const BLOCK_COUNT_MAX: u64 = 1 << 26;
+
 /// What is set.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Classic {
@@ -68,6 +71,10 @@ impl Classic {
             (!(20..=1 << 20).contains(&self.segments), "segments: 20 to 1048576"),
             (!(2..=1 << 12).contains(&self.segment_blocks), "segment-blocks: 2 to 4096"),
             (!(self.utilisation > 0.0 && self.utilisation < 1.0), "utilisation: more than 0, less than 1"),
+            (
+                u64::from(self.segments) * u64::from(self.segment_blocks) > BLOCK_COUNT_MAX,
+                "segments: of together up to 67108864 blocks",
+            ),
             (!(self.hot > 0.0 && self.hot <= 1.0), "hot: more than 0, up to 1"),
             (!(0.0..=1.0).contains(&self.hot_writes), "hot-writes: 0 to 1"),
             (self.hot == 1.0 && self.hot_writes < 1.0, "hot-writes: nothing is cold"),
@@ -312,6 +319,7 @@ mod tests {
         let of = Classic::hot_and_cold();
         assert!(fault(Classic { segments: 19, ..of }).starts_with("segments"));
         assert!(fault(Classic { segment_blocks: 1, ..of }).starts_with("segment-blocks"));
+        assert!(fault(Classic { segments: 1 << 20, segment_blocks: 4096, ..of }).starts_with("segments"));
         assert!(fault(Classic { utilisation: 1.0, ..of }).starts_with("utilisation"));
         assert!(fault(Classic { hot: f64::NAN, ..of }).starts_with("hot:"));
         assert!(fault(Classic { hot_writes: -0.1, ..of }).starts_with("hot-writes"));

@@ -26,6 +26,10 @@ use std::fmt;
 
 /// Most blocks of a segment.
 const SEGMENT_BLOCKS_MAX: u64 = 1 << 20;
+/// Most segments of the disk.
+const SEGMENT_COUNT_MAX: f64 = (1u64 << 26) as f64;
+/// The least that may live, as a share of the disk.
+const UTILISATION_MIN: f64 = 0.01;
 
 /// What a segment's age is taken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -37,14 +41,14 @@ pub enum Ages {
     Data,
 }
 
-/// There is no room, and cleaning makes none.
+/// There is no room, and cleaning makes none; or there would be more segments than are simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "utilisation: there is no room, and cleaning makes none: set less, smaller segments, or use a longer trace",
+            "utilisation: there is no room, and cleaning makes none: set less, other segments, or use a longer trace",
         )
     }
 }
@@ -106,7 +110,10 @@ impl Parameters {
         let fault = [
             (!(2..=SEGMENT_BLOCKS_MAX).contains(&blocks), "segment-bytes: 2 to 1048576 blocks"),
             (!self.segment_bytes.is_multiple_of(block_bytes.max(1)), "segment-bytes: whole blocks"),
-            (!(self.utilisation > 0.0 && self.utilisation < 1.0), "utilisation: more than 0, less than 1"),
+            (
+                !(self.utilisation >= UTILISATION_MIN && self.utilisation < 1.0),
+                "utilisation: 0.01 or more, less than 1",
+            ),
         ];
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
@@ -146,6 +153,9 @@ struct Simulation<'a> {
 pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome, Full> {
     let segment_blocks = (parameters.segment_bytes / accesses.block_bytes().max(1)).clamp(2, SEGMENT_BLOCKS_MAX) as u32;
     let disk_segments = (most_alive(accesses) as f64 / parameters.utilisation / f64::from(segment_blocks)).ceil();
+    if disk_segments > SEGMENT_COUNT_MAX {
+        return Err(Full);
+    }
     let disk_segments = (disk_segments as u32).max(1);
     let Parameters { rule, ages, sorts, cache_blocks, delay_us, seed, .. } = *parameters;
     let (blocks, clients) = (accesses.block_count(), accesses.clients());

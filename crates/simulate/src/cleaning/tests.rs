@@ -88,6 +88,7 @@ fn what_cannot_be_is_refused_and_nothing_is_nothing() {
     assert!(fault(Parameters { segment_bytes: 20_000, ..parameters() }).starts_with("segment-bytes"));
     assert!(fault(Parameters { segment_bytes: u64::MAX, ..parameters() }).starts_with("segment-bytes"));
     assert!(fault(Parameters { utilisation: 0.0, ..parameters() }).starts_with("utilisation"));
+    assert!(fault(Parameters { utilisation: 1e-9, ..parameters() }).starts_with("utilisation"));
     assert!(fault(Parameters { utilisation: f64::NAN, ..parameters() }).starts_with("utilisation"));
     let empty = Study::run(&Accesses::default(), &parameters(), || ());
     assert!(empty.findings().iter().all(|finding| finding.holds != Some(false)));

@@ -4,10 +4,15 @@
 //! passed, a word that says only that comes before it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
 use trace::{Deed, Record};
 
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
-const ACCESS_COUNT_MAX: u64 = 1 << 31;
+/// More reads and writes of blocks, and removals, are not kept in memory.
+const ACCESS_COUNT_MAX: u64 = 1 << 28;
+/// Nor are more different blocks.
+const BLOCK_COUNT_MAX: usize = 1 << 26;
 const SINCE_US_MAX: u64 = 1 << 15;
 /// What is later counts as being then.
 const TIME_US_MAX: u64 = u64::MAX >> CLIENT_SHIFT;
@@ -59,6 +64,25 @@ pub enum BlocksError<E> {
     TooMany(&'static str),
 }
 
+/// Which blocks of its file a record is of, in a trace that has so many accesses of blocks before it. What there is too much of, if that is so.
+pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Result<Range<u64>, &'static str> {
+    if record.client >= CLIENT_COUNT_MAX {
+        return Err("clients");
+    }
+    let (Deed::Read { offset, len } | Deed::Write { offset, len }) = record.deed else { return Ok(0..0) };
+    let first = offset.checked_div(block_bytes).ok_or("blocks")?;
+    let end = offset.saturating_add(len).div_ceil(block_bytes).max(first);
+    match (before as u64).saturating_add(end - first) > ACCESS_COUNT_MAX {
+        true => Err("blocks"),
+        false => Ok(first..end),
+    }
+}
+
+/// The number of a block in a list of so many that are known. What there is too much of, if that is so.
+pub(crate) fn next_number(known: usize) -> Result<u32, &'static str> {
+    if known < BLOCK_COUNT_MAX { Ok(known as u32) } else { Err("blocks") }
+}
+
 /// [`Blocks`] while their records come.
 #[derive(Debug)]
 pub(crate) struct Gathering {
@@ -79,15 +103,14 @@ impl Gathering {
     }
 
     /// Adds a record. What there is too much of, if that is so.
-    pub(crate) fn add(&mut self, Record { time_us, client, file, deed }: Record) -> Result<(), &'static str> {
+    pub(crate) fn add(&mut self, record: Record) -> Result<(), &'static str> {
         let Gathering { all, block_bytes, known, of_file, free } = self;
-        if client >= CLIENT_COUNT_MAX {
-            return Err("clients");
-        }
+        let indices = blocks_of(&record, *block_bytes, all.words.len())?;
+        let Record { time_us, client, file, deed } = record;
         all.clients = all.clients.max(client + 1);
-        let (offset, len, what) = match deed {
-            Deed::Read { offset, len } => (offset, len, READ),
-            Deed::Write { offset, len } => (offset, len, WRITE),
+        let what = match deed {
+            Deed::Read { .. } => READ,
+            Deed::Write { .. } => WRITE,
             Deed::Delete => {
                 let gone = of_file.remove(&file).unwrap_or_default();
                 for block in gone.into_iter().filter_map(|index| known.remove(&(file, index))) {
@@ -97,19 +120,16 @@ impl Gathering {
                 return Ok(());
             }
         };
-        let first = offset.checked_div(*block_bytes).ok_or("blocks")?;
-        let end = offset.saturating_add(len).div_ceil(*block_bytes);
-        if (all.words.len() as u64).saturating_add(end.saturating_sub(first)) > ACCESS_COUNT_MAX {
-            return Err("blocks");
-        }
-        for index in first..end {
-            let block = *known.entry((file, index)).or_insert_with(|| {
-                of_file.entry(file).or_default().push(index);
-                free.pop().unwrap_or_else(|| {
-                    all.blocks += 1;
-                    all.blocks - 1
-                })
-            });
+        for index in indices {
+            let block = match known.entry((file, index)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(unknown) => {
+                    of_file.entry(file).or_default().push(index);
+                    let block = free.pop().map_or_else(|| next_number(all.blocks as usize), Ok)?;
+                    all.blocks = all.blocks.max(block + 1);
+                    *unknown.insert(block)
+                }
+            };
             all.add(time_us, client, block, what);
         }
         Ok(())
@@ -239,5 +259,11 @@ mod tests {
             0,
         );
         assert!(matches!(none, Err(BlocksError::TooMany("blocks"))));
+        let all = [(0, 0, 0, Deed::Read { offset: 0, len: 10 }), (0, 0, 1, Deed::Read { offset: 0, len: u64::MAX })];
+        assert!(matches!(blocks(&all), Err(BlocksError::TooMany("blocks"))));
+        assert_eq!(
+            (next_number(BLOCK_COUNT_MAX - 1), next_number(BLOCK_COUNT_MAX)),
+            (Ok((1 << 26) - 1), Err("blocks"))
+        );
     }
 }

@@ -3,11 +3,9 @@
 //! Files and blocks have numbers from 0 in the order in which they appear. A file that appears after it was deleted is another one.
 
 use crate::cooperative::BlocksError;
+use crate::cooperative::blocks::{blocks_of, next_number};
 use std::collections::HashMap;
 use trace::{Deed, Record};
-
-const CLIENT_COUNT_MAX: u32 = 1 << 16;
-const ACCESS_COUNT_MAX: u64 = 1 << 31;
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,42 +59,42 @@ impl Accesses {
         let mut of = Accesses { block_bytes, ..Accesses::default() };
         let (mut files, mut known) = (HashMap::<u64, u32>::new(), HashMap::<(u32, u64), u32>::new());
         for record in records {
-            let Record { time_us, client, file, deed } = record.map_err(BlocksError::Trace)?;
-            if client >= CLIENT_COUNT_MAX {
-                return Err(BlocksError::TooMany("clients"));
-            }
-            of.clients = of.clients.max(client + 1);
-            let number = *files.entry(file).or_insert(of.of_file.len() as u32);
-            if number as usize == of.of_file.len() {
-                of.of_file.push(Vec::new());
-            }
-            let (offset, len, is_write) = match deed {
-                Deed::Read { offset, len } => (offset, len, false),
-                Deed::Write { offset, len } => (offset, len, true),
-                Deed::Delete => (0, 0, false),
-            };
-            let range = offset / block_bytes..offset.saturating_add(len).div_ceil(block_bytes);
-            let count = range.end.saturating_sub(range.start).max(1);
-            if (of.all.len() as u64).saturating_add(count) > ACCESS_COUNT_MAX {
-                return Err(BlocksError::TooMany("blocks"));
-            }
-            if deed == Deed::Delete {
-                files.remove(&file);
-                of.all.push(Access { time_us, client, what: What::Delete(number) });
-                continue;
-            }
-            for index in range {
-                let next = of.blocks.len() as u32;
-                let block = *known.entry((number, index)).or_insert(next);
-                if block == next {
-                    of.blocks.push(Block { file: number, is_first: index == 0 });
-                    of.of_file[number as usize].push(block);
-                }
-                let what = if is_write { What::Write(block) } else { What::Read(block) };
-                of.all.push(Access { time_us, client, what });
-            }
+            of.add(record.map_err(BlocksError::Trace)?, &mut files, &mut known).map_err(BlocksError::TooMany)?;
         }
         Ok(of)
+    }
+
+    fn add(
+        &mut self,
+        record: Record,
+        files: &mut HashMap<u64, u32>,
+        known: &mut HashMap<(u32, u64), u32>,
+    ) -> Result<(), &'static str> {
+        let indices = blocks_of(&record, self.block_bytes, self.all.len())?;
+        let Record { time_us, client, file, deed } = record;
+        self.clients = self.clients.max(client + 1);
+        let next = next_number(self.of_file.len()).map_err(|_| "files")?;
+        let number = *files.entry(file).or_insert(next);
+        if number == next {
+            self.of_file.push(Vec::new());
+        }
+        if deed == Deed::Delete {
+            files.remove(&file);
+            self.all.push(Access { time_us, client, what: What::Delete(number) });
+            return Ok(());
+        }
+        let is_write = matches!(deed, Deed::Write { .. });
+        for index in indices {
+            let next = next_number(self.blocks.len())?;
+            let block = *known.entry((number, index)).or_insert(next);
+            if block == next {
+                self.blocks.push(Block { file: number, is_first: index == 0 });
+                self.of_file[number as usize].push(block);
+            }
+            let what = if is_write { What::Write(block) } else { What::Read(block) };
+            self.all.push(Access { time_us, client, what });
+        }
+        Ok(())
     }
 
     /// All, in the order of the trace.

@@ -5,8 +5,8 @@ use trace::{Deed, Record};
 
 /// Most of a file that can be counted: 16 TiB.
 const FILE_LEN_MAX: u64 = 1 << 44;
-/// Most blocks that are read and written.
-const ACCESS_COUNT_MAX: u64 = 1 << 31;
+/// Most blocks that are read and written: 256 GiB, of which all may wait to go home.
+const ACCESS_COUNT_MAX: u64 = 1 << 26;
 /// Of so many bytes, to count them.
 const COUNTED_BLOCK_BYTES: u64 = 4096;
 /// Whoever does nothing for longer is away (section 4.2).
