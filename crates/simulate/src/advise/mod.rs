@@ -12,10 +12,8 @@
 mod roaming;
 mod together;
 
-use crate::cooperative::Blocks;
-use crate::cooperative::blocks as gathered_blocks;
-use crate::mobile::activity as gathered_activity;
-use crate::mobile::{Activity, ActivityError, Link};
+use crate::cooperative::{Blocks, blocks};
+use crate::mobile::{Activity, ActivityError, Link, activity};
 use roaming::Plan;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,8 +46,8 @@ pub struct Evidence {
 impl Evidence {
     /// That of a trace. The trace's own error, or that it is not in the order of time, or of more than can be counted.
     pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Evidence, ActivityError<E>> {
-        let mut clients = BTreeMap::<u32, gathered_activity::Gathering>::new();
-        let mut blocks = gathered_blocks::Gathering::new(BLOCK_BYTES);
+        let mut clients = BTreeMap::<u32, activity::Gathering>::new();
+        let mut blocks = blocks::Gathering::new(BLOCK_BYTES);
         let mut last_us = 0;
         for (record, number) in records.into_iter().zip(1..) {
             let record = record.map_err(ActivityError::Trace)?;

@@ -27,7 +27,7 @@ const CACHES: [u64; 7] = [16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30, 16 <<
 /// Ages that are tried, in minutes.
 const DELAYS_MIN: [u64; 3] = [5, 15, 60];
 /// More blocks than these are not told apart: they are made larger.
-const BLOCK_COUNT_MAX: u64 = 1 << 20;
+const BLOCK_COUNT_MAX: u64 = 1 << 18;
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 const MINUTE_US: u64 = 60_000_000;
 const DAY_US: u64 = 24 * 60 * MINUTE_US;
