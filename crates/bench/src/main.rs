@@ -2,7 +2,7 @@
 //! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
 //!
 //! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench study` looks at Starling alone
-//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench work` is a single
+//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces, `bench work` is a single
 //! workload (the others start them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
 //! caches and makes network namespaces.
 
@@ -18,6 +18,7 @@ mod results;
 mod roam;
 mod run;
 mod scenario;
+mod simulations;
 mod site;
 mod study;
 mod target;
@@ -68,6 +69,11 @@ enum Command {
         --json roam.json\n  bench roam --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
     )]
     Roam(roam::RoamOptions),
+    /// Measure how fast policies are tried on traces
+    #[command(
+        after_help = "Examples:\n  bench simulations --quick\n  bench simulations --markdown docs/performance.md"
+    )]
+    Simulations(simulations::SimulationsOptions),
     /// Run one workload in a folder and print what it measured as JSON
     Work {
         /// The workload
@@ -129,6 +135,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Run(options) => run_all(&options),
         Command::Requests(options) => count_requests(&options),
+        Command::Simulations(options) => simulations::run(&options),
         Command::Study(options) => require_root().and_then(|()| study::run(&options)),
         Command::Roam(options) => require_root().and_then(|()| roam::run(&options)),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),

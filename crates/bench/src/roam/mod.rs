@@ -4,7 +4,7 @@
 //! All ratios are within one run. A study goes on after a failure, reports it, and makes the program fail.
 
 mod andrew;
-mod found;
+pub mod found;
 mod handshakes;
 mod lan;
 mod locks;
