@@ -3,7 +3,9 @@
 mod studies;
 mod traces;
 
-pub use studies::{Advise, Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
+pub use studies::{
+    Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
+};
 pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
