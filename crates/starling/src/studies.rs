@@ -97,6 +97,8 @@ fn wrong(fault: String) -> anyhow::Error {
 fn refused(path: &std::path::Path, error: BlocksError<anyhow::Error>) -> anyhow::Error {
     match error {
         BlocksError::Trace(error) => error,
-        BlocksError::TooMany(what) => usage(format!("{}: more {what} than can be simulated", path.display())),
+        BlocksError::TooMany(what, record) => {
+            usage(format!("{}: record {record}: more {what} than can be simulated", path.display()))
+        }
     }
 }
