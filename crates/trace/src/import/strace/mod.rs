@@ -4,7 +4,8 @@
 //! - Here: what calls do.
 //!
 //! Descriptors are followed from where they are opened through copies, forks and new programs; what is done with one that was not seen to be opened counts only
-//! if strace shows its name (`-y`), which also tells in which folder a program begins. What is mapped counts as read. A file that is opened to be emptied, or emptied, is removed and goes on under its number. All
+//! if strace shows its name (`-y`), which also tells in which folder a program begins; a name that is shown counts for more than what was followed. What is mapped counts as read, once
+//! for each program that runs. A file that is opened to be emptied, or emptied, is removed and goes on under its number. All
 //! processes are one client. What is below /dev, /proc, /sys and /run are no files; pipes and sockets have no names.
 
 mod line;
@@ -179,8 +180,15 @@ impl<R: BufRead> Strace<R> {
             // Threads that shared the descriptors with it are gone.
             let mut own = process.borrow().clone();
             own.descriptors.retain(|_, descriptor| !descriptor.is_private);
+            own.mapped.clear();
             self.processes.insert(pid, Rc::new(RefCell::new(own)));
             return Vec::new();
+        }
+        let mut process = process.clone();
+        if call.args.iter().any(|arg| is_unshared(call.name, arg)) {
+            let own = Rc::new(RefCell::new(process.borrow().clone()));
+            process = own.clone();
+            self.processes.insert(pid, own);
         }
         let process = &mut *process.borrow_mut();
         let mut doing = Doing { names: &mut self.names, process, call, deeds: Vec::new() };
@@ -211,9 +219,62 @@ fn is_shared(flags: &str) -> bool {
     flags.contains("CLONE_FILES")
 }
 
-/// Times, in whichever of strace's ways.
+/// Whether it has descriptors of its own from now on.
+fn is_unshared(name: &str, flags: &str) -> bool {
+    name == "unshare" && is_shared(flags) || name == "close_range" && flags.contains("CLOSE_RANGE_UNSHARE")
+}
+
+/// Whether a call gives a new descriptor that is of no file with a name.
+fn is_nameless(name: &str) -> bool {
+    matches!(
+        name,
+        "socket"
+            | "accept"
+            | "accept4"
+            | "eventfd"
+            | "eventfd2"
+            | "epoll_create"
+            | "epoll_create1"
+            | "signalfd"
+            | "signalfd4"
+    ) || matches!(
+        name,
+        "timerfd_create"
+            | "inotify_init"
+            | "inotify_init1"
+            | "fanotify_init"
+            | "memfd_create"
+            | "memfd_secret"
+            | "userfaultfd"
+    ) || matches!(
+        name,
+        "pidfd_open"
+            | "pidfd_getfd"
+            | "perf_event_open"
+            | "io_uring_setup"
+            | "bpf"
+            | "mq_open"
+            | "fsopen"
+            | "fsmount"
+            | "fspick"
+    ) || matches!(name, "open_tree" | "open_by_handle_at" | "landlock_create_ruleset")
+}
+
+/// What a line's time says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stamp {
+    /// The time of day.
+    OfDay,
+    /// How long after 1970.
+    Since1970,
+    /// How long after the line before it.
+    SinceLast,
+}
+
+/// Times, in whichever of strace's ways, which is the same for all lines.
 #[derive(Debug, Default)]
 struct Clock {
+    kind: Option<Stamp>,
     begun_us: Option<u64>,
     /// What the last line's time was as it was written, and since the beginning.
     stamp_us: u64,
@@ -224,7 +285,7 @@ impl Clock {
     /// The time since the first line.
     fn at(&mut self, stamp: &str) -> Result<u64, String> {
         let wrong = || format!("not a time: {stamp}");
-        let (us, is_since) = match stamp.split(':').collect::<Vec<_>>()[..] {
+        let (us, kind) = match stamp.split(':').collect::<Vec<_>>()[..] {
             [hours, minutes, seconds] => {
                 let part = |text: &str, most: u64| time_us(text).filter(|us| *us < most * 1_000_000);
                 let (hours, minutes) = (part(hours, 24), part(minutes, 60));
@@ -235,15 +296,18 @@ impl Clock {
                 while self.begun_us.is_some() && us + DAY_US / 2 < self.stamp_us {
                     us += DAY_US;
                 }
-                (us, false)
+                (us, Stamp::OfDay)
             }
             [seconds] => {
                 let us = time_us(seconds).ok_or_else(wrong)?;
-                (us, us < SINCE_1970_S * 1_000_000)
+                (us, if us < SINCE_1970_S * 1_000_000 { Stamp::SinceLast } else { Stamp::Since1970 })
             }
             _ => return Err(wrong()),
         };
-        if is_since {
+        if *self.kind.get_or_insert(kind) != kind {
+            return Err(format!("{stamp} is another kind of time than the first line's"));
+        }
+        if kind == Stamp::SinceLast {
             // From the line before it; the first one has none.
             if self.begun_us.replace(0).is_some() {
                 self.now_us = self.now_us.checked_add(us).ok_or_else(wrong)?;
@@ -275,6 +339,9 @@ impl Doing<'_> {
             "open" => self.open(None, 0, 1, result),
             "openat" | "openat2" => self.open(Some(0), 1, 2, result),
             "creat" => self.open(None, 0, usize::MAX, result),
+            // Where the last ones ended.
+            "preadv2" if self.number(3) == -1 => self.transfer(0, None, bytes, false),
+            "pwritev2" if self.number(3) == -1 => self.transfer(0, None, bytes, true),
             "read" | "readv" => self.transfer(0, None, bytes, false),
             "write" | "writev" => self.transfer(0, None, bytes, true),
             "pread64" | "pread" | "preadv" | "preadv2" => self.transfer(0, Some(3), bytes, false),
@@ -290,6 +357,10 @@ impl Doing<'_> {
             }
             "mmap" | "mmap2" => self.map(),
             "close" => drop(self.process.descriptors.remove(&self.number(0))),
+            "close_range" => self.close_range(),
+            "pipe" | "pipe2" => self.forget(0),
+            "socketpair" => self.forget(3),
+            _ if is_nameless(name) => drop(self.process.descriptors.remove(&result)),
             "dup" | "dup2" | "dup3" => self.duplicate(result, self.arg(2).contains("O_CLOEXEC")),
             "fcntl" | "fcntl64" if self.arg(1).starts_with("F_DUPFD") => {
                 self.duplicate(result, self.arg(1).contains("CLOEXEC"));
@@ -301,13 +372,13 @@ impl Doing<'_> {
                 }
             }
             "chdir" => {
-                if let Some(path) = self.path(None, 0) {
+                if let Some(path) = self.name(None, 0) {
                     self.process.folder = path;
                 }
             }
             "fchdir" => {
-                if let Some(open) = self.opened(0) {
-                    self.process.folder = open.borrow().path.clone();
+                if let Some(path) = self.folder(0) {
+                    self.process.folder = path;
                 }
             }
             "unlink" => self.remove(None, 0),
@@ -341,48 +412,88 @@ impl Doing<'_> {
     }
 
     /// A name among the arguments, from the root; of the folder that is another argument.
-    fn path(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
+    fn name(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
         let name = string(self.arg(at))?;
         let folder = match folder.map(|at| (at, self.arg(at))) {
             None => None,
             Some((_, here)) if here.starts_with(HERE) => {
                 if let Some(folder) = annotation(here) {
-                    self.process.folder = folder;
+                    self.process.folder = folder.name;
                 }
                 None
             }
-            Some((at, shown)) => self.opened(at).map(|open| open.borrow().path.clone()).or_else(|| annotation(shown)),
+            Some((at, _)) => self.folder(at),
         };
-        let path = self.process.resolve(folder.as_deref(), &name);
-        is_file(&path).then_some(path)
+        Some(self.process.resolve(folder.as_deref(), &name))
     }
 
-    /// What a descriptor means that is an argument; as it is shown, if it was not seen to be opened.
-    fn opened(&self, at: usize) -> Option<Shared> {
-        self.process.descriptors.get(&self.number(at)).map(|descriptor| descriptor.open.clone())
+    /// The same, if it can be that of a file.
+    fn path(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
+        self.name(folder, at).filter(|path| is_file(path))
     }
 
-    fn opened_or_shown(&mut self, at: usize) -> Option<Shared> {
-        if let Some(open) = self.opened(at) {
+    /// The name of the folder that a descriptor means which is an argument.
+    fn folder(&self, at: usize) -> Option<Vec<u8>> {
+        let shown = annotation(self.arg(at)).map(|shown| shown.name).filter(|name| name.starts_with(b"/"));
+        let followed = || Some(self.process.descriptors.get(&self.number(at))?.open.borrow().path.clone());
+        shown.or_else(followed)
+    }
+
+    /// What a descriptor means that is an argument: as it is shown, if that is something else than what was followed. Nothing if it is no file.
+    fn opened(&mut self, at: usize) -> Option<Shared> {
+        let fd = self.number(at);
+        let followed = self.process.descriptors.get(&fd).map(|descriptor| descriptor.open.clone());
+        let Some(shown) = annotation(self.arg(at)) else { return followed };
+        if !is_file(&shown.name) {
+            self.process.descriptors.remove(&fd);
+            return None;
+        }
+        let is_shown = |open: &Shared| {
+            let Open { file, path, .. } = &*open.borrow();
+            let has_name =
+                if shown.is_removed { self.names.is_nameless(*file) } else { self.names.is(&shown.name, *file) };
+            *path == shown.name || has_name
+        };
+        if let Some(open) = followed.filter(is_shown) {
             return Some(open);
         }
-        let path = annotation(self.arg(at)).filter(|path| is_file(path))?;
-        let file = self.names.number(&path);
-        let open = Rc::new(RefCell::new(Open { file, path, offset: 0, is_append: false }));
-        let descriptor = Descriptor { open: open.clone(), is_private: false };
-        self.process.descriptors.insert(self.number(at), descriptor);
+        let file = if shown.is_removed { self.names.nameless() } else { self.names.number(&shown.name) };
+        let open = Rc::new(RefCell::new(Open { file, path: shown.name, offset: 0, is_append: false }));
+        self.process.descriptors.insert(fd, Descriptor { open: open.clone(), is_private: false });
         Some(open)
+    }
+
+    /// The descriptors that a call gives in an argument are of no files.
+    fn forget(&mut self, at: usize) {
+        let given: Vec<i64> =
+            self.arg(at).trim_start_matches('[').split(',').filter_map(|fd| number(fd.trim())).collect();
+        given.iter().for_each(|fd| drop(self.process.descriptors.remove(fd)));
+    }
+
+    fn close_range(&mut self) {
+        // All above is the highest number, which strace shows in several ways.
+        let (first, last) = (self.number(0), number(self.arg(1)).unwrap_or(i64::MAX));
+        let is_kept = self.arg(2).contains("CLOSE_RANGE_CLOEXEC");
+        self.process.descriptors.retain(|fd, descriptor| {
+            let is_inside = first <= *fd && *fd <= last;
+            descriptor.is_private |= is_inside;
+            is_kept || !is_inside
+        });
     }
 
     fn open(&mut self, folder: Option<usize>, name: usize, flags: usize, fd: i64) {
         // Whatever it was is closed, even if what it is now is no file.
         self.process.descriptors.remove(&fd);
         let named = self.path(folder, name);
-        let shown = annotation(self.call.result).filter(|path| path.starts_with(b"/"));
-        let Some(path) = shown.or(named).filter(|path| is_file(path)) else { return };
+        let shown = annotation(self.call.result).filter(|shown| shown.name.starts_with(b"/"));
+        let is_removed = shown.as_ref().is_some_and(|shown| shown.is_removed);
+        let path = shown.map(|shown| shown.name).or(named);
+        let Some(path) = path.filter(|path| is_file(path)) else { return };
         let flags = self.arg(flags).to_owned();
         let is_new = flags.contains("O_TRUNC") || self.call.name == "creat";
-        let file = self.names.number(&path);
+        // What is made without a name is called by its folder's.
+        let is_nameless = is_removed || flags.contains("O_TMPFILE");
+        let file = if is_nameless { self.names.nameless() } else { self.names.number(&path) };
         if is_new && self.names.len(file) > 0 {
             self.deeds.push((file, Deed::Delete));
             self.names.cut(file, 0);
@@ -393,7 +504,7 @@ impl Doing<'_> {
 
     /// Bytes are read or written: at an offset that is an argument, or where the last ones ended.
     fn transfer(&mut self, fd: usize, offset: Option<usize>, bytes: u64, is_write: bool) {
-        let Some(open) = self.opened_or_shown(fd) else { return };
+        let Some(open) = self.opened(fd) else { return };
         let open = &mut *open.borrow_mut();
         let at = match offset.map(|at| self.number(at)) {
             Some(at) => match u64::try_from(at) {
@@ -416,7 +527,7 @@ impl Doing<'_> {
         match number(&given).and_then(|at| u64::try_from(at).ok()) {
             None => self.transfer(fd, None, bytes, is_write),
             Some(at) => {
-                let Some(open) = self.opened_or_shown(fd) else { return };
+                let Some(open) = self.opened(fd) else { return };
                 let file = open.borrow().file;
                 self.done(file, at, bytes, is_write);
             }
@@ -437,11 +548,13 @@ impl Doing<'_> {
             return;
         }
         let (len, offset) = (u64::try_from(self.number(1)), u64::try_from(self.number(5)));
-        if let (Ok(len), Ok(offset), Some(open)) = (len, offset, self.opened_or_shown(4)) {
+        if let (Ok(len), Ok(offset), Some(open)) = (len, offset, self.opened(4)) {
             let file = open.borrow().file;
             // Maps go to the end of a page; files do not. What is known of the file is not changed by it.
-            if len > 0 && offset.checked_add(len).is_some() {
-                self.deeds.push((file, Deed::Read { offset, len }));
+            if let Some(end) = offset.checked_add(len).filter(|_| len > 0) {
+                let fresh = self.process.map(file, offset, end);
+                self.deeds
+                    .extend(fresh.iter().map(|(start, end)| (file, Deed::Read { offset: *start, len: end - start })));
             }
         }
     }
@@ -452,13 +565,13 @@ impl Doing<'_> {
             "_llseek" => number(self.arg(2).trim_start_matches('[')).and_then(|at| u64::try_from(at).ok()),
             _ => Some(at),
         };
-        if let (Some(at), Some(open)) = (at, self.opened_or_shown(0)) {
+        if let (Some(at), Some(open)) = (at, self.opened(0)) {
             open.borrow_mut().offset = at;
         }
     }
 
     fn duplicate(&mut self, fd: i64, is_private: bool) {
-        match self.opened_or_shown(0) {
+        match self.opened(0) {
             Some(open) => drop(self.process.descriptors.insert(fd, Descriptor { open, is_private })),
             None => drop(self.process.descriptors.remove(&fd)),
         }
