@@ -484,6 +484,12 @@ mod tests {
     }
 
     #[test]
+    fn what_a_disk_says_is_said_once() {
+        let error = TraceError::from(std::io::Error::from_raw_os_error(28));
+        assert!(std::error::Error::source(&error).is_none(), "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_the_place() {
         let record = |time_us, len| Record { time_us, client: 0, file: 1, deed: Deed::Read { offset: 0, len } };
         let mut writer = Writer::new(Vec::new(), "a test").expect("begun");

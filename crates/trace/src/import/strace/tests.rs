@@ -205,6 +205,15 @@ fn times_are_read_in_each_of_straces_ways() {
 }
 
 #[test]
+fn the_beginning_is_known_where_times_are_counted_from_1970() {
+    for (stamp, begun_us) in [("1700000000.5", Some(1_700_000_000_500_000)), ("0.5", None), ("10:00:00", None)] {
+        let text = format!("{stamp} read(0</a>, \"x\", 1) = 1\n");
+        let mut strace = Strace::new(text.as_bytes());
+        assert_eq!((strace.begun_us(), strace.by_ref().count(), strace.begun_us()), (None, 1, begun_us), "{stamp}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_the_line() {
     let good = "7 1700000005.0 getpid() = 7\n";
     for (line, said) in [
