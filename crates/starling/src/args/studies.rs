@@ -5,6 +5,11 @@ use std::path::PathBuf;
 
 /// Arguments of `sim`.
 #[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling sim mobile --trace work.trace --plot work.svg
+  starling sim papers --out report/
+
+Traces come from `starling trace`; `starling advise` says in words what to set.")]
 pub struct Sim {
     /// What to try.
     #[command(subcommand)]
@@ -149,7 +154,7 @@ pub struct Mobile {
     /// Whose rules there are for what else is not said here: product or paper.
     #[arg(long, default_value = "product")]
     pub rules: String,
-    /// The client's cache.
+    /// The client's cache [product: 20GiB, paper: 10MiB].
     #[arg(long, value_parser = crate::size::parse)]
     pub cache: Option<u64>,
     /// Bits per second of the slow link.
@@ -161,7 +166,7 @@ pub struct Mobile {
     /// How long the client is in the office, from the beginning of the trace; a day, or half of the trace if that is less.
     #[arg(long, value_parser = duration_us)]
     pub hoard: Option<u64>,
-    /// What is cached once the link is slow: file, block, or auto.
+    /// What is cached once the link is slow: file, block, or auto [product: auto, paper: file].
     #[arg(long)]
     pub unit: Option<String>,
     /// What the cache gives up first: lru, lfu, random, largest or smallest.
@@ -170,22 +175,22 @@ pub struct Mobile {
     /// Size of blocks.
     #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]
     pub block: u64,
-    /// I: the link is idle after so long.
+    /// I: the link is idle after so long [product: 1s, paper: 100ms].
     #[arg(long, value_parser = duration_us)]
     pub idle: Option<u64>,
-    /// A: what was written is old after so long.
+    /// A: what was written is old after so long [15m].
     #[arg(long, value_parser = duration_us)]
     pub age: Option<u64>,
-    /// R: tickets of whoever waits for something, in the lottery.
+    /// R: tickets of whoever waits for something, in the lottery [product: 60, paper: 11].
     #[arg(long)]
     pub read_tickets: Option<u32>,
-    /// W: tickets of what goes home.
+    /// W: tickets of what goes home [product: 30, paper: 1].
     #[arg(long)]
     pub write_tickets: Option<u32>,
-    /// Caches that are varied.
+    /// Caches that are varied; those of the paper if none is given.
     #[arg(long, value_delimiter = ',', value_parser = crate::size::parse)]
     pub caches: Vec<u64>,
-    /// Bandwidths that are varied, in bits per second.
+    /// Bandwidths that are varied, in bits per second; those of the paper if none is given.
     #[arg(long, value_delimiter = ',')]
     pub bandwidths: Vec<u64>,
     /// The same seed gives the same figures.
