@@ -43,5 +43,9 @@ fn what_is_no_trace_is_refused() {
     fs::write(&trace, "something else").expect("write");
     let said = refused(advise(&trace).arg("--json").arg(&json));
     assert!(said.contains("not a trace of Starling's"), "{said}");
+    fs::remove_file(&trace).expect("removed");
+    run(starling().args(["trace", "synth", "worst-case", "--requests", "0", "--out"]).arg(&trace));
+    let said = refused(advise(&trace).arg("--json").arg(&json));
+    assert!(said.contains("nothing is done in it"), "{said}");
     assert!(!json.exists());
 }

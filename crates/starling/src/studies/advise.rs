@@ -24,11 +24,15 @@ pub fn run(asked: &Advise) -> anyhow::Result<ExitCode> {
     let bar = output::progress(steps(&evidence), "simulations")?;
     let advice = advise(&evidence, || bar.inc(1));
     bar.finish_and_clear();
+    if advice.records == 0 {
+        return Err(usage(format!("{shown}: nothing is done in it")));
+    }
     output::write(&files, &json!({ "about": about, "advice": advice }), &[])?;
     println!("{about}");
     println!("{} clients, {} records\n", advice.clients, advice.records);
     let of = |verdict| advice.items.iter().filter(move |item| item.verdict == verdict);
     match of(Verdict::Change).next() {
+        None if of(Verdict::Keep).next().is_none() => println!("the trace is too short to say something"),
         None => println!("nothing that could be set is better by more than {:.0} %", 100.0 * advice.worth),
         Some(_) => of(Verdict::Change).for_each(print),
     }
