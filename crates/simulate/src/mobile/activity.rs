@@ -130,12 +130,42 @@ impl Activity {
         self.acts.is_empty()
     }
 
-    /// The same, but all of these files is read in the office, which is left at that time: they are hoarded.
-    pub(crate) fn with_hoarded(&self, files: &[u32], leaves_us: u64) -> Activity {
-        let (office, away) = self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us));
+    /// What is done in the office, which is left at this time, and away.
+    fn split(&self, leaves_us: u64) -> (&[Act], &[Act]) {
+        self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us))
+    }
+
+    /// Bytes that each file has when the office is left; none if it is not there any more, or not yet.
+    pub(crate) fn there_at(&self, leaves_us: u64) -> Vec<u64> {
+        let mut there: Vec<u64> = self.files.iter().map(|file| file.had_bytes).collect();
+        for act in self.split(leaves_us).0 {
+            let bytes = &mut there[act.file as usize];
+            match act.deed {
+                Deed::Write { offset, len } => *bytes = offset.saturating_add(len).max(*bytes),
+                Deed::Delete => *bytes = 0,
+                Deed::Read { .. } => {}
+            }
+        }
+        there
+    }
+
+    /// Bytes of each file that are read in the office.
+    pub(crate) fn read_before(&self, leaves_us: u64) -> Vec<u64> {
+        let mut read = vec![0u64; self.files.len()];
+        for act in self.split(leaves_us).0 {
+            if let Deed::Read { len, .. } = act.deed {
+                read[act.file as usize] = read[act.file as usize].saturating_add(len);
+            }
+        }
+        read
+    }
+
+    /// The same, but so many bytes of these files are read in the office before it is left: they are hoarded.
+    pub(crate) fn with_hoarded(&self, files: &[(u32, u64)], leaves_us: u64) -> Activity {
+        let (office, away) = self.split(leaves_us);
         let time_us = leaves_us.saturating_sub(1);
-        let read = |file: u32| Deed::Read { offset: 0, len: self.files[file as usize].had_bytes };
-        let hoarded = files.iter().map(|file| Act { time_us, file: *file, deed: read(*file) });
+        let read = |len: u64| Deed::Read { offset: 0, len };
+        let hoarded = files.iter().map(|(file, len)| Act { time_us, file: *file, deed: read(*len) });
         let acts = office.iter().copied().chain(hoarded).chain(away.iter().copied());
         Activity { acts: acts.collect(), files: self.files.clone() }
     }
@@ -193,6 +223,27 @@ mod tests {
         let much = vec![(0, 0, read(0, FILE_LEN_MAX)); 2];
         assert!(matches!(wrong(&much), ActivityError::TooMany("blocks")));
         assert!(of(&[]).expect("nothing").is_empty());
+    }
+
+    #[test]
+    fn what_can_be_hoarded_is_what_is_there_when_the_office_is_left() {
+        let deeds = [
+            (0, 0, read(0, 10)),
+            (1, 0, read(0, 10)),
+            (2, 1, write(0, 7)),
+            (3, 2, read(0, 30)),
+            (4, 2, Deed::Delete),
+            (5, 1, write(7, 7)),
+            (6, 3, read(0, 5)),
+            (7, 4, write(0, 5)),
+        ];
+        let activity = of(&deeds).expect("right");
+        assert_eq!(activity.there_at(5), [10, 7, 0, 5, 0]);
+        assert_eq!(activity.read_before(5), [20, 0, 30, 0, 0]);
+        let with = activity.with_hoarded(&[(0, 10), (1, 7)], 5);
+        let (office, away) = with.split(5);
+        assert_eq!((office.len(), away.len()), (7, 3));
+        assert_eq!(office[6], Act { time_us: 4, file: 1, deed: read(0, 7) });
     }
 
     #[test]
