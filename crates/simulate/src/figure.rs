@@ -74,6 +74,6 @@ pub struct Finding {
     pub ours: String,
     /// Whether what must be so is so; nothing where values are only shown beside each other.
     pub holds: Option<bool>,
-    /// Why they differ; empty if they do not.
+    /// Why they differ, as far as is known; empty if they do not.
     pub why: String,
 }

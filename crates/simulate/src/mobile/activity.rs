@@ -32,6 +32,29 @@ pub(crate) struct Facts {
     pub is_made: bool,
 }
 
+/// What a trace has of what is not simulated.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    /// The most that each file ever has, in bytes.
+    pub sizes: Vec<u64>,
+    /// Bytes that files had which are read away before they were used in the office.
+    pub first_away_bytes: u64,
+    /// Bytes that are written away.
+    pub written_bytes: u64,
+}
+
+impl Work {
+    /// Bytes of all files that are used.
+    pub fn used_bytes(&self) -> u64 {
+        self.sizes.iter().fold(0, |all, size| all.saturating_add(*size))
+    }
+
+    /// How many files have more than so many bytes.
+    pub fn larger_than(&self, bytes: u64) -> usize {
+        self.sizes.iter().filter(|size| **size > bytes).count()
+    }
+}
+
 /// See the module's header.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Activity {
@@ -149,6 +172,25 @@ impl Activity {
         there
     }
 
+    /// What is done in the office, which is left at this time, and away.
+    pub(crate) fn work(&self, leaves_us: u64) -> Work {
+        let (office, away) = self.split(leaves_us);
+        let mut is_used = vec![false; self.files.len()];
+        office.iter().for_each(|act| is_used[act.file as usize] = true);
+        let sizes = self.files.iter().map(|file| file.most_bytes).collect();
+        let mut work = Work { sizes, ..Work::default() };
+        for act in away {
+            let file = act.file as usize;
+            match act.deed {
+                Deed::Read { .. } if !is_used[file] => work.first_away_bytes += self.files[file].had_bytes,
+                Deed::Write { len, .. } => work.written_bytes = work.written_bytes.saturating_add(len),
+                Deed::Read { .. } | Deed::Delete => {}
+            }
+            is_used[file] = true;
+        }
+        work
+    }
+
     /// Bytes of each file that are read in the office.
     pub(crate) fn read_before(&self, leaves_us: u64) -> Vec<u64> {
         let mut read = vec![0u64; self.files.len()];
@@ -240,6 +282,8 @@ mod tests {
         let activity = of(&deeds).expect("right");
         assert_eq!(activity.there_at(5), [10, 7, 0, 5, 0]);
         assert_eq!(activity.read_before(5), [20, 0, 30, 0, 0]);
+        let work = Work { sizes: vec![10, 14, 30, 5, 5], first_away_bytes: 5, written_bytes: 12 };
+        assert_eq!((activity.work(5), work.used_bytes(), work.larger_than(10)), (work.clone(), 64, 2));
         let with = activity.with_hoarded(&[(0, 10), (1, 7)], 5);
         let (office, away) = with.split(5);
         assert_eq!((office.len(), away.len()), (7, 3));

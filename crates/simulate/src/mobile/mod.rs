@@ -15,6 +15,7 @@ mod line;
 mod log;
 pub mod study;
 mod turns;
+mod why;
 
 pub use activity::{Activity, ActivityError};
 use cache::{Cache, Key, Units};
