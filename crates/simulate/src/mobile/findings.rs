@@ -86,12 +86,12 @@ fn told(
     holds: Option<bool>,
     why: impl Fn(&Study, usize) -> String,
 ) -> Finding {
-    let (theirs, differs) = match theirs {
-        Order(theirs) => (theirs, holds != Some(true)),
-        Value(theirs) => (theirs, true),
-    };
     let named = study.traces.iter().enumerate().map(|(trace, (name, _))| format!("{name}: {}", why(study, trace)));
-    let why = if differs { named.collect::<Vec<_>>().join("; ") } else { String::new() };
+    let (theirs, why) = match (theirs, holds) {
+        (Order(theirs), Some(true)) => (theirs, String::new()),
+        (Order(theirs), None) => (theirs, "nothing was done that could be compared, or that makes a difference".into()),
+        (Order(theirs), Some(false)) | (Value(theirs), _) => (theirs, named.collect::<Vec<_>>().join("; ")),
+    };
     let stated = format!("Froese and Bunt, {stated}");
     Finding { stated, what: what.into(), theirs: theirs.into(), ours, holds, why }
 }
@@ -151,7 +151,9 @@ fn shown(of: Option<f64>, digits: usize, unit: &str) -> String {
 
 fn range(of: &[f64], unit: &str) -> String {
     let ends = least(of.iter().copied()).zip(most(of.iter().copied()));
-    ends.map_or(NOTHING.into(), |(least, most)| format!("{least:.0} to {most:.0}{unit}"))
+    // What is rounded to nought has no sign.
+    let whole = |of: f64| of.round() + 0.0;
+    ends.map_or(NOTHING.into(), |(least, most)| format!("{} to {}{unit}", whole(least), whole(most)))
 }
 
 /// By how many percent all takes longer; nothing if nothing is read.

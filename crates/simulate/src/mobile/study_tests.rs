@@ -139,6 +139,20 @@ fn where_nothing_was_measured_nothing_is_said() {
 }
 
 #[test]
+fn why_values_differ_is_said_of_what_was_simulated() {
+    // Neither the cache nor the unit of the base are those that are varied.
+    let grid = grid();
+    let base = Parameters { hoard_us: grid.base.hoard_us, link: Link::of(20_000), ..Parameters::default() };
+    let found = findings(&study(&[("one", &work(5, 2))], &Grid { base, ..grid }, || ()));
+    for one in found.iter().filter(|one| !one.why.is_empty()) {
+        assert!(
+            !one.why.contains(" of 0 reads") && !one.why.contains("one: 0 ") && !one.why.contains("never"),
+            "{one:?}"
+        );
+    }
+}
+
+#[test]
 fn a_grid_with_nothing_in_it_is_refused() {
     assert_eq!((Grid::paper().check(), grid().check()), (Ok(()), Ok(())));
     assert!(Grid { caches_bytes: vec![], ..grid() }.check().expect_err("wrong").starts_with("caches"));

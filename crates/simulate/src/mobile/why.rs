@@ -4,7 +4,7 @@
 //! those are that are written, and where the pauses are, is made up here.
 
 use super::study::{Study, kilobits, mebibytes};
-use super::{Outcome, Parameters, Unit, WriteBack};
+use super::{Outcome, Unit, WriteBack};
 
 fn hours(us: u64) -> f64 {
     us as f64 / 3.6e9
@@ -23,9 +23,14 @@ fn minutes(outcome: &Outcome) -> String {
 }
 
 impl Study {
-    /// The base's parameters with this policy: whole files, 10 MB and 28.8 kb/s in the paper.
+    /// With this policy and whole files, the base's cache and bandwidth, or the modem's if that is not varied: 10 MB and 28.8 kb/s in the paper.
     fn base(&self, trace: usize, write_back: WriteBack) -> Outcome {
-        self.at(trace, &Parameters { write_back, ..self.grid.base })
+        self.at(trace, &self.grid.by_link(write_back, Unit::File, self.base_link()))
+    }
+
+    fn base_link(&self) -> u64 {
+        let link = self.grid.base.link.bits_per_second;
+        if self.grid.slow.contains(&link) { link } else { self.modem() }
     }
 
     /// The same with this unit, at the lowest bandwidth.
@@ -86,7 +91,7 @@ pub(super) fn expansion(study: &Study, trace: usize) -> String {
 pub(super) fn idle(study: &Study, trace: usize) -> String {
     let of = study.base(trace, WriteBack::Idle);
     let bytes = of.sent_bytes as f64 / of.sent_count.max(1) as f64;
-    let bits_per_second = study.grid.base.link.bits_per_second;
+    let bits_per_second = study.base_link();
     format!(
         "{} files go home of {:.1} KiB on the average, each in {:.1} s at {} kb/s, and the last after {:.0} minutes: what is written in one go waits for all before it",
         of.sent_count,
