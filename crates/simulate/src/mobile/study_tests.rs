@@ -150,6 +150,10 @@ fn why_values_differ_is_said_of_what_was_simulated() {
             "{one:?}"
         );
     }
+    // The product logs what is written, and has no policy that stops for whoever waits.
+    let why = |what: &str| &found.iter().find(|one| one.what.starts_with(what)).expect(what).why;
+    assert!(why("blocks make the log smaller").contains("the product logs only what is written"));
+    assert!(why("conservative policies take more than five times").contains("the product's Preemptive"));
 }
 
 #[test]

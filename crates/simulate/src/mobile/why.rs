@@ -4,7 +4,7 @@
 //! those are that are written, and where the pauses are, is made up here.
 
 use super::study::{Study, kilobits, mebibytes};
-use super::{Outcome, Unit, WriteBack};
+use super::{Outcome, Rules, Unit, WriteBack};
 
 fn hours(us: u64) -> f64 {
     us as f64 / 3.6e9
@@ -107,7 +107,16 @@ pub(super) fn home_after(study: &Study, trace: usize) -> String {
     let all = [WriteBack::Idle, WriteBack::Lottery, WriteBack::Delayed, WriteBack::Preemptive];
     let each = all.map(|policy| format!("{} {}", policy.name(), minutes(&study.base(trace, policy))));
     let age_minutes = study.grid.base.tuning.age_us as f64 / 60e6;
-    format!("home with {}; {age_minutes:.0} minutes is what it must have waited", each.join(", "))
+    let preemptive = preemptive(study);
+    format!("home with {}; {age_minutes:.0} minutes is what old means{preemptive}", each.join(", "))
+}
+
+/// That one policy is not the paper's, where it is not.
+fn preemptive(study: &Study) -> &'static str {
+    match study.grid.base.rules {
+        Rules::Paper => "",
+        Rules::Product => "; the product's Preemptive hinders only what is fetched ahead, and is as its Lottery here",
+    }
 }
 
 /// How long what is old enough still waits.
@@ -160,7 +169,7 @@ pub(super) fn interference(study: &Study, trace: usize) -> String {
     let [idle, delayed] = [WriteBack::Idle, WriteBack::Delayed].map(|policy| study.slowest(trace, policy, Unit::File));
     let per_miss = |of: &Outcome| of.interference_us as f64 / of.misses.max(1) as f64 / 1e6;
     format!(
-        "at {} kb/s {:.1} MiB go home with Idle and {:.1} with Delayed, for which each of {} reads that wait does so {:.2} and {:.2} s longer, in {:.1} h at work and {:.0} h in all",
+        "at {} kb/s {:.1} MiB go home with Idle and {:.1} with Delayed, for which each of {} reads that wait does so {:.2} and {:.2} s longer, in {:.1} h at work and {:.0} h in all{}",
         kilobits(study.grid.slow[0]),
         mebibytes(idle.sent_bytes),
         mebibytes(delayed.sent_bytes),
@@ -168,7 +177,8 @@ pub(super) fn interference(study: &Study, trace: usize) -> String {
         per_miss(&idle),
         per_miss(&delayed),
         hours(idle.active_us),
-        hours(idle.span_us)
+        hours(idle.span_us),
+        preemptive(study)
     )
 }
 
@@ -197,7 +207,12 @@ pub(super) fn units_written(study: &Study, trace: usize) -> String {
 
 /// The same, and that the paper says otherwise what is logged.
 pub(super) fn units_logged(study: &Study, trace: usize) -> String {
-    let says = "here all of a file or block is logged that is written to; by section 4.3 only what is written would be, and blocks would change nothing";
+    let says = match study.grid.base.rules {
+        Rules::Paper => {
+            "here all of a file or block is logged that is written to; by section 4.3 only what is written would be, and blocks would change nothing"
+        }
+        Rules::Product => "the product logs only what is written, whatever it caches, and so does section 4.3",
+    };
     format!("{}: {says}", units_written(study, trace))
 }
 
