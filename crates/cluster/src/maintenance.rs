@@ -12,7 +12,7 @@ use host::{Either, Host, first};
 use manager::api::Manager;
 use manager::server::Server as ManagerServer;
 use parking_lot::Mutex;
-use policy::clean::{SegmentUse, choose};
+use policy::clean::{FreeGoal, GAIN_SEGMENTS, SegmentUse, VICTIMS_MAX, choose};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -30,10 +30,6 @@ const DIRTY_INODES_MAX: u64 = 1 << 16;
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// How often the disks are looked at when nothing changes here: others fill them too.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// Cleaning begins when less than this share of the fullest store is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and
-/// less where live data leaves less than that, see [`FreeGoal`].
-const FREE_PERCENT_LOW: u64 = 25;
-const FREE_PERCENT_HIGH: u64 = 35;
 /// Nothing was cut for so long: the store is idle, and segments are merged that would not be worth it otherwise.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 /// When idle, segments are cleaned that gain at least this share of what they take: small ones, above all.
@@ -44,9 +40,6 @@ const IDLE_GAIN_BYTES: u64 = 64 << 10;
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
 const KEEP_FREE_BYTES: u64 = 4 << 20;
-/// Most segments cleaned between two looks at what is free.
-const VICTIMS_MAX: usize = 32;
-
 /// What maintenance has done since start, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
@@ -73,26 +66,6 @@ struct Quiet {
     cut: u64,
     since: Duration,
     merged: bool,
-}
-
-/// How many bytes should be free on each store. What live data leaves, less what writers may not use, is shared between free
-/// space and dead bytes that are not worth cleaning yet: the more must be free, the fuller are the segments that are cleaned for it.
-struct FreeGoal {
-    /// Cleaning begins below.
-    low: u64,
-    /// Cleaning goes on until so much is free.
-    high: u64,
-}
-
-impl FreeGoal {
-    /// For a store of `capacity` bytes, of which `live` are live, with parity, and `reserve` not for writers.
-    fn new(capacity: u64, live: u64, reserve: u64) -> FreeGoal {
-        let spare = capacity.saturating_sub(live + reserve);
-        FreeGoal {
-            low: (reserve + spare / 4).min(capacity / 100 * FREE_PERCENT_LOW),
-            high: (reserve + spare / 2).min(capacity / 100 * FREE_PERCENT_HIGH),
-        }
-    }
 }
 
 /// See the module's header.
@@ -283,6 +256,7 @@ impl Maintenance {
         self.room().await.is_some_and(|room| room.free_bytes < self.goal(&room).low)
     }
 
+    /// How much should be free on each store.
     fn goal(&self, room: &Room) -> FreeGoal {
         let (k, m) = self.stripe.redundancy();
         let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / u64::from(self.config.store_count.max(1));
@@ -372,7 +346,7 @@ impl Maintenance {
             .collect();
         let worth = |s: &SegmentUse| s.gain_bytes() * 100 >= s.total_bytes * gain_percent;
         let candidates = candidates.into_iter().filter(worth);
-        let want = u64::from(self.stripe.payload_len_max()) * VICTIMS_MAX as u64 / 2;
+        let want = u64::from(self.stripe.payload_len_max()) * u64::from(GAIN_SEGMENTS);
         let mut victims = choose(candidates, want);
         victims.truncate(VICTIMS_MAX);
         // The copies are there before the victims are gone.

@@ -3,7 +3,7 @@
 //!
 //! Cleaning a segment of utilisation `u` reads and rewrites its live bytes and frees the rest. Cost-benefit weighs the space gained
 //! by how long it will stay free, for which the age of the segment's data is the estimate: `(1 - u) * age / (1 + u)`. So
-//! cold segments are cleaned at higher utilisations than hot ones, whose blocks will soon die by themselves.
+//! cold segments are cleaned at higher utilisations than hot ones, whose blocks will soon die by themselves. When it is time to clean, a [`FreeGoal`] says.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -24,6 +24,37 @@ pub struct SegmentUse {
 
 /// A segment that gains less than this share of its bytes is not cleaned: what moving it frees is mostly headers and rounding.
 const GAIN_SHARE_MIN: u64 = 16;
+
+/// So much is to be gained at once, in full segments.
+pub const GAIN_SEGMENTS: u32 = 16;
+
+/// Most segments that are cleaned between two looks at what is free.
+pub const VICTIMS_MAX: usize = 2 * GAIN_SEGMENTS as usize;
+
+/// Cleaning begins when less than this share is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and less where live data leaves less than that.
+const FREE_PERCENT_LOW: u64 = 25;
+const FREE_PERCENT_HIGH: u64 = 35;
+
+/// How many bytes should be free. What live data leaves, less what writers may not use, is shared between free
+/// space and dead bytes that are not worth cleaning yet: the more must be free, the fuller are the segments that are cleaned for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreeGoal {
+    /// Cleaning begins below.
+    pub low: u64,
+    /// Cleaning goes on until so much is free.
+    pub high: u64,
+}
+
+impl FreeGoal {
+    /// For `capacity` bytes, of which `live` are live, with parity, and `reserve` not for writers.
+    pub fn new(capacity: u64, live: u64, reserve: u64) -> FreeGoal {
+        let spare = capacity.saturating_sub(live.saturating_add(reserve));
+        FreeGoal {
+            low: (reserve + spare / 4).min(capacity / 100 * FREE_PERCENT_LOW),
+            high: (reserve + spare / 2).min(capacity / 100 * FREE_PERCENT_HIGH),
+        }
+    }
+}
 
 /// How many segments are put in order at first; twice as many then, and so on.
 const SORTED_AT_ONCE: usize = 16;
@@ -161,6 +192,15 @@ mod tests {
     fn segments_that_are_almost_full_or_overfull_are_never_chosen() {
         let segments = [segment(1, 100, 1000), segment(2, 120, 1000), segment(3, 94, 1000), segment(4, 93, 0)];
         assert_eq!(seqs(choose(segments.into_iter(), u64::MAX)), [4]);
+    }
+
+    #[test]
+    fn the_less_there_is_to_spare_the_less_is_to_be_free() {
+        let goal = |live, reserve| FreeGoal::new(10_000, live, reserve);
+        assert_eq!(goal(0, 0), FreeGoal { low: 2500, high: 3500 });
+        assert_eq!(goal(8000, 0), FreeGoal { low: 500, high: 1000 });
+        assert_eq!(goal(8000, 400), FreeGoal { low: 800, high: 1200 });
+        assert_eq!(goal(u64::MAX, 400), FreeGoal { low: 400, high: 400 });
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod clean;
 pub mod cooperative;
+pub mod defaults;
 pub mod lottery;
 pub mod readahead;
 pub mod replacement;

@@ -1,14 +1,17 @@
 //! What a client's cache gives up for room (Froese and Bunt, section 4.5): what was used longest ago, least often, any, or by size.
 //!
-//! A [`Shelf`] knows what is kept and in which order it goes; the weights of what is kept never sum to more than its capacity. What a use costs grows with the logarithm of the number of
-//! entries; `cache::WeightedLru` is the one for those that need only the first of these orders, and faster.
+//! - [`Replacement::rank`]: the order in which they go.
+//! - [`give_up`]: those that go first, of whatever there is when room is wanted.
+//! - [`Shelf`]: knows what is kept; the weights of what is kept never sum to more than its capacity. What a use costs grows with the logarithm of the number of
+//!   entries; `cache::WeightedLru` is the one for those that need only the first of these orders, and faster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// In which order entries go.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Replacement {
-    /// What was used longest ago first.
+    /// What was used longest ago first; the product's.
+    #[default]
     Lru,
     /// What was used least often since it came first, and of that, what was used longest ago.
     Lfu,
@@ -59,6 +62,22 @@ impl Replacement {
             Replacement::Smallest => (known.weight, known.used),
         }
     }
+}
+
+/// Which of these go, in that order, for as much as is wanted: of what is least dear, what `replacement` says, and of that, what is least. No more than it takes.
+pub fn give_up<K: Ord + Copy>(
+    replacement: Replacement,
+    kept: impl Iterator<Item = (u8, Known, K)>,
+    wanted: u64,
+) -> impl Iterator<Item = K> {
+    let mut kept: Vec<_> = kept.map(|(dear, known, key)| (dear, replacement.rank(&known), key, known.weight)).collect();
+    kept.sort_unstable_by_key(|(dear, rank, key, _)| (*dear, *rank, *key));
+    let mut given = 0u64;
+    kept.into_iter().map_while(move |(.., key, weight)| {
+        let is_wanted = given < wanted;
+        given = given.saturating_add(weight);
+        is_wanted.then_some(key)
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -224,6 +243,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_least_dear_goes_first_and_then_what_was_used_least_lately() {
+        let file = |dear, used, key| (dear, Known { used, count: 0, weight: 10 }, key);
+        let all = [file(5, 1, 'a'), file(0, 9, 'b'), file(0, 2, 'c'), file(1, 0, 'd')];
+        let given = |wanted| give_up(Replacement::default(), all.into_iter(), wanted).collect::<String>();
+        assert_eq!([0, 1, 10, 11, u64::MAX].map(given), ["", "c", "c", "cb", "cbda"]);
+    }
+
+    #[test]
     fn what_cannot_fit_leaves_all_else_where_it_is() {
         for replacement in Replacement::ALL {
             let mut shelf = Shelf::new(replacement, 10);
@@ -272,6 +299,30 @@ mod tests {
     }
 
     proptest! {
+        /// What a shelf gives up is what is chosen from a list of the same.
+        #[test]
+        fn model_a_shelf_gives_up_what_goes_first(
+            at in 0usize..4,
+            uses in proptest::collection::vec(0u8..20, 0..100),
+            weights in proptest::collection::vec(1u64..6, 20),
+            wanted in 1u64..60,
+        ) {
+            let replacement = [Replacement::Lru, Replacement::Lfu, Replacement::Largest, Replacement::Smallest][at];
+            let (mut shelf, mut list) = (Shelf::new(replacement, 100), BTreeMap::<u8, Known>::new());
+            for (key, used) in uses.into_iter().zip(1..) {
+                let weight = weights[key as usize];
+                if !shelf.touch(key) {
+                    shelf.put(key, weight, || 0);
+                }
+                let known = list.entry(key).or_insert(Known { used, count: 0, weight });
+                *known = Known { used, count: known.count + 1, weight };
+            }
+            let wanted_of_list = (shelf.weight() + wanted).saturating_sub(100);
+            let given: Vec<u8> =
+                give_up(replacement, list.into_iter().map(|(key, known)| (0, known, key)), wanted_of_list).collect();
+            prop_assert_eq!(shelf.put(255, wanted, || 0), given);
+        }
+
         /// Least recently used is what it is everywhere.
         #[test]
         fn model_least_recently_used_is_as_in_the_other_map(

@@ -10,6 +10,7 @@ use crate::replay::Outgoing;
 use crate::replica::{Child, Record};
 use crate::settings::Writes;
 use host::timeout;
+use policy::replacement::{self, Known, Replacement};
 use roam_wire::operation::Operation;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -64,32 +65,6 @@ fn room_for(len: u64, usage: Usage, bound: u64, goes_home: bool) -> Room {
         Some(_) if goes_home && usage.waiting > 0 => Room::Wait,
         Some(_) => Room::Beyond,
     }
-}
-
-/// A file of which the bytes can be had again. In the order in which they are given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Idle {
-    /// As how dear it is to be kept.
-    dear: u8,
-    /// When it was used last, in uses.
-    used: u64,
-    file: FileId,
-    len: u64,
-    /// Where its bytes are.
-    data: u64,
-}
-
-/// Which files are given up, if so many bytes are wanted.
-fn choose(mut idle: Vec<Idle>, bytes: u64) -> Vec<Idle> {
-    idle.sort_unstable();
-    let mut given = 0;
-    idle.into_iter()
-        .take_while(|file| {
-            let wanted = given < bytes;
-            given = given.saturating_add(file.len);
-            wanted
-        })
-        .collect()
 }
 
 /// What is known of the room there is.
@@ -196,8 +171,8 @@ impl Live {
         dear
     }
 
-    /// Files of which the bytes can be had again, and that nobody uses or fetches; only those that are less dear than a file, if one is said.
-    fn idle(&self, fetched: &HashSet<FileId>, instead: Option<FileId>) -> Vec<Idle> {
+    /// Which files are given up for so many bytes: of those that can be had again, and that nobody uses or fetches; only of what is less dear than a file, if one is said.
+    fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>) -> Vec<FileId> {
         let dear = self.priorities();
         let dear = |file: FileId| dear.get(&file).copied().unwrap_or(0);
         let nodes = self.replica.nodes().filter(|(id, node)| {
@@ -206,15 +181,12 @@ impl Live {
             let gives_way = instead.is_none_or(|instead| dear(*id) < dear(instead));
             node.data > 0 && gives_way && !is_used && !self.replica.is_own(*id)
         });
-        nodes
-            .map(|(file, node)| Idle {
-                dear: dear(file),
-                used: self.used.get(&file).copied().unwrap_or(0),
-                file,
-                len: node.have.len(),
-                data: node.data,
-            })
-            .collect()
+        let kept = nodes.map(|(file, node)| {
+            let used = self.used.get(&file).copied().unwrap_or(0);
+            (dear(file), Known { used, count: 0, weight: node.have.len() }, file)
+        });
+        // How often a file was used is not kept, nor asked by this order.
+        replacement::give_up(Replacement::default(), kept, bytes).collect()
     }
 
     /// The log has room for an operation.
@@ -264,9 +236,10 @@ impl Inner {
     fn give_up(&self, bytes: u64, instead: Option<FileId>) -> Vec<u64> {
         let fetched = self.fetched_now();
         let mut live = self.live.lock();
-        let chosen = choose(live.idle(&fetched, instead), bytes);
-        chosen.iter().for_each(|idle| live.record(Record::Dropped(idle.file)));
-        chosen.iter().map(|idle| idle.data).collect()
+        let chosen = live.idle_first(bytes, &fetched, instead);
+        let data = chosen.iter().filter_map(|file| Some(live.replica.node(*file).ok()?.data)).collect();
+        chosen.into_iter().for_each(|file| live.record(Record::Dropped(file)));
+        data
     }
 
     /// The disk is full: gives up what can be had again, for as many bytes at least, if there is anything. It is gone when this returns; a crash may leave
@@ -466,16 +439,5 @@ mod tests {
         assert!(!spare.earn(16) && spare.earn(14));
         // What one has waited for, nobody else has.
         assert!(!spare.earn(14) && spare.earn(1));
-    }
-
-    #[test]
-    fn what_is_least_dear_goes_first_and_then_what_was_used_least_lately() {
-        let idle = |dear, used, file| Idle { dear, used, file: FileId::new(file), len: 10, data: file };
-        let all = vec![idle(5, 1, 1), idle(0, 9, 2), idle(0, 2, 3), idle(1, 0, 4)];
-        let chosen = |bytes| choose(all.clone(), bytes).iter().map(|file| file.data).collect::<Vec<_>>();
-        assert_eq!(chosen(0), []);
-        assert_eq!(chosen(1), [3]);
-        assert_eq!(chosen(11), [3, 2]);
-        assert_eq!(chosen(u64::MAX), [3, 2, 4, 1]);
     }
 }

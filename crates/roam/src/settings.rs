@@ -2,6 +2,7 @@
 
 use crate::live::LinkState;
 use crate::schedule::TICKETS;
+use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;
 use policy::write_back::{DELAY, Terms};
@@ -104,7 +105,7 @@ impl Settings {
             writes: Writes::Lottery,
             unit: Unit::Auto,
             validation: Validation::Volume,
-            cache_bytes: 20 << 30,
+            cache_bytes: ROAMING_CACHE_BYTES,
         }
     }
 }

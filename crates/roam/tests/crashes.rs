@@ -1,8 +1,9 @@
-//! A client crashes at every step of what it does, and at every step of bringing that home, with and without a loss of power, while the network delivers
-//! what it is given once or twice. Whatever the client said that it had done is there, and gets home once.
+//! A client crashes at every step of what it does, and at every step of bringing that home, and the home at every step of taking it, with and without a loss of power, while
+//! the network delivers what it is given once or twice. Whatever the client said that it had done is there, and gets home once.
 
 mod rig;
 
+use crate::rig::Rig;
 use crate::rig::session::{How, Op, perform};
 use crate::rig::setup::Setup;
 use std::sync::Arc;
@@ -57,8 +58,8 @@ fn session() -> Vec<Op> {
 }
 
 /// A client that has everything cached, without a network.
-fn away(seed: u64) -> Setup {
-    let setup = Setup::new(seed);
+fn away(rig: Rig) -> Setup {
+    let setup = Setup::of(rig, 0);
     let fs = setup.rig.fs.clone();
     before().iter().for_each(|op| setup.rig.sim.block_on(perform(&fs, op)).expect("before"));
     setup.rig.sync();
@@ -102,7 +103,7 @@ fn check(setup: &Setup, model: &MemFs, when: &str) {
 fn crash_of_a_client_at_every_step_of_what_it_does() {
     for (steps, power) in (0..).map(|n| (n / 2, n % 2 == 0)) {
         let when = format!("{steps} steps, a loss of power: {power}");
-        let setup = away(steps);
+        let setup = away(Rig::new(steps));
         let acknowledged = Arc::new(AtomicUsize::new(0));
         let (client, count) = (setup.client.clone(), acknowledged.clone());
         setup.machine.crash_after(steps);
@@ -147,7 +148,7 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_it_did() {
     for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {
         let (power, repeats) = (kind % 2 == 0, kind / 2 == 0);
         let when = format!("{steps} steps, a loss of power: {power}, delivered twice: {repeats}");
-        let setup = away(steps);
+        let setup = away(Rig::new(steps));
         session().into_iter().for_each(|op| setup.done(op));
         setup.network.repeat_requests.store(repeats, Relaxed);
         setup.machine.crash_after(steps);
@@ -158,6 +159,32 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_it_did() {
         setup.online(true);
         check(&setup, &model(&setup, session().len()), &when);
         if !crashed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn crash_of_the_home_at_every_step_of_taking_what_was_done() {
+    for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {
+        let (worst, repeats) = (kind % 2 == 0, kind / 2 == 0);
+        let when = format!("{steps} steps, what was not synced is lost: {worst}, delivered twice: {repeats}");
+        let setup = away(Rig::with_pace(steps, true));
+        session().into_iter().for_each(|op| setup.done(op));
+        setup.network.repeat_requests.store(repeats, Relaxed);
+        let home = setup.rig.home.lock().clone().expect("a home").machine;
+        home.crash_after(steps);
+        setup.online(true);
+        let crashed = !home.is_up();
+        if crashed {
+            setup.rig.crash_home();
+            setup.rig.lose_power(worst);
+            setup.rig.start_home();
+            setup.online(true);
+        }
+        check(&setup, &model(&setup, session().len()), &when);
+        if !crashed {
+            assert!(steps > 100, "{steps} steps are not all that it takes");
             return;
         }
     }

@@ -2,6 +2,7 @@
 //! panics, what is counted adds up, and what is refused is named.
 
 use host::SplitMix64;
+use simulate::cooperative::studies::comparison::Workload;
 use simulate::cooperative::{Algorithm, Conditions, Knowledge};
 use simulate::locality::accesses::Accesses;
 use simulate::mobile::{Activity, Link, Rules, Tuning, Unit, WriteBack};
@@ -96,14 +97,14 @@ fn prop_cleaning_and_locality_count_what_there_is() {
         let accesses = Accesses::of(right(records), 8192).expect("not too many");
         let parameters = cleaning::Parameters { segment_bytes: 64 << 10, seed, ..cleaning::Parameters::default() };
         let study = cleaning::report::Study::run(&accesses, &parameters, || ());
-        assert!(serde_json::to_string(&(study.figures(), study.findings())).is_ok());
+        assert!(serde_json::to_string(&(study.figures(), study.findings(Workload::Other))).is_ok());
         let parameters =
             locality::Parameters { cache_blocks: 2, warm_up_us: 0, seed, ..locality::Parameters::default() };
         let study = locality::report::Study::run(&accesses, &parameters, || ());
         let [central, first, last] = study.outcomes;
         assert_eq!((central.reads, central.writes), (first.reads, first.writes));
         assert!(last.hits == central.hits && first.hits <= first.reads, "{seed}");
-        assert!(serde_json::to_string(&(study.figures(), study.findings())).is_ok());
+        assert!(serde_json::to_string(&(study.figures(Workload::Other), study.findings(Workload::Other))).is_ok());
     }
 }
 

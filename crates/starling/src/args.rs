@@ -3,15 +3,29 @@
 mod studies;
 mod traces;
 
-pub use studies::{Advise, Availability, Cleaning, Cooperative, Locality, Mobile, Output, Papers, Sim, SimCommand};
+pub use studies::{
+    Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
+};
 pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// A file system of many machines: striped logs with parity, managed without a central server.
+/// A file system of many machines: striped logs with parity, managed without a central server, and mounts of it that work anywhere.
 #[derive(Parser, Debug)]
-#[command(name = "starling", version, propagate_version = true)]
+#[command(
+    name = "starling",
+    version,
+    propagate_version = true,
+    after_help = "Examples:
+  starling up ./mnt --data ./data                                   a file system on this machine
+  starling home serve dir:/srv/projects --data ./home --listen 0.0.0.0:7443
+  starling invite --data ./home                                     lets one laptop in; there:
+  starling mount INVITATION ./work
+  starling status ./work
+
+`starling COMMAND --help` has examples of each."
+)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

@@ -7,7 +7,7 @@ use fuse::{RecordError, Recorder, Taken};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use trace::{Deed, Record};
 
@@ -62,13 +62,15 @@ impl Recordings {
         Recordings { recorder, next: AtomicU64::new(1), ended: watch::Sender::new(0) }
     }
 
-    /// Records until the end is asked for, nobody listens any more, or the mount ends. Tells the recording's number first.
+    /// Records until the end is asked for, nobody listens any more, or the mount ends. Tells the recording's number first, and when it
+    /// began, in microseconds since 1970.
     pub async fn serve(&self, progress: mpsc::Sender<Value>) -> Result<Value, String> {
         let recording = self.recorder.begin().map_err(|error: RecordError| error.to_string())?;
+        let begun_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
         let number = self.next.fetch_add(1, Relaxed);
         let mut ended = self.ended.subscribe();
         let mut lost_count = 0;
-        let mut told = progress.send(json!({ "number": number })).await;
+        let mut told = progress.send(json!({ "number": number, "begun_us": begun_us })).await;
         let mut is_last = false;
         while told.is_ok() && !is_last {
             let end = tokio::time::timeout(TICK, ended.wait_for(|ended| *ended >= number)).await.is_ok();

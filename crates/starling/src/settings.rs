@@ -3,12 +3,11 @@
 use crate::args::Up;
 use crate::location::Location;
 use crate::{size, usage};
+use policy::defaults::{MEMORY_BYTES, STORES};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-const CACHE_BYTES_DEFAULT: u64 = 512 << 20;
 const CACHE_BYTES_MIN: u64 = 16 << 20;
-const STORES_DEFAULT: u16 = 5;
 
 /// The configuration file's keys, named as the flags are.
 #[derive(Deserialize, Default, Debug)]
@@ -42,7 +41,7 @@ pub struct Geometry {
 impl Geometry {
     /// Stores of a new file system.
     pub fn store_count(&self) -> u16 {
-        if self.store.is_empty() { self.stores.unwrap_or(STORES_DEFAULT) } else { self.store.len() as u16 }
+        if self.store.is_empty() { self.stores.unwrap_or(STORES) } else { self.store.len() as u16 }
     }
 }
 
@@ -79,8 +78,7 @@ impl Settings {
             Some(Ok(size)) => Some(size),
             None => None,
         };
-        let cache_bytes =
-            bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(CACHE_BYTES_DEFAULT);
+        let cache_bytes = bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(MEMORY_BYTES);
         if cache_bytes < CACHE_BYTES_MIN {
             return Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))));
         }

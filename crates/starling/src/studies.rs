@@ -12,10 +12,12 @@ mod output;
 mod papers;
 mod plot;
 
-use crate::args::SimCommand;
+use crate::args::{Machines, SimCommand};
 use crate::usage;
-use simulate::cooperative::BlocksError;
+use policy::defaults;
+use simulate::cooperative::{BlocksError, studies as cooperative_studies};
 use std::process::ExitCode;
+use striped_log::fragment::FRAGMENT_LEN_MAX;
 
 /// Does what `starling sim` is asked for.
 pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
@@ -26,6 +28,42 @@ pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
         SimCommand::Locality(asked) => locality::run(&asked),
         SimCommand::Availability(asked) => availability::run(&asked),
         SimCommand::Papers(asked) => papers::run(&asked),
+    }
+}
+
+/// What the machines of the core have where nothing is set.
+#[derive(Clone, Copy)]
+struct Has {
+    client_cache: u64,
+    server_cache: u64,
+    block: u64,
+    segment: u64,
+    technology: &'static str,
+}
+
+impl Has {
+    /// Starling's, on machines of today.
+    const PRODUCT: Has = Has {
+        client_cache: defaults::MEMORY_BYTES,
+        server_cache: 0,
+        block: defaults::BLOCK_BYTES as u64,
+        segment: (defaults::STORES - defaults::PARITIES as u16) as u64 * FRAGMENT_LEN_MAX as u64,
+        technology: "nvme-25g",
+    };
+    /// The thesis's.
+    const PAPER: Has = Has {
+        client_cache: 16 << 20,
+        server_cache: 128 << 20,
+        block: cooperative_studies::BLOCK_BYTES,
+        segment: 512 << 10,
+        technology: "atm",
+    };
+
+    /// What is there, with what was said of it.
+    fn of(asked: &Machines) -> anyhow::Result<Has> {
+        let has = named("rules", &asked.rules, [("product", Has::PRODUCT), ("paper", Has::PAPER)])?;
+        let (client_cache, block) = (asked.client_cache.unwrap_or(has.client_cache), asked.block.unwrap_or(has.block));
+        Ok(Has { client_cache, block, ..has })
     }
 }
 
@@ -59,6 +97,8 @@ fn wrong(fault: String) -> anyhow::Error {
 fn refused(path: &std::path::Path, error: BlocksError<anyhow::Error>) -> anyhow::Error {
     match error {
         BlocksError::Trace(error) => error,
-        BlocksError::TooMany(what) => usage(format!("{}: more {what} than can be simulated", path.display())),
+        BlocksError::TooMany(what, record) => {
+            usage(format!("{}: record {record}: more {what} than can be simulated", path.display()))
+        }
     }
 }

@@ -19,7 +19,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use trace::Record;
-use trace::format::{Reader, TraceError};
+use trace::format::{Origin, Reader, TraceError};
 
 /// Does what `starling trace` is asked for.
 pub fn run(command: TraceCommand) -> anyhow::Result<ExitCode> {
@@ -75,9 +75,25 @@ impl Source {
         Ok(Source { reader, path: shown })
     }
 
-    /// What it is of.
+    /// What it is of, and what it lacks.
     pub fn about(&self) -> String {
-        self.reader.source().to_owned()
+        let Origin { lost_count, is_cut_short, .. } = self.origin();
+        let mut about = self.text().to_owned();
+        if is_cut_short {
+            about += "; cut short: it was not ended by who recorded it";
+        }
+        if lost_count > 0 {
+            about += &format!("; {lost_count} records are missing: they came faster than they could be written");
+        }
+        about
+    }
+
+    fn text(&self) -> &str {
+        self.reader.source()
+    }
+
+    fn origin(&self) -> Origin {
+        self.reader.origin()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::machine::{self, Create, INDEX_RANGE_LEN, Machine, Run, StartError};
 use host::Host;
+use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +21,6 @@ use types::BoxFuture;
 use vfs::fs::FileSystem;
 
 const MANAGER_COUNT: u16 = 2;
-const BLOCK_SIZE_DEFAULT: u32 = 64 * 1024;
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "mounted at";
 
@@ -72,8 +72,8 @@ fn explain(e: StartError) -> anyhow::Error {
 /// What a new file system is to be like.
 fn new_file_system(geometry: &Geometry) -> Create {
     Create {
-        parity: geometry.parity.unwrap_or(1),
-        block_size: geometry.block_size.unwrap_or(BLOCK_SIZE_DEFAULT),
+        parity: geometry.parity.unwrap_or(PARITIES),
+        block_size: geometry.block_size.unwrap_or(BLOCK_BYTES),
         manager_count: MANAGER_COUNT,
         store_capacity_bytes: geometry.store_size,
     }

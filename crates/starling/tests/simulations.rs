@@ -74,7 +74,7 @@ fn made_twice(below: &Path, command: impl Fn() -> Command) -> Value {
 }
 
 /// As in the thesis: ten blocks for each client, none at the server.
-const SMALL: [&str; 4] = ["--client-cache", "80KiB", "--server-cache", "0"];
+const SMALL: [&str; 6] = ["--rules", "paper", "--client-cache", "80KiB", "--server-cache", "0"];
 
 #[test]
 fn one_seed_gives_the_same_trace_and_the_same_figures() {
@@ -117,13 +117,18 @@ fn each_study_of_a_trace_gives_the_same_numbers_and_drawing_twice() {
         numbers["algorithms"].as_array().expect("all").iter().map(|row| row["name"].as_str().expect("name")).collect();
     let all = "base direct greedy central hash weighted-lru weighted-lru-singlets weighted-lru-global n-chance two-choices epochs best";
     assert_eq!(names.join(" "), all);
+    // Nothing said, it is as the product has it: all that is read fits, and nobody has a server.
+    let product = made_twice(below.path(), || sim(&trace, &["--algorithm", "n-chance"]));
+    let setup = &product["setup"];
+    assert_eq!([&setup["block_bytes"], &setup["client_blocks"], &setup["server_blocks"]], [65536, 8192, 0]);
+    assert_eq!(product["algorithms"][1]["outcome"]["reads"][2], 0);
     // What is read from the other memory is the same with other machines, and takes less time there.
     let options = [&SMALL[..], &["--algorithm", "greedy", "--technology", "nvme-100g"]].concat();
     let today = made_twice(below.path(), || sim(&trace, &options));
     let (then, now) = (&numbers["algorithms"][2], &today["algorithms"][1]);
     assert_eq!((&then["name"], &then["outcome"]["reads"]), (&now["name"], &now["outcome"]["reads"]));
     assert_eq!(now["times_us"][1], 1.0 + 0.7 + 3.0 * 2.0);
-    let numbers = made_twice(below.path(), || study("locality", &trace, &["--client-cache", "80KiB"]));
+    let numbers = made_twice(below.path(), || study("locality", &trace, &SMALL[..4]));
     assert_eq!(numbers["policies"].as_array().map(Vec::len), Some(3));
     let options = ["--caches", "80KiB,200KiB", "--bandwidths", "28800", "--cache", "100KiB"];
     let numbers = made_twice(below.path(), || study("mobile", &trace, &options));
@@ -143,7 +148,7 @@ fn cleaning_is_studied_on_what_is_written() {
         writer.add(&Record { time_us, client, file: 1, deed }).expect("added");
     }
     writer.finish().expect("ended");
-    let numbers = made_twice(below.path(), || study("cleaning", &trace, &["--segment", "64KiB"]));
+    let numbers = made_twice(below.path(), || study("cleaning", &trace, &["--rules", "paper", "--segment", "64KiB"]));
     let cost = |at: usize| numbers["outcome"]["utilisations"][0][at]["outcome"]["write_cost"].as_f64().expect("a cost");
     assert!(1.0 <= cost(0) && cost(0) <= cost(5), "{} {}", cost(0), cost(5));
 }
@@ -244,6 +249,7 @@ fn impossible_parameters_of_studies_are_named_and_leave_nothing() {
     };
     for (option, wrong) in [
         ("--technology", "steam"),
+        ("--rules", "none"),
         ("--client-cache", "0"),
         ("--plot", text.as_str()),
         ("--plot", "/no/such/folder/x.svg"),

@@ -7,14 +7,16 @@ mod roaming;
 use common::{Mounted, refused, run, starling, text};
 use roaming::{Home, LONG, Laptop};
 use serde_json::{Value, json};
+use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
-use trace::format::Reader;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use trace::format::{Origin, Reader, Writer};
 use trace::{Deed, Record};
 
 fn trace(words: &[&str], out: &Path) -> Command {
@@ -120,6 +122,85 @@ fn traces_are_merged_with_files_of_their_own_or_the_same() {
     assert!(refused(&mut trace(&["merge", &one, "--begin=-1"], &at("no"))).contains("--begin"));
     assert!(refused(&mut trace(&["merge"], &at("no"))).contains("TRACES"));
     assert!(!at("no").exists());
+    // They begin when they were recorded, where both say so, and what one lacks, both lack.
+    let recorded = |name: &str, begun_us, lost_count, is_cut_short| {
+        let mut writer = Writer::new(fs::File::create(at(name)).expect("file"), "recorded on /mnt").expect("begun");
+        let read = Deed::Read { offset: 0, len: 10 };
+        writer.add(&Record { time_us: 1_000_000, client: 0, file: 1, deed: read }).expect("added");
+        writer.finish_with(&Origin { begun_us, lost_count, is_cut_short }).expect("ended");
+        at(name).display().to_string()
+    };
+    let early = recorded("early", Some(1_700_000_000_000_000), 2, false);
+    let late = recorded("late", Some(1_700_000_007_250_000), 3, true);
+    run(&mut trace(&["merge", &late, &early], &at("both")));
+    let both = shown(&at("both"));
+    assert_eq!(json!([both["begun"], both["seconds"]]), json!(["2023-11-14T22:13:20Z", 8.25]));
+    assert_eq!(json!([both["lost_records"], both["is_cut_short"]]), json!([5, true]));
+    run(&mut trace(&["merge", &late, &early, "--begin", "0,1"], &at("set")));
+    assert_eq!(json!([shown(&at("set"))["begun"], shown(&at("set"))["seconds"]]), json!([null, 2.0]));
+    let output = trace(&["merge", &late, &one], &at("mixed")).output().expect("start");
+    assert!(output.status.success() && text(&output).contains("--begin"), "{}", text(&output));
+    assert_eq!(shown(&at("mixed"))["begun"], Value::Null);
+    // Whoever looks at it, or simulates with it, is told.
+    let sim = ["sim", "cooperative", "--client-cache", "1MiB", "--warm-up", "0", "--trace"];
+    for command in [&["trace", "show"][..], &sim] {
+        let said = run(starling().args(command).arg(at("both")));
+        assert!(said.contains("recorded on /mnt; recorded on /mnt; cut short"), "{said}");
+        assert!(said.contains("5 records are missing"), "{said}");
+    }
+}
+
+#[test]
+fn figures_go_through_what_is_no_file_and_take_the_place_of_nothing_else() {
+    let below = tempfile::tempdir().expect("folder");
+    let at = |name: &str| below.path().join(name);
+    run(&mut trace(&["synth", "worst-case", "--requests", "2000"], &at("trace")));
+    let sim = |json: &Path, plot: &Path| {
+        let mut sim = starling();
+        sim.args(["sim", "cooperative", "--client-cache", "80KiB", "--algorithm", "base", "--warm-up", "0", "--trace"]);
+        sim.arg(at("trace")).arg("--json").arg(json).arg("--plot").arg(plot);
+        sim
+    };
+    // A pipe and a device, both by links, so that it is these that would be replaced.
+    let pipe = CString::new(at("pipe").as_os_str().as_bytes()).expect("a name");
+    // SAFETY: the string ends with NUL.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    std::os::unix::fs::symlink("/dev/null", at("null")).expect("link");
+    let from = at("pipe");
+    let reader = std::thread::spawn(move || fs::read_to_string(from).expect("read"));
+    run(&mut sim(&at("pipe"), &at("null")));
+    let through: Value = serde_json::from_str(&reader.join().expect("read")).expect("JSON");
+    assert!(fs::metadata(at("pipe")).expect("facts").file_type().is_fifo());
+    assert_eq!(fs::read_link(at("null")).expect("a link"), Path::new("/dev/null"));
+    // Files are replaced, by their links, and nobody else's partial ones.
+    fs::write(at("figures"), "old").expect("write");
+    fs::write(at("figures.partial"), "somebody's").expect("write");
+    std::os::unix::fs::symlink("figures", at("link")).expect("link");
+    run(&mut sim(&at("link"), &at("drawing.svg")));
+    let figures = fs::read_to_string(at("figures")).expect("figures");
+    assert_eq!(serde_json::from_str::<Value>(&figures).expect("JSON"), through);
+    assert_eq!(fs::read_to_string(at("figures.partial")).expect("kept"), "somebody's");
+    assert!(fs::symlink_metadata(at("link")).expect("facts").is_symlink());
+    let mode = |name: &str| fs::metadata(at(name)).expect("facts").mode();
+    assert_eq!(mode("drawing.svg"), mode("figures.partial"));
+    assert!(refused(&mut sim(Path::new("-"), &at("drawing.svg"))).contains("--json: -: "));
+    assert_eq!(fs::read_dir(below.path()).expect("list").count(), 7);
+}
+
+#[test]
+fn a_trace_on_a_file_system_without_nameless_files_replaces_nothing() {
+    let below = tempfile::tempdir().expect("folder");
+    let mounted = Mounted::up(below.path(), "fs", &["--store-size", "64MiB"]);
+    let at = |name: &str| mounted.mountpoint.join(name);
+    fs::write(at("made.partial"), "somebody's").expect("write");
+    run(&mut trace(&["synth", "worst-case", "--requests", "2000"], &at("made")));
+    assert_eq!(shown(&at("made"))["reads"], 2000);
+    assert!(refused(&mut trace(&["synth", "worst-case"], &at("made"))).contains("exists"));
+    fs::write(below.path().join("bad.csv"), TABLE.replace("6.5", "4")).expect("write");
+    let bad = below.path().join("bad.csv").display().to_string();
+    refused(&mut trace(&["import", "csv", &bad], &at("none")));
+    assert_eq!(fs::read_to_string(at("made.partial")).expect("kept"), "somebody's");
+    assert_eq!(fs::read_dir(&mounted.mountpoint).expect("list").count(), 2);
 }
 
 /// A recording that goes on; ended when dropped.
@@ -131,7 +212,14 @@ struct Recording {
 impl Recording {
     /// Begins, and waits until it goes on.
     fn begin(mountpoint: &Path, out: &Path) -> Recording {
-        let mut command = trace(&["record"], out);
+        Recording::begin_with(&["env"], mountpoint, out)
+    }
+
+    /// The same, by another program.
+    fn begin_with(words: &[&str], mountpoint: &Path, out: &Path) -> Recording {
+        let recording = trace(&["record"], out);
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(recording.get_program()).args(recording.get_args());
         let mut child = command.arg(mountpoint).stdout(Stdio::piped()).spawn().expect("start");
         let mut lines = BufReader::new(child.stdout.take().expect("output")).lines();
         let line = lines.next().expect("a line").expect("a line");
@@ -185,7 +273,11 @@ fn record_work(mountpoint: &Path, below: &Path) {
     fs::write(at("before"), bytes).expect("write");
     assert_eq!(fs::read(at("before")).expect("read"), bytes);
     let before = number("before");
-    let recording = Recording::begin(mountpoint, &below.join("work.trace"));
+    let now_us = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64;
+    let before_us = now_us();
+    // Of anything on it.
+    let recording = Recording::begin(&at("before"), &below.join("work.trace"));
+    let begun_us = before_us..now_us();
     // The kernel has it, and passes it by where it can; each open reads it anew all the same.
     (0..2).for_each(|_| assert_eq!(fs::read(at("before")).expect("read"), bytes));
     fs::write(at("made"), bytes).expect("write");
@@ -226,6 +318,12 @@ fn record_work(mountpoint: &Path, below: &Path) {
     let bytes = fs::read(below.join("work.trace")).expect("trace");
     let has = |name: &[u8]| bytes.windows(name.len()).any(|part| part == name);
     assert!(!has(b"before") && !has(b"removed"));
+    let reader = Reader::new(&bytes[..]).expect("a trace");
+    let Origin { begun_us: said_us, lost_count, is_cut_short } = reader.origin();
+    assert!(said_us.is_some_and(|us| begun_us.contains(&us)), "{said_us:?} in {begun_us:?}");
+    assert_eq!((lost_count, is_cut_short), (0, false));
+    let mount = mountpoint.canonicalize().expect("a mount");
+    assert_eq!(reader.source(), format!("recorded on {}", mount.display()));
     // What it is for.
     let facts = shown(&below.join("work.trace"));
     assert_eq!(json!([facts["reads"], facts["writes"], facts["deletes"]]), json!([3, 6, 4]));
@@ -304,6 +402,16 @@ fn a_recording_ends_with_its_time_its_command_or_its_mount() {
     }
     let left = fs::read_dir(below.path()).expect("list").map(|entry| entry.expect("entry").file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().contains("trace")));
+    // With the terminal, unless it is to outlive that.
+    let recording = Recording::begin(&mounted.mountpoint, &at("hangup.trace"));
+    fs::write(&file, "text").expect("write");
+    recording.signal(libc::SIGHUP);
+    assert_eq!(recording.end().len(), 2);
+    let recording = Recording::begin_with(&["nohup"], &mounted.mountpoint, &at("outlives.trace"));
+    recording.signal(libc::SIGHUP);
+    fs::write(&file, "text").expect("write");
+    recording.signal(libc::SIGINT);
+    assert_eq!(recording.end().len(), 2);
     // Nobody else may, nor is a trace on the mount itself of any use.
     let mut stranger = trace(&["record"], &at("strange.trace"));
     assert!(!stranger.arg(&mounted.mountpoint).uid(65_534).output().expect("start").status.success());
@@ -317,5 +425,12 @@ fn a_recording_ends_with_its_time_its_command_or_its_mount() {
     mounted.down();
     let deeds: Vec<Deed> = recording.end().into_iter().map(|record| record.deed).collect();
     assert_eq!(deeds, [Deed::Delete, Deed::Write { offset: 0, len: 5 }]);
+    assert_eq!(shown(&at("unmounted.trace"))["is_cut_short"], false);
+    // The trace says that it was not this that ended it.
+    let mounted = Mounted::up(below.path(), "killed", &["--store-size", "64MiB"]);
+    let mut recording = Recording::begin(&mounted.mountpoint, &at("cut.trace"));
+    mounted.kill();
+    assert_eq!(recording.child.wait().expect("wait").code(), Some(1));
+    assert_eq!(shown(&at("cut.trace"))["is_cut_short"], true);
     assert!(!at("strange.trace").exists() && !at("no.trace").exists());
 }

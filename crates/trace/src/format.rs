@@ -1,15 +1,26 @@
-//! How traces are kept: a header, and records in the order of time, compressed (docs/trace-format.md).
+//! How traces are kept: a header, records in the order of time, compressed, and a checksum (docs/trace-format.md).
 //!
-//! A trace ends with the number of its records, so that one that breaks off is not taken for a short one. Whatever is not a trace is refused with the number of
-//! the record where that shows; nothing in a file makes a reader panic, or take more memory than a record needs.
+//! A trace ends with the number of its records, so that one that breaks off is not taken for a short one, and each byte is under a checksum. Whatever is not a
+//! trace is refused with the number of the record where that shows; nothing in a file makes a reader panic, or take memory by what it says.
 
 use crate::{Deed, Record};
-use std::io::{BufRead, Read, Write};
+use crc_fast::{CrcAlgorithm, Digest};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use thiserror::Error;
 use types::codec::{self, Put};
 
 const MAGIC: &[u8; 8] = b"starlint";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Magic and version, after which other versions differ.
+const PREFIX_LEN: usize = 10;
+/// Then come the [`Origin`] and a checksum of all before it.
+const HEADER_LEN: usize = PREFIX_LEN + 8 + 8 + 1 + CHECKSUM_LEN;
+const CHECKSUM_LEN: usize = 4;
+/// The origin's flags.
+const HAS_BEGUN: u8 = 1;
+const IS_CUT_SHORT: u8 = 2;
+/// Largest window of the compression, as a power of two: what decoders should bear (RFC 8878, section 3.1.1.1.2), and more than [`LEVEL`] takes.
+const WINDOW_LOG_MAX: u32 = 23;
 /// Longest text that says where a trace is from, in bytes.
 const SOURCE_LEN_MAX: u64 = 4096;
 const LEVEL: i32 = 3;
@@ -27,12 +38,20 @@ pub enum TraceError {
     /// It is something else.
     #[error("not a trace of Starling's: traces are made by `starling trace`")]
     Foreign,
-    /// Made by a newer program.
-    #[error("version {0} of the format, this program knows up to {VERSION}: use the version of starling that made it")]
+    /// Made by another version of the program.
+    #[error("version {0} of the format, this program knows {VERSION}: use the version of starling that made it")]
     Version(u16),
     /// It breaks off.
     #[error("it breaks off after {0} records: it was copied in part, or is still being made")]
     Truncated(u64),
+    /// Its bytes are not those that were written.
+    #[error("damaged after record {record}: {what}")]
+    Damaged {
+        /// Records that could be read; some of them may be wrong.
+        record: u64,
+        /// How it shows.
+        what: String,
+    },
     /// What no writer writes.
     #[error("record {record}: {what}")]
     Invalid {
@@ -41,25 +60,111 @@ pub enum TraceError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The disk's, or the compression's.
-    #[error("{0}")]
+    /// The disk's.
+    #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// When what a trace has was done, and what it lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Origin {
+    /// When it began, in microseconds since 1970 (UTC); nothing if that is unknown, or never was.
+    pub begun_us: Option<u64>,
+    /// Records that were left out, since they came faster than they could be written.
+    pub lost_count: u64,
+    /// Something ended it before whoever made it did.
+    pub is_cut_short: bool,
+}
+
+impl Origin {
+    fn header(&self) -> Vec<u8> {
+        let mut header = MAGIC.to_vec();
+        header.put_u16(VERSION);
+        header.put_u64(self.begun_us.unwrap_or_default());
+        header.put_u64(self.lost_count);
+        let has_begun = if self.begun_us.is_some() { HAS_BEGUN } else { 0 };
+        header.put_u8(has_begun | if self.is_cut_short { IS_CUT_SHORT } else { 0 });
+        let mut checksum = checksum();
+        checksum.update(&header);
+        header.put_u32(checksum.finalize() as u32);
+        header
+    }
+
+    /// Of what is between prefix and checksum, which match. Nothing if no writer writes that.
+    fn parse(header: &[u8; HEADER_LEN]) -> Option<Origin> {
+        let mut from = codec::Reader::new(&header[PREFIX_LEN..]);
+        let (begun_us, lost_count) = (from.u64("begun").ok()?, from.u64("lost").ok()?);
+        let flags = from.u8("flags").ok()?;
+        let begun_us = (flags & HAS_BEGUN != 0).then_some(begun_us);
+        let origin = Origin { begun_us, lost_count, is_cut_short: flags & IS_CUT_SHORT != 0 };
+        (origin.header() == header).then_some(origin)
+    }
+}
+
+/// CRC-32C.
+fn checksum() -> Digest {
+    Digest::new(CrcAlgorithm::Crc32Iscsi)
+}
+
+/// What passes is under a checksum.
+struct Summed<T> {
+    inner: T,
+    checksum: Digest,
+}
+
+impl<T> Summed<T> {
+    fn new(inner: T) -> Summed<T> {
+        Summed { inner, checksum: checksum() }
+    }
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.checksum.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<R: BufRead> Read for Summed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.checksum.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Summed<R> {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        // What is taken was shown before, so that this reads nothing.
+        if let Ok(shown) = self.inner.fill_buf() {
+            self.checksum.update(&shown[..count]);
+        }
+        self.inner.consume(count);
+    }
 }
 
 /// Writes a trace.
 pub struct Writer<W: Write> {
-    to: zstd::stream::write::Encoder<'static, W>,
+    to: zstd::stream::write::Encoder<'static, Summed<W>>,
     count: u64,
     time_us: u64,
     buffer: Vec<u8>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace; `source` says what it is of, for people.
+    /// Begins a trace; `source` says what it is of, for people. It is of no [`Origin`] unless it is [finished with one](Writer::finish_with).
     pub fn new(mut to: W, source: &str) -> Result<Writer<W>, TraceError> {
-        to.write_all(MAGIC)?;
-        to.write_all(&VERSION.to_le_bytes())?;
-        let mut to = zstd::stream::write::Encoder::new(to, LEVEL)?;
+        to.write_all(&Origin::default().header())?;
+        let mut to = zstd::stream::write::Encoder::new(Summed::new(to), LEVEL)?;
         let end = source.floor_char_boundary(SOURCE_LEN_MAX as usize);
         let mut buffer = Vec::new();
         buffer.put_number(end as u64);
@@ -98,7 +203,20 @@ impl<W: Write> Writer<W> {
         self.buffer.push(END);
         self.buffer.put_number(self.count);
         self.to.write_all(&self.buffer)?;
-        let mut to = self.to.finish()?;
+        let Summed { inner: mut to, checksum } = self.to.finish()?;
+        to.write_all(&(checksum.finalize() as u32).to_le_bytes())?;
+        to.flush()?;
+        Ok(to)
+    }
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// [Ends](Writer::finish) the trace, which is at the beginning of what it is written to, and says where it is from.
+    pub fn finish_with(self, origin: &Origin) -> Result<W, TraceError> {
+        let mut to = self.finish()?;
+        to.seek(SeekFrom::Start(0))?;
+        to.write_all(&origin.header())?;
+        to.seek(SeekFrom::End(0))?;
         to.flush()?;
         Ok(to)
     }
@@ -106,7 +224,8 @@ impl<W: Write> Writer<W> {
 
 /// Reads a trace: an iterator of its records, which ends after the first error.
 pub struct Reader<R: BufRead> {
-    from: std::io::BufReader<zstd::stream::read::Decoder<'static, R>>,
+    from: BufReader<zstd::stream::read::Decoder<'static, Summed<R>>>,
+    origin: Origin,
     source: String,
     count: u64,
     time_us: u64,
@@ -116,18 +235,25 @@ pub struct Reader<R: BufRead> {
 impl<R: BufRead> Reader<R> {
     /// Reads the header.
     pub fn new(mut from: R) -> Result<Reader<R>, TraceError> {
-        let mut header = [0; 10];
-        from.read_exact(&mut header).map_err(|_| TraceError::Foreign)?;
-        let (magic, version) = header.split_at(MAGIC.len());
-        if magic != MAGIC {
+        let mut header = [0; HEADER_LEN];
+        from.read_exact(&mut header[..PREFIX_LEN]).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => TraceError::Foreign,
+            _ => TraceError::Io(error),
+        })?;
+        let version = u16::from_le_bytes([header[PREFIX_LEN - 2], header[PREFIX_LEN - 1]]);
+        if !header.starts_with(MAGIC) {
             return Err(TraceError::Foreign);
         }
-        let version = u16::from_le_bytes([version[0], version[1]]);
         if version != VERSION {
             return Err(TraceError::Version(version));
         }
-        let from = std::io::BufReader::new(zstd::stream::read::Decoder::with_buffer(from)?);
-        let mut reader = Reader { from, source: String::new(), count: 0, time_us: 0, ended: false };
+        from.read_exact(&mut header[PREFIX_LEN..]).map_err(|error| broken(0, error))?;
+        let origin = Origin::parse(&header);
+        let origin = origin.ok_or_else(|| TraceError::Damaged { record: 0, what: "its header has changed".into() })?;
+        let mut from = zstd::stream::read::Decoder::with_buffer(Summed::new(from))?.single_frame();
+        from.window_log_max(WINDOW_LOG_MAX)?;
+        let from = BufReader::new(from);
+        let mut reader = Reader { from, origin, source: String::new(), count: 0, time_us: 0, ended: false };
         let len = reader.number()?;
         if len > SOURCE_LEN_MAX {
             return Err(TraceError::Invalid { record: 0, what: "too long a text" });
@@ -144,11 +270,13 @@ impl<R: BufRead> Reader<R> {
         &self.source
     }
 
+    /// When what it has was done, and what it lacks.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
     fn broken(&self, error: std::io::Error) -> TraceError {
-        match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => TraceError::Truncated(self.count),
-            _ => TraceError::Io(error),
-        }
+        broken(self.count, error)
     }
 
     fn invalid(&self, what: &'static str) -> TraceError {
@@ -179,13 +307,29 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
+    /// Checks what comes after the last record.
+    fn end(&mut self) -> Result<(), TraceError> {
+        let (count, number) = (self.count, self.number()?);
+        let is_end = self.from.fill_buf().map_err(|error| broken(count, error))?.is_empty();
+        if number != count || !is_end {
+            return Err(self.invalid("the end does not say how many records there are, or is not the end"));
+        }
+        let Summed { inner, checksum } = self.from.get_mut().get_mut();
+        let mut written = [0; CHECKSUM_LEN];
+        inner.read_exact(&mut written).map_err(|error| broken(count, error))?;
+        if u32::from_le_bytes(written) != checksum.finalize() as u32 {
+            return Err(TraceError::Damaged { record: count, what: "its bytes do not match their checksum".into() });
+        }
+        match inner.fill_buf()?.is_empty() {
+            true => Ok(()),
+            false => Err(self.invalid("something follows the end")),
+        }
+    }
+
     fn record(&mut self) -> Result<Option<Record>, TraceError> {
         let op = self.byte()?;
         if op == END {
-            return match self.number()? == self.count && self.from.fill_buf()?.is_empty() {
-                true => Ok(None),
-                false => Err(self.invalid("the end does not say how many records there are, or is not the end")),
-            };
+            return self.end().map(|()| None);
         }
         let (since, client, file) = (self.number()?, self.number()?, self.number()?);
         let client = u32::try_from(client).map_err(|_| self.invalid("a client's number that is too large"))?;
@@ -198,6 +342,15 @@ impl<R: BufRead> Reader<R> {
         };
         (self.count, self.time_us) = (self.count + 1, time_us);
         Ok(Some(Record { time_us, client, file, deed }))
+    }
+}
+
+/// Why nothing can be read after so many records: the disk, the trace's end, or bytes that cannot be decompressed.
+fn broken(record: u64, error: std::io::Error) -> TraceError {
+    match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => TraceError::Truncated(record),
+        _ if error.raw_os_error().is_some() => TraceError::Io(error),
+        _ => TraceError::Damaged { record, what: error.to_string() },
     }
 }
 
@@ -259,20 +412,81 @@ mod tests {
         fn prop_no_part_of_a_trace_is_taken_for_a_trace(records in records(), part in 0.0..1.0f64) {
             let bytes = written(&records);
             let part = &bytes[..(bytes.len() as f64 * part) as usize];
-            prop_assert!(matches!(read(part), Err(TraceError::Foreign | TraceError::Truncated(_) | TraceError::Io(_))));
+            prop_assert!(matches!(read(part), Err(TraceError::Foreign | TraceError::Truncated(_))));
         }
 
         #[test]
-        fn prop_garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), header: bool) {
-            let mut garbage = if header { written(&[])[..10].to_vec() } else { Vec::new() };
-            if header {
-                garbage.extend(zstd::bulk::compress(&bytes, LEVEL).expect("compressed"));
-            } else {
-                garbage.extend(&bytes);
-            }
-            // An error, or what happens to be one.
-            let _ = read(&garbage);
+        fn prop_a_trace_with_a_changed_byte_is_refused(records in records(), at in 0.0..1.0f64, change in 1..=u8::MAX) {
+            let mut bytes = written(&records);
+            let at = (bytes.len() as f64 * at) as usize;
+            bytes[at] ^= change;
+            prop_assert!(read(&bytes).is_err());
         }
+
+        #[test]
+        fn prop_garbage_is_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), records in records(), part in 0.0..=1.0f64, is_compressed: bool,
+        ) {
+            let trace = written(&records);
+            // Behind a part of a trace, of which nothing to all is there.
+            let kept = &trace[..(trace.len() as f64 * part) as usize];
+            let bytes = if is_compressed { zstd::bulk::compress(&bytes, LEVEL).expect("compressed") } else { bytes };
+            let garbage = [kept, &bytes].concat();
+            prop_assume!(garbage != trace);
+            prop_assert!(read(&garbage).is_err());
+            // As what is compressed, under a checksum that matches: what is no number of no records, or does not end with it.
+            let framed = framed(&bytes);
+            prop_assert!(read(&framed).is_err());
+        }
+    }
+
+    /// What looks like a trace up to what was compressed.
+    fn framed(frame: &[u8]) -> Vec<u8> {
+        let mut sum = checksum();
+        sum.update(frame);
+        [&Origin::default().header(), frame, &(sum.finalize() as u32).to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn a_trace_with_any_bit_changed_is_refused() {
+        let record = |time_us, deed| Record { time_us, client: 0, file: 300, deed };
+        let records: Vec<Record> = (0..200)
+            .map(|nth| match nth % 3 {
+                0 => record(nth * 1000, Deed::Read { offset: nth * 4096, len: 4096 }),
+                1 => record(nth * 1000, Deed::Write { offset: nth, len: 1 << 40 }),
+                _ => record(nth * 1000, Deed::Delete),
+            })
+            .collect();
+        let mut bytes = written(&records);
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&bytes).is_err(), "bit {bit} of {}", bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(read(&bytes).expect("as it was written"), records);
+    }
+
+    #[test]
+    fn where_a_trace_is_from_is_kept() {
+        for origin in [
+            Origin { begun_us: Some(1_700_000_000_000_000), lost_count: 3, is_cut_short: true },
+            Origin { begun_us: Some(0), lost_count: u64::MAX, is_cut_short: false },
+            Origin::default(),
+        ] {
+            let mut writer = Writer::new(std::io::Cursor::new(Vec::new()), "a test").expect("begun");
+            writer.add(&Record { time_us: 1, client: 2, file: 3, deed: Deed::Delete }).expect("added");
+            let bytes = writer.finish_with(&origin).expect("ended").into_inner();
+            let reader = Reader::new(&bytes[..]).expect("a trace");
+            assert_eq!((reader.origin(), reader.source()), (origin, "a test"));
+            assert_eq!(reader.filter(Result::is_ok).count(), 1);
+            assert_eq!(read(&bytes).expect("whole").len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_a_disk_says_is_said_once() {
+        let error = TraceError::from(std::io::Error::from_raw_os_error(28));
+        assert!(std::error::Error::source(&error).is_none(), "{error}");
     }
 
     #[test]
@@ -290,5 +504,12 @@ mod tests {
         let mut more = written(&[record(5, 1)]);
         more.extend(zstd::bulk::compress(b"more", LEVEL).expect("compressed"));
         assert!(matches!(read(&more), Err(TraceError::Invalid { record: 2, .. })));
+        let mut damaged = written(&(5..20_000).map(|time_us| record(time_us, time_us * time_us)).collect::<Vec<_>>());
+        let at = damaged.len() - 200;
+        damaged[at..at + 100].fill(0xff);
+        let error = read(&damaged).expect_err("damaged").to_string();
+        let nth =
+            error.strip_prefix("damaged after record ").and_then(|rest| rest.split(':').next()?.parse::<u64>().ok());
+        assert!(nth.is_some_and(|nth| nth > 1000), "{error}");
     }
 }

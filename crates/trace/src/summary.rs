@@ -1,7 +1,9 @@
 //! What is in a trace: who did how much with what, how large requests are, how long what is written lasts, what is shared.
 //!
 //! Memory is bounded: where there are more files, and more written pieces of them, than [`PIECE_COUNT_MAX`], only a part of the files is looked at, chosen by their
-//! numbers as by chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of requests and clients is of all of them.
+//! numbers as by chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of requests and clients is of all of them. What a client
+//! writes in a row within a second is one piece, of which all is as old as what was written first. Where one file alone has more pieces than that, every other one of
+//! them is forgotten, and what is said of overwriting is too little.
 
 use crate::{Deed, Record};
 use host::{Random, SplitMix64};
@@ -188,8 +190,8 @@ impl Summary {
         }
         if self.is_looked_at(record.file) {
             self.look_at(record);
-            while self.files.len() + self.piece_count > self.piece_count_max && self.noughts < 63 {
-                self.look_at_fewer();
+            while self.files.len() + self.piece_count > self.piece_count_max && (self.look_at_fewer() || self.forget())
+            {
             }
         }
     }
@@ -198,13 +200,32 @@ impl Summary {
         SplitMix64::new(file).next_u64().trailing_zeros() >= self.noughts
     }
 
-    fn look_at_fewer(&mut self) {
-        self.noughts += 1;
-        let noughts = self.noughts;
-        self.files.retain(|file, _| SplitMix64::new(*file).next_u64().trailing_zeros() >= noughts);
+    /// Looks at half as many files; does nothing if none of those that are there would stay.
+    fn look_at_fewer(&mut self) -> bool {
+        let noughts = self.noughts + 1;
+        let stays = |file: &u64| SplitMix64::new(*file).next_u64().trailing_zeros() >= noughts;
+        if !self.files.keys().any(stays) {
+            return false;
+        }
+        self.noughts = noughts;
+        self.files.retain(|file, _| stays(file));
         self.piece_count = self.files.values().map(|file| file.pieces.len()).sum();
         // What ended was that of twice as many files.
         self.lifetimes.iter_mut().chain([&mut self.by_writer]).for_each(|bytes| *bytes /= 2);
+        true
+    }
+
+    /// Forgets every other piece, if there are any.
+    fn forget(&mut self) -> bool {
+        let (before, mut nth) = (self.piece_count, 0usize);
+        for file in self.files.values_mut() {
+            file.pieces.retain(|_, _| {
+                nth += 1;
+                nth.is_multiple_of(2)
+            });
+        }
+        self.piece_count = before / 2;
+        before > 0
     }
 
     fn look_at(&mut self, record: &Record) {
@@ -229,7 +250,7 @@ impl Summary {
             self.by_writer = self.by_writer.saturating_add(if writer == client { bytes } else { 0 });
         }
         if deed != Deed::Delete && end > start {
-            of.pieces.insert(start, (end, time_us, client));
+            insert(&mut of.pieces, start, (end, time_us, client));
             of.len = of.len.max(end);
         }
         self.piece_count = self.piece_count + of.pieces.len() - before;
@@ -308,6 +329,27 @@ fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec
     gone
 }
 
+/// Puts in what is written, where nothing is; with what the same client wrote in the same second next to it, as one piece.
+fn insert(
+    pieces: &mut BTreeMap<u64, (u64, u64, u32)>,
+    mut start: u64,
+    (mut end, mut written_us, client): (u64, u64, u32),
+) {
+    let second = |us: u64| us / 1_000_000;
+    let is_same = |us: u64, writer: u32| writer == client && second(us) == second(written_us);
+    let before = pieces.range(..start).next_back().map(|(at, piece)| (*at, *piece));
+    let before = before.filter(|(_, (stop, us, writer))| *stop == start && is_same(*us, *writer));
+    let after = pieces.get(&end).copied().filter(|(_, us, writer)| is_same(*us, *writer));
+    if let Some((stop, us, _)) = after {
+        pieces.remove(&end);
+        (end, written_us) = (stop, written_us.min(us));
+    }
+    if let Some((at, (_, us, _))) = before {
+        (start, written_us) = (at, written_us.min(us));
+    }
+    pieces.insert(start, (end, written_us, client));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,6 +412,24 @@ mod tests {
         let ended: u64 = of.lifetimes_s.iter().map(|bucket| bucket.count).sum();
         assert!(near(ended, 800_000.0), "{ended}");
         assert_eq!((of.writes, of.written_bytes), (100_000, 1_000_000));
+    }
+
+    #[test]
+    fn regression_one_large_file_is_not_lost() {
+        let mut summary = Summary::bounded(100);
+        (0..100_000u64).for_each(|nth| summary.add(&write(nth * 100, 0, 7, nth * 4096, 4096)));
+        assert_eq!(summary.piece_count, 10);
+        let of = summary.facts();
+        assert_eq!((of.files, of.sampled, of.lasting_bytes), (1, 1.0, 4096 * 100_000));
+        // Pieces apart from each other.
+        let mut summary = Summary::bounded(100);
+        for nth in 0..10_000u64 {
+            summary.add(&write(nth * 100, 0, 7, nth * 8192, 4096));
+            assert!(summary.files.len() + summary.piece_count <= 100);
+            assert_eq!(summary.piece_count, summary.files[&7].pieces.len());
+        }
+        let of = summary.facts();
+        assert_eq!((of.files, of.bytes), (1, 9_999 * 8192 + 4096));
     }
 
     proptest! {

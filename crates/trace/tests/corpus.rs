@@ -17,13 +17,17 @@ fn traces_of_the_corpus_and_changed_ones_are_read_or_refused() {
 
 #[test]
 fn the_corpus_has_what_this_program_writes() {
-    let compressed = |records: &[Record]| {
+    let written = |records: &[Record]| {
         let mut writer = Writer::new(Vec::new(), "a trace").expect("begun");
         records.iter().for_each(|record| writer.add(record).expect("added"));
-        let bytes = writer.finish().expect("ended");
-        assert_eq!(&bytes[..checks::HEADER.len()], checks::HEADER);
-        zstd::bulk::decompress(&bytes[checks::HEADER.len()..], 1 << 20).expect("decompressed")
+        writer.finish().expect("ended")
     };
+    let frame = |records: &[Record]| {
+        let bytes = written(records);
+        assert_eq!(&bytes[..checks::HEADER.len()], checks::HEADER);
+        bytes[checks::HEADER.len()..bytes.len() - checks::CHECKSUM_LEN].to_vec()
+    };
+    let compressed = |records: &[Record]| zstd::bulk::decompress(&frame(records), 1 << 20).expect("decompressed");
     let record = |time_us, client, file, deed| Record { time_us, client, file, deed };
     let all = [
         record(0, 0, 1, Deed::Write { offset: 0, len: 300 }),
@@ -38,6 +42,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("empty", compressed(&[])),
             ("all", torn.clone()),
             ("worst", compressed(&worst)),
+            ("frame", frame(&all)),
+            ("whole", written(&all)),
             ("torn", torn[..torn.len() - 3].to_vec()),
         ],
     );

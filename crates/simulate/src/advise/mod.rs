@@ -24,7 +24,7 @@ pub const WORTH: f64 = 0.02;
 /// Clients that get advice of their own: those that do most.
 pub const CLIENT_COUNT_MAX: usize = 4;
 /// Bytes of the product's blocks, where nothing else is said.
-pub const BLOCK_BYTES: u64 = 64 << 10;
+pub const BLOCK_BYTES: u64 = policy::defaults::BLOCK_BYTES as u64;
 
 /// Links that are tried, with what people call them. What takes the time of a round trip is typical of such links.
 pub const LINKS: [(&str, Link); 4] = [

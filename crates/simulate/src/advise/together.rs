@@ -6,11 +6,10 @@ use super::BLOCK_BYTES;
 use super::{CLIENT_COUNT_MAX, Gain, Item, Verdict, WORTH, percent, size};
 use crate::cooperative::{Algorithm, Blocks, Level, Outcome, Parameters, Technology, mean_us, simulate};
 use crate::sweep::sweep;
+use policy::defaults::MEMORY_BYTES;
 
-/// What `--cache-size` is where nothing is set.
-const CACHE_BYTES: u64 = 512 << 20;
 /// What is tried.
-const CACHES: [u64; 8] = [32 << 20, 64 << 20, 128 << 20, 256 << 20, CACHE_BYTES, 1 << 30, 2 << 30, 4 << 30];
+const CACHES: [u64; 8] = [32 << 20, 64 << 20, 128 << 20, 256 << 20, MEMORY_BYTES, 1 << 30, 2 << 30, 4 << 30];
 const DEFAULT: usize = 4;
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Base, Algorithm::NChance(policy::cooperative::RECIRCULATIONS)];
 /// With fewer reads that count, nothing is said.

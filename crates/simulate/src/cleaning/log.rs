@@ -4,14 +4,11 @@
 //! A segment is in its writer's memory until it is full. The cleaner skips what is empty; of others it reads the whole segment, unless all that lives of it is in
 //! somebody's cache (Dahlin, section 4.4).
 
-use super::{Ages, Full};
-use policy::clean::{Rule, SegmentUse, choose_by};
+use super::{Ages, Full, When};
+use policy::clean::{FreeGoal, GAIN_SEGMENTS, Rule, SegmentUse, VICTIMS_MAX, choose_by};
 use serde::Serialize;
 use std::time::Duration;
 use types::{LogId, SegmentId};
-
-/// Segments that are to be gained at once at least, as the product has it; of a small disk, a twentieth, and of a large one a hundredth.
-const GAIN_SEGMENTS: u32 = 16;
 
 /// What it takes to keep a log, in segments (table 4-2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
@@ -61,6 +58,8 @@ pub struct Cleaner {
     pub ages: Ages,
     /// It writes what it moves in the order of age.
     pub sorts: bool,
+    /// When it cleans.
+    pub when: When,
 }
 
 /// No segment: the block is nowhere.
@@ -91,6 +90,8 @@ pub struct Log {
     /// By log, segments so far.
     seqs: Vec<u64>,
     clock: u64,
+    /// Blocks that live.
+    live: u64,
     /// What was done.
     pub counts: Counts,
 }
@@ -108,6 +109,7 @@ impl Log {
             at: vec![(NOWHERE, 0, 0); blocks],
             seqs: vec![0; writers as usize + 1],
             clock: 0,
+            live: 0,
             counts: Counts::default(),
         }
     }
@@ -116,9 +118,16 @@ impl Log {
     pub fn write(&mut self, writer: u32, block: u32, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         self.delete(block);
         self.clock += 1;
+        self.live += 1;
         if self.append(writer, block, self.clock) {
-            while self.free.is_empty() {
-                self.clean(&cached)?;
+            match self.cleaner.when {
+                When::Full => {
+                    while self.free.is_empty() {
+                        self.clean(&cached)?;
+                    }
+                }
+                When::Short if self.free_blocks() >= self.goal().low => {}
+                When::Short => self.clean_to_goal(&cached)?,
             }
             self.counts.written += 1;
             self.finish(writer);
@@ -132,7 +141,29 @@ impl Log {
         if segment != NOWHERE {
             self.segments[segment as usize].live -= 1;
             self.at[block as usize].0 = NOWHERE;
+            self.live -= 1;
         }
+    }
+
+    fn free_blocks(&self) -> u64 {
+        self.free.len() as u64 * u64::from(self.segment_blocks)
+    }
+
+    /// Of what writers may not use, the simulation knows nothing.
+    fn goal(&self) -> FreeGoal {
+        FreeGoal::new(u64::from(self.disk) * u64::from(self.segment_blocks), self.live, 0)
+    }
+
+    /// Cleans as the product does, until as much is free as should be, or there is no more to gain. [`Full`] if nothing is free then.
+    fn clean_to_goal(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
+        let mut before = None;
+        while self.free_blocks() < self.goal().high && before.is_none_or(|before| self.free.len() > before) {
+            before = Some(self.free.len());
+            if self.clean(&cached).is_err() {
+                break;
+            }
+        }
+        if self.free.is_empty() { Err(Full) } else { Ok(()) }
     }
 
     /// True if the log's segment is full with it.
@@ -179,9 +210,16 @@ impl Log {
 
     /// Empties some segments.
     fn clean(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
-        let gain = GAIN_SEGMENTS.max(self.disk / 100).min(self.disk / 20).max(1);
+        let gain = match self.cleaner.when {
+            // Of a small disk, a twentieth, and of a large one a hundredth.
+            When::Full => GAIN_SEGMENTS.max(self.disk / 100).min(self.disk / 20).max(1),
+            When::Short => GAIN_SEGMENTS,
+        };
         let want = u64::from(gain) * u64::from(self.segment_blocks);
-        let victims = choose_by(self.cleaner.rule, self.uses(), want);
+        let mut victims = choose_by(self.cleaner.rule, self.uses(), want);
+        if self.cleaner.when == When::Short {
+            victims.truncate(VICTIMS_MAX);
+        }
         if victims.is_empty() {
             return Err(Full);
         }
@@ -228,7 +266,7 @@ mod tests {
     use host::SplitMix64;
 
     fn cleaner(rule: Rule) -> Cleaner {
-        Cleaner { rule, ages: Ages::Data, sorts: true }
+        Cleaner { rule, ages: Ages::Data, sorts: true, when: When::Full }
     }
 
     #[test]
@@ -236,7 +274,8 @@ mod tests {
         for seed in 0..30 {
             let random = SplitMix64::new(seed);
             let rule = if seed % 2 == 0 { Rule::Greedy } else { Rule::CostBenefit };
-            let mut log = Log::new(Cleaner { sorts: seed % 3 == 0, ..cleaner(rule) }, 8, 20, 3, 110);
+            let when = if seed % 5 == 0 { When::Short } else { When::Full };
+            let mut log = Log::new(Cleaner { sorts: seed % 3 == 0, when, ..cleaner(rule) }, 8, 20, 3, 110);
             let mut there = [false; 110];
             for _ in 0..5000 {
                 let block = random.below(110) as u32;
@@ -254,6 +293,7 @@ mod tests {
                 }
             }
             let live: u32 = log.segments.iter().map(|segment| segment.live).sum();
+            assert_eq!(u64::from(live), log.live);
             assert_eq!(live as usize, there.iter().filter(|there| **there).count());
             let of = log.counts;
             let taken = log.segments[..20].iter().filter(|segment| segment.seq > 0).count();

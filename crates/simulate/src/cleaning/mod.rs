@@ -41,6 +41,17 @@ pub enum Ages {
     Data,
 }
 
+/// When a cleaner begins, and when it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// When no segment is free, and some segments later (section 4.4).
+    Full,
+    /// When less is free than `policy::clean::FreeGoal` says, and when as much is as it says then, as the product does while something is written. (When nothing is, the product also
+    /// merges what is half empty.)
+    Short,
+}
+
 /// There is no room, and cleaning makes none; or there would be more segments than are simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
@@ -81,6 +92,8 @@ pub struct Parameters {
     pub ages: Ages,
     /// The cleaner writes what it moves in the order of age.
     pub sorts: bool,
+    /// When it cleans.
+    pub when: When,
     /// Blocks that each client's cache holds, from which cleaners read; 0: they read from the disk.
     pub cache_blocks: u32,
     /// For how long what is written waits in its writer's memory, in microseconds; what dies there is not written.
@@ -92,16 +105,16 @@ pub struct Parameters {
 impl Default for Parameters {
     /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and cleaned as Rosenblum and Ousterhout do.
     fn default() -> Parameters {
-        let (ages, sorts) = (Ages::Data, true);
+        let (ages, sorts, when) = (Ages::Data, true, When::Full);
         let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::default());
-        Parameters { segment_bytes, utilisation, rule, ages, sorts, cache_blocks: 0, delay_us: 0, seed: 1 }
+        Parameters { segment_bytes, utilisation, rule, ages, sorts, when, cache_blocks: 0, delay_us: 0, seed: 1 }
     }
 }
 
 impl Parameters {
-    /// The same, chosen and moved as the product does.
+    /// The same, cleaned as the product does: when, what and how much is cleaned, and how it is moved.
     pub fn product(self) -> Parameters {
-        Parameters { rule: Rule::default(), ages: Ages::Segments, sorts: false, ..self }
+        Parameters { rule: Rule::default(), ages: Ages::Segments, sorts: false, when: When::Short, ..self }
     }
 
     /// What makes no sense for blocks of so many bytes, by the name of what is set.
@@ -157,12 +170,12 @@ pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome,
         return Err(Full);
     }
     let disk_segments = (disk_segments as u32).max(1);
-    let Parameters { rule, ages, sorts, cache_blocks, delay_us, seed, .. } = *parameters;
+    let Parameters { rule, ages, sorts, when, cache_blocks, delay_us, seed, .. } = *parameters;
     let (blocks, clients) = (accesses.block_count(), accesses.clients());
     let mut simulation = Simulation {
         of: accesses,
         delay_us,
-        log: Log::new(Cleaner { rule, ages, sorts }, segment_blocks, disk_segments, clients, blocks),
+        log: Log::new(Cleaner { rule, ages, sorts, when }, segment_blocks, disk_segments, clients, blocks),
         caches: (cache_blocks > 0).then(|| caches(accesses, cache_blocks, seed)),
         waiting: vec![None; blocks],
         due: VecDeque::new(),

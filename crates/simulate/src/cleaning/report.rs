@@ -3,6 +3,7 @@
 use super::bookkeeping::Bookkeeping;
 use super::log::Counts;
 use super::{Outcome, Parameters, simulate};
+use crate::cooperative::studies::comparison::Workload;
 use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::locality::accesses::Accesses;
 use crate::sweep::sweep;
@@ -10,7 +11,8 @@ use policy::clean::Rule;
 use serde::Serialize;
 
 const NOT_THEIR_TRACE: &str = "another trace than the thesis's, whose own are not published";
-const SIZES_KIB: [u64; 5] = [64, 128, 256, 512, 1024];
+/// Sizes of segments, in eighths of the one that is set: with the thesis's 512 KiB, from 64 KiB to 1 MiB.
+const SIZES_EIGHTHS: [u64; 5] = [1, 2, 4, 8, 16];
 const UTILISATIONS: [f64; 7] = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 /// Blocks of a client's cache of 16 MiB, of 8 KiB (section 4.4).
 const CACHE_BLOCKS: u32 = 2048;
@@ -80,12 +82,12 @@ pub struct Study {
 
 impl Study {
     /// How often [`run`](Self::run) says that it has done something.
-    pub const STEPS: usize = SIZES_KIB.len() + VARIANT_COUNT * UTILISATIONS.len();
+    pub const STEPS: usize = SIZES_EIGHTHS.len() + VARIANT_COUNT * UTILISATIONS.len();
 
     /// Simulates all that is compared; of what is set, sizes, utilisations, rule and delay are varied.
     pub fn run(accesses: &Accesses, of: &Parameters, done: impl Fn() + Sync) -> Study {
         let [(_, from_disk), ..] = variants(of);
-        let sizes = SIZES_KIB.map(|kib| Parameters { segment_bytes: kib << 10, ..from_disk });
+        let sizes = SIZES_EIGHTHS.map(|part| Parameters { segment_bytes: of.segment_bytes / 8 * part, ..from_disk });
         let fuller = variants(of)
             .into_iter()
             .flat_map(|(_, of)| UTILISATIONS.map(|utilisation| Parameters { utilisation, ..of }));
@@ -98,7 +100,7 @@ impl Study {
             Run { parameters: *parameters, outcome }
         };
         let mut sizes = sweep(&all, study, done);
-        let utilisations = sizes.split_off(SIZES_KIB.len());
+        let utilisations = sizes.split_off(SIZES_EIGHTHS.len());
         let utilisations = utilisations.chunks(UTILISATIONS.len()).map(<[_]>::to_vec).collect();
         Study { sizes, utilisations, bookkeeping: Bookkeeping::of(accesses) }
     }
@@ -166,22 +168,22 @@ impl Study {
         self.utilisations.get(variant)?.iter().find(|run| run.parameters.utilisation == utilisation)?.cost()
     }
 
-    /// What the thesis says, beside what is found.
-    pub fn findings(&self) -> Vec<Finding> {
+    /// What the thesis says, beside what is found on whatever this was.
+    pub fn findings(&self, of: Workload) -> Vec<Finding> {
         let mut findings = self.by_size();
         findings.extend(self.with_caches());
         findings.extend(self.by_rule());
-        findings.extend(self.messages());
+        findings.extend(self.messages(of));
         findings
     }
 
-    fn by_size(&self) -> Vec<Finding> {
+    pub(super) fn by_size(&self) -> Vec<Finding> {
         let stated = "Dahlin, table 4-2";
         let mut findings = Vec::new();
         let mut costs = Vec::new();
         for (kib, counts, cost) in &TABLE_4_2 {
             let found = self.sizes.iter().find(|run| run.parameters.segment_bytes == kib << 10);
-            let outcome = found.and_then(|run| run.outcome);
+            let Some(Run { outcome, .. }) = found.copied() else { continue };
             costs.push(outcome.and_then(|outcome| outcome.write_cost));
             let share = |of: &Counts| (of.cleaned > 0).then(|| of.read as f64 / of.cleaned as f64);
             let recomputed = text(counts.write_cost(), 3);
@@ -190,7 +192,7 @@ impl Study {
                 &format!("write cost of {kib} KiB segments, from the table's own counts"),
                 cost,
                 recomputed.clone(),
-                (recomputed == *cost).then_some(true),
+                None,
                 if recomputed == *cost {
                     ""
                 } else {
@@ -214,7 +216,7 @@ impl Study {
                 NOT_THEIR_TRACE,
             ));
         }
-        let (small, large) = (costs[0], costs[1]);
+        let &[small, large] = costs.as_slice() else { return findings };
         let more = large.zip(small).map(|(large, small)| large / small - 1.0);
         findings.push(finding(
             "Dahlin, section 4.2.1",
@@ -278,32 +280,30 @@ impl Study {
         let stated = "Rosenblum and Ousterhout, section 3.5";
         let what = "write cost on a disk that is 80 % full, by cost-benefit and by the emptiest first";
         let theirs = "cost-benefit is better with locality";
-        let product = "write cost on a disk that is 80 % full, by cost-benefit as theirs and as the product's";
-        let why = "the product counts a segment's age in segments of its own log, which says little where there are many logs, and moves blocks without sorting them by age";
+        let product = "write cost on a disk that is 80 % full, by cost-benefit as theirs and as the product cleans";
+        let why = "the product begins before the disk is full, so that writers need not wait, and finds fuller segments; it counts a segment's age in segments of its own log, which says little where \
+                   there are many logs; and it moves blocks without sorting them by age";
         [finding(stated, what, theirs, pair(2), None, NOT_THEIR_TRACE), finding("", product, "", pair(4), None, why)]
     }
 
-    fn messages(&self) -> Vec<Finding> {
+    fn messages(&self, workload: Workload) -> Vec<Finding> {
         let stated = "Dahlin, section 4.3.1";
         let of = &self.bookkeeping;
+        let (input, follows) = match workload {
+            Workload::Auspex => ("an input: the trace is made so", "follows from the three above, which are inputs"),
+            Workload::Sprite | Workload::Other => (NOT_THEIR_TRACE, NOT_THEIR_TRACE),
+        };
         let share = |part: u64| (of.pessimistic() > 0).then(|| part as f64 / of.pessimistic() as f64);
         let times = |all: u64| (of.distributed() > 0).then(|| all as f64 / of.distributed() as f64);
         vec![
-            finding(
-                stated,
-                "blocks modified or deleted",
-                "about a million",
-                of.pessimistic().to_string(),
-                None,
-                NOT_THEIR_TRACE,
-            ),
+            finding(stated, "blocks modified or deleted", "about a million", of.pessimistic().to_string(), None, input),
             finding(
                 stated,
                 "of those, by the same client within 30 s",
                 "33 %",
                 percent(share(of.by_same_soon)),
                 None,
-                NOT_THEIR_TRACE,
+                input,
             ),
             finding(
                 "Dahlin, section 5.3.1",
@@ -311,7 +311,7 @@ impl Study {
                 "96 %",
                 percent(share(of.by_same_soon + of.by_same_later)),
                 None,
-                NOT_THEIR_TRACE,
+                input,
             ),
             finding(
                 stated,
@@ -319,7 +319,7 @@ impl Study {
                 "18",
                 text(times(of.optimistic()), 1),
                 None,
-                NOT_THEIR_TRACE,
+                follows,
             ),
             finding(
                 stated,
@@ -327,7 +327,7 @@ impl Study {
                 "more than 10",
                 text(times(of.pessimistic()), 1),
                 None,
-                NOT_THEIR_TRACE,
+                follows,
             ),
         ]
     }

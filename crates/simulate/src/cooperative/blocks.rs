@@ -11,8 +11,10 @@ use trace::{Deed, Record};
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
 /// More reads and writes of blocks, and removals, are not kept in memory.
 const ACCESS_COUNT_MAX: u64 = 1 << 28;
-/// Nor are more different blocks.
-const BLOCK_COUNT_MAX: usize = 1 << 26;
+/// Nor are more different blocks: with what is known of each while they are gathered, about a gigabyte.
+const BLOCK_COUNT_MAX: usize = 1 << 24;
+/// No read or write is of more blocks: a few bytes of a trace must not become gigabytes of memory.
+const RECORD_BLOCKS_MAX: u64 = 1 << 20;
 const SINCE_US_MAX: u64 = 1 << 15;
 /// What is later counts as being then.
 const TIME_US_MAX: u64 = u64::MAX >> CLIENT_SHIFT;
@@ -60,8 +62,8 @@ pub struct Blocks {
 pub enum BlocksError<E> {
     /// See there.
     Trace(E),
-    /// There are more of these than this can count.
-    TooMany(&'static str),
+    /// There are more of these than this can count, with the record of that number, from 1.
+    TooMany(&'static str, u64),
 }
 
 /// Which blocks of its file a record is of, in a trace that has so many accesses of blocks before it. What there is too much of, if that is so.
@@ -72,9 +74,10 @@ pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Res
     let (Deed::Read { offset, len } | Deed::Write { offset, len }) = record.deed else { return Ok(0..0) };
     let first = offset.checked_div(block_bytes).ok_or("blocks")?;
     let end = offset.saturating_add(len).div_ceil(block_bytes).max(first);
-    match (before as u64).saturating_add(end - first) > ACCESS_COUNT_MAX {
-        true => Err("blocks"),
-        false => Ok(first..end),
+    match end - first {
+        count if count > RECORD_BLOCKS_MAX => Err("blocks of one read or write"),
+        count if count + before as u64 > ACCESS_COUNT_MAX => Err("blocks"),
+        _ => Ok(first..end),
     }
 }
 
@@ -148,9 +151,9 @@ impl Blocks {
         block_bytes: u64,
     ) -> Result<Blocks, BlocksError<E>> {
         let mut gathering = Gathering::new(block_bytes);
-        for record in records {
+        for (record, number) in records.into_iter().zip(1..) {
             let record = record.map_err(BlocksError::Trace)?;
-            gathering.add(record).map_err(BlocksError::TooMany)?;
+            gathering.add(record).map_err(|what| BlocksError::TooMany(what, number))?;
         }
         Ok(gathering.end())
     }
@@ -251,19 +254,23 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_is_refused() {
         let read = |offset, len| [(0, 0, 0, Deed::Read { offset, len })];
-        assert!(matches!(blocks(&read(0, u64::MAX)), Err(BlocksError::TooMany("blocks"))));
+        let large = "blocks of one read or write";
+        assert!(matches!(blocks(&read(0, u64::MAX)), Err(BlocksError::TooMany(what, 1)) if what == large));
+        let most = 10 * RECORD_BLOCKS_MAX;
+        assert_eq!(blocks(&read(0, most)).map(|all| all.len()).ok(), Some(RECORD_BLOCKS_MAX));
+        assert!(matches!(blocks(&read(0, most + 1)), Err(BlocksError::TooMany(what, 1)) if what == large));
         assert!(blocks(&read(u64::MAX, u64::MAX)).is_ok());
-        assert!(matches!(blocks(&[(0, 65_536, 0, Deed::Delete)]), Err(BlocksError::TooMany("clients"))));
+        assert!(matches!(blocks(&[(0, 65_536, 0, Deed::Delete)]), Err(BlocksError::TooMany("clients", 1))));
         let none = Blocks::of(
             [Ok::<_, ()>(Record { time_us: 0, client: 0, file: 0, deed: Deed::Read { offset: 0, len: 1 } })],
             0,
         );
-        assert!(matches!(none, Err(BlocksError::TooMany("blocks"))));
+        assert!(matches!(none, Err(BlocksError::TooMany("blocks", 1))));
         let all = [(0, 0, 0, Deed::Read { offset: 0, len: 10 }), (0, 0, 1, Deed::Read { offset: 0, len: u64::MAX })];
-        assert!(matches!(blocks(&all), Err(BlocksError::TooMany("blocks"))));
+        assert!(matches!(blocks(&all), Err(BlocksError::TooMany(what, 2)) if what == large));
         assert_eq!(
             (next_number(BLOCK_COUNT_MAX - 1), next_number(BLOCK_COUNT_MAX)),
-            (Ok((1 << 26) - 1), Err("blocks"))
+            (Ok((1 << 24) - 1), Err("blocks"))
         );
     }
 }

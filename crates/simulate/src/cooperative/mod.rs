@@ -114,7 +114,8 @@ pub enum Level {
     Disk,
 }
 
-/// What the server does for reads, in units of a message without data (section 3.3.1): a block over the network is two more, and two from or to a disk.
+/// What the server does for reads, in units of a message without data (section 3.3.1): a block over the network is two more, and two from or to a disk. What it
+/// does for writes, whatever the algorithm, and for deletes is left out, as there. What clients say to each other is not its load.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Load {
     /// For reads that its disk serves.
@@ -123,7 +124,8 @@ pub struct Load {
     pub remote: u64,
     /// For those that its memory serves.
     pub server: u64,
-    /// Telling clients that what they have was changed, answering whether a block is the last one, and sending what leaves its cache.
+    /// Telling clients that what they have was changed, each copy a message, wherever it is; answering whether a block is the last one; and sending what leaves its
+    /// memory to clients who keep it for all.
     pub other: u64,
 }
 

@@ -1,4 +1,7 @@
 //! One algorithm on one trace: where reads find their blocks, and what becomes of what leaves a cache.
+//!
+//! With N-Chance Forwarding a client asks the server once for each block of its own that it gives up, and takes in what is sent to it knowing which of its blocks are
+//! duplicates, as they are, without asking. The thesis has hints there, as with Weighted LRU, and does not say when they are renewed (3.1.6).
 
 use super::blocks::{Access, Deal};
 use super::caches::{Caches, Kinds};
@@ -192,12 +195,20 @@ impl Simulation {
             Algorithm::Hash => self.part_of(leaves),
             _ => return,
         };
-        self.keep_common(cache, leaves);
+        if self.keep_common(cache, leaves) {
+            self.charge(BLOCK);
+        }
     }
 
-    fn keep_common(&mut self, cache: u32, block: u32) {
+    /// The server does so much more that is of no read.
+    fn charge(&mut self, units: u64) {
+        self.outcome.load.other += if self.counts { units } else { 0 };
+    }
+
+    /// True if it was sent there.
+    fn keep_common(&mut self, cache: u32, block: u32) -> bool {
         if self.touch_common(cache, block) || self.common.is_nothing(cache) {
-            return;
+            return false;
         }
         if !self.common.has_room(cache)
             && let Some(oldest) = self.common.oldest(cache)
@@ -205,6 +216,7 @@ impl Simulation {
             self.common.remove(oldest);
         }
         self.common.insert(cache, block, 0, self.now);
+        true
     }
 
     /// A client has it in its cache from now on.
@@ -222,10 +234,8 @@ impl Simulation {
     fn make_room(&mut self, client: u32) {
         if let Some(weighted) = &mut self.weighted {
             let (asked, forwarded) = weighted.make_room(&mut self.local, client, self.now);
-            if self.counts {
-                self.outcome.load.other += asked * 2 * MESSAGE;
-                self.outcome.forwarded += u64::from(forwarded);
-            }
+            self.charge(asked * 2 * MESSAGE);
+            self.outcome.forwarded += u64::from(forwarded && self.counts);
             return;
         }
         let first = self.epochs.is_some().then(|| Epochs::first_to_go(&mut self.local, client)).flatten();
@@ -235,18 +245,22 @@ impl Simulation {
         let used = self.local.used(place);
         let (_, recirculated) = self.local.remove(place);
         let n = match self.of.algorithm {
-            Algorithm::Direct => return self.keep_common(client, block),
+            Algorithm::Direct => {
+                self.keep_common(client, block);
+                return;
+            }
             Algorithm::NChance(n) => n,
             Algorithm::TwoChoices => 1,
             Algorithm::Epochs => u8::MAX,
             _ => return,
         };
-        if self.counts && recirculated == 0 {
-            // Whoever has used it asks whether it is the last; what was sent to it is.
-            self.outcome.load.other += 2 * MESSAGE;
-        }
-        if self.clients < 2 {
+        if n == 0 || self.clients < 2 {
+            // Nothing goes on, so that nobody has to ask.
             return;
+        }
+        if recirculated == 0 {
+            // Whoever has used it asks whether it is the last; what was sent to it is.
+            self.charge(2 * MESSAGE);
         }
         let Leaving::Forward(recirculated) = leaving(is_singlet, recirculated, n) else { return };
         if let Some(epochs) = &mut self.epochs {
@@ -305,22 +319,26 @@ impl Simulation {
     fn tell_server(&mut self, client: u32) {
         if let Some(weighted) = &mut self.weighted {
             let asked = weighted.tell_server(&mut self.local, client, self.now);
-            self.outcome.load.other += if self.counts { asked * 2 * MESSAGE } else { 0 };
+            self.charge(asked * 2 * MESSAGE);
         }
     }
 
-    /// Nobody has it any more, but for that client.
+    /// Nobody has it any more, but for that client, who wrote it, and the server. Nobody at all, if it was deleted.
     pub(crate) fn forget(&mut self, block: u32, but: Option<u32>) {
+        let mut told = 0;
         while let Some(place) = self.local.place_but(block, but) {
             self.local.remove(place);
-            self.outcome.load.other += if self.counts { MESSAGE } else { 0 };
+            told += 1;
         }
+        // Who writes it sees to what it has elsewhere, and to what is kept with it for others.
+        let is_of_clients = matches!(self.of.algorithm, Algorithm::Direct | Algorithm::Hash);
         while let Some(place) = self.common.place_but(block, None) {
+            told += u64::from(!is_of_clients || Some(self.common.cache_of(place)) != but);
             self.common.remove(place);
         }
-        if but.is_none()
-            && let Some(place) = self.server.find(0, block)
-        {
+        if but.is_some() {
+            self.charge(told * MESSAGE);
+        } else if let Some(place) = self.server.find(0, block) {
             self.server.remove(place);
         }
     }

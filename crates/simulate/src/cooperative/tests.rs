@@ -145,8 +145,77 @@ fn a_lone_client_hits_what_it_has_and_no_trace_is_too_short() {
 #[test]
 fn greedy_forwarding_is_n_chance_forwarding_without_a_chance() {
     let of = |algorithm| Parameters { algorithm, client_blocks: 5, server_blocks: 3, warm_up: 0, seed: 1 };
-    let reads = |algorithm| simulate(&any(1), &of(algorithm)).reads;
-    assert_eq!(reads(Algorithm::NChance(0)), reads(Algorithm::Greedy));
+    let outcome = |algorithm| simulate(&any(1), &of(algorithm));
+    assert_eq!(outcome(Algorithm::NChance(0)), outcome(Algorithm::Greedy));
+}
+
+#[test]
+fn a_lone_client_has_nobody_to_send_anything_to() {
+    let read =
+        |time_us| Ok::<_, ()>(Record { time_us, client: 0, file: time_us % 7, deed: Deed::Read { offset: 0, len: 1 } });
+    let blocks = Blocks::of((0..500).map(read), 1).expect("blocks");
+    let of = |algorithm| Parameters { algorithm, client_blocks: 3, server_blocks: 2, warm_up: 0, seed: 1 };
+    let outcome = |algorithm| simulate(&blocks, &of(algorithm));
+    for algorithm in [Algorithm::Greedy, N_CHANCE, Algorithm::TwoChoices, Algorithm::Epochs] {
+        assert_eq!(outcome(algorithm), outcome(Algorithm::Base), "{algorithm:?}");
+    }
+}
+
+/// The server's load of what clients do to the one block of some files. Each client has room for five blocks, the server for one.
+fn load(algorithm: Algorithm, deeds: &[(u32, u64, Deed)]) -> Load {
+    let records = deeds
+        .iter()
+        .map(|(client, file, deed)| Ok::<_, ()>(Record { time_us: 0, client: *client, file: *file, deed: *deed }));
+    let of = Parameters { algorithm, client_blocks: 5, server_blocks: 1, warm_up: 0, seed: 1 };
+    simulate(&Blocks::of(records, 1).expect("blocks"), &of).load
+}
+
+const READ: Deed = Deed::Read { offset: 0, len: 1 };
+const WRITE: Deed = Deed::Write { offset: 0, len: 1 };
+
+#[test]
+fn what_leaves_the_servers_memory_for_others_is_sent_by_it() {
+    let reads = [(0, 1, READ), (0, 2, READ), (0, 3, READ)];
+    for algorithm in Algorithm::ALL {
+        let sent = match algorithm {
+            Algorithm::Central | Algorithm::Hash | Algorithm::Best => 2,
+            _ => 0,
+        };
+        assert_eq!(load(algorithm, &reads), Load { disk: 3 * 6, other: sent * 3, ..Load::default() }, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn each_copy_that_a_write_makes_stale_is_a_message_wherever_it_is() {
+    // Two clients have read it. It left the first one's own cache where that holds one, and the server's.
+    let read = [(0, 1, READ), (1, 1, READ), (0, 2, READ), (0, 3, READ)];
+    let stale = |algorithm, writer| {
+        let written = [&read[..], &[(writer, 1, WRITE)]].concat();
+        let [before, after] = [&read[..], &written].map(|deeds| load(algorithm, deeds));
+        assert_eq!((before.disk, before.remote, before.server), (after.disk, after.remote, after.server));
+        // What is written takes the place of what the server had, which it sends.
+        let is_sent = matches!(algorithm, Algorithm::Central | Algorithm::Hash | Algorithm::Best);
+        after.other - before.other - if is_sent { 3 } else { 0 }
+    };
+    for algorithm in [Algorithm::Base, Algorithm::Direct, Algorithm::Greedy, N_CHANCE] {
+        assert_eq!((stale(algorithm, 2), stale(algorithm, 1)), (2, 1), "{algorithm:?}");
+    }
+    // The second client's, and what is kept for all, once that is not with the writer.
+    assert_eq!((stale(Algorithm::Central, 2), stale(Algorithm::Central, 1)), (2, 1));
+    let [first, second, third] = [0, 1, 2].map(|writer| stale(Algorithm::Hash, writer));
+    assert_eq!((first, second + third), (2, 2));
+    // With direct cooperation a client's own copy may be with another one.
+    let deeds: Vec<(u32, u64, Deed)> = (1..9).map(|file| (0, file, READ)).collect();
+    let with = |writer| load(Algorithm::Direct, &[&deeds[..], &[(writer, 1, WRITE)]].concat()).other;
+    assert_eq!((with(0), with(1)), (0, 1));
+}
+
+#[test]
+fn deletes_are_no_load() {
+    let deeds = [(0, 1, READ), (1, 1, READ), (0, 2, READ), (0, 1, Deed::Delete), (1, 2, Deed::Delete)];
+    for algorithm in Algorithm::ALL {
+        assert_eq!(load(algorithm, &deeds), load(algorithm, &deeds[..3]), "{algorithm:?}");
+    }
 }
 
 #[test]

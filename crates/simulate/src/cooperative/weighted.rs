@@ -2,6 +2,10 @@
 //!
 //! What the thesis leaves open: a block that was sent to a client, which never used it, costs that one nothing to lose; it is as old there as it was where it came
 //! from; and who asks for it takes it over. A client that gets a block says what the next one would cost it, and the server hears that with the sender's request.
+//!
+//! To make room, a client that knows everything has asked the server once about all blocks that are weighed, and all other clients what a block would cost them
+//! (3.1.5.1). The server's load, which section 3.3.1 shows for both hints alone, has that one question; what clients ask each other is none of it. That a block was
+//! given up, and where it went, is said with the request for the next one, whatever is known.
 
 use super::Knowledge;
 use super::caches::{Caches, DUPLICATE, Place, SINGLET, UNKNOWN};

@@ -58,8 +58,9 @@ impl Accesses {
         let block_bytes = block_bytes.max(1);
         let mut of = Accesses { block_bytes, ..Accesses::default() };
         let (mut files, mut known) = (HashMap::<u64, u32>::new(), HashMap::<(u32, u64), u32>::new());
-        for record in records {
-            of.add(record.map_err(BlocksError::Trace)?, &mut files, &mut known).map_err(BlocksError::TooMany)?;
+        for (record, number) in records.into_iter().zip(1..) {
+            let record = record.map_err(BlocksError::Trace)?;
+            of.add(record, &mut files, &mut known).map_err(|what| BlocksError::TooMany(what, number))?;
         }
         Ok(of)
     }
@@ -170,8 +171,8 @@ mod tests {
             let records = [deed, other].map(|deed| Ok::<_, ()>(Record { time_us: 0, client, file: 0, deed }));
             Accesses::of(records, 1).expect_err("too much")
         };
-        assert!(matches!(refused(0, 100), BlocksError::TooMany("blocks")));
-        assert!(matches!(refused(1 << 16, 1), BlocksError::TooMany("clients")));
+        assert!(matches!(refused(0, 100), BlocksError::TooMany("blocks of one read or write", 2)));
+        assert!(matches!(refused(1 << 16, 1), BlocksError::TooMany("clients", 1)));
         let broken = Accesses::of([Err::<Record, _>("broken")], 1).expect_err("broken");
         assert!(matches!(broken, BlocksError::Trace("broken")));
     }

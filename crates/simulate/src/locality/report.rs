@@ -2,6 +2,7 @@
 
 use super::accesses::Accesses;
 use super::{Outcome, Parameters, Policy, simulate};
+use crate::cooperative::studies::comparison::Workload;
 use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
@@ -28,17 +29,24 @@ impl Study {
         Study { outcomes }
     }
 
-    /// Figures 5-5 and 5-6, and 5-7 and 5-8.
-    pub fn figures(&self) -> Vec<Figure> {
+    /// Figures 5-5 and 5-7 for Sprite, 5-6 and 5-8 for Auspex, whose trace lacks reads that clients' own caches served.
+    pub fn figures(&self, of: Workload) -> Vec<Figure> {
         let [centralized, ..] = self.outcomes;
         let all = centralized.hops().max(1) as f64;
         let share = |of: &Outcome| {
             let parts = [of.hops(), of.read_hops, of.write_hops, of.delete_hops];
             parts.into_iter().zip(1u32..).map(|(hops, x)| (f64::from(x), hops as f64 / all * 100.0)).collect()
         };
+        let is_auspex = of == Workload::Auspex;
         let per_request = |of: &Outcome| {
-            let parts = [of.hops_per_read(), of.hops_per_miss(), of.hops_per_write(), of.hops_per_delete()];
+            let reads = [of.hops_per_read().filter(|_| !is_auspex), of.hops_per_miss()];
+            let parts = [reads[0], reads[1], of.hops_per_write(), of.hops_per_delete()];
             parts.into_iter().zip(1u32..).filter_map(|(hops, x)| Some((f64::from(x), hops?))).collect()
+        };
+        let [of_all, of_requests] = match of {
+            Workload::Sprite => ["Dahlin, figure 5-5", "Dahlin, figure 5-7"],
+            Workload::Auspex => ["Dahlin, figure 5-6", "Dahlin, figure 5-8"],
+            Workload::Other => ["Dahlin, figures 5-5 and 5-6", "Dahlin, figures 5-7 and 5-8"],
         };
         let figure = |title: &str, repeats: &str, x: &str, y: &str, points: &dyn Fn(&Outcome) -> Vec<(f64, f64)>| {
             let curve = |(policy, of): (Policy, &Outcome)| Curve { name: policy.name().into(), points: points(of) };
@@ -54,14 +62,14 @@ impl Study {
         vec![
             figure(
                 "Messages, by where managers are",
-                "Dahlin, figures 5-5 and 5-6",
+                of_all,
                 "messages for: 1 all, 2 reads, 3 writes, 4 deletes",
                 "share of all messages of the centralized manager (%)",
                 &share,
             ),
             figure(
                 "Messages per request",
-                "Dahlin, figures 5-7 and 5-8",
+                of_requests,
                 "request: 1 read, 2 read that its cache does not serve, 3 write, 4 delete",
                 "messages per request",
                 &per_request,
@@ -69,31 +77,18 @@ impl Study {
         ]
     }
 
-    /// What section 5.3.2 says, beside what is found.
-    pub fn findings(&self) -> Vec<Finding> {
+    /// What section 5.3.2 says, beside what is found on whatever this was.
+    pub fn findings(&self, of: Workload) -> Vec<Finding> {
         let [centralized, first, last] = self.outcomes;
-        let percent = |share: Option<f64>| share.map_or("none".into(), |share| format!("{:.1} %", share * 100.0));
-        let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
         let saved = |of: &Outcome| share(of.hops(), centralized.hops()).map(|kept| 1.0 - kept);
-        let finding = |what: &str, theirs: &str, ours: String, holds: Option<bool>, why: &str| Finding {
-            stated: "Dahlin, section 5.3.2".into(),
-            what: what.into(),
-            theirs: theirs.into(),
-            ours,
-            holds,
-            why: why.into(),
-        };
-        let shown =
-            |what: &str, theirs: &str, ours: Option<f64>| finding(what, theirs, percent(ours), None, NOT_THEIR_TRACE);
         let less = |of: fn(&Outcome) -> u64| of(&centralized).saturating_sub(of(&first));
         let by_writes = less(|of| of.write_hops) >= less(|of| of.read_hops) + less(|of| of.delete_hops);
-        let misses = first.reads - first.hits;
-        vec![
+        let mut findings = vec![
             finding(
                 "messages that first writer saves",
                 "11 % to 50 %",
                 percent(saved(&first)),
-                Some(first.hops() <= centralized.hops()),
+                (centralized.hops() > 0).then_some(first.hops() <= centralized.hops()),
                 NOT_THEIR_TRACE,
             ),
             finding(
@@ -110,25 +105,64 @@ impl Study {
                 (centralized.writes > 0).then_some(by_writes),
                 NOT_THEIR_TRACE,
             ),
-            shown("reads that the client's own cache serves", "65 %", share(first.hits, first.reads)),
-            finding(
-                "messages of a read that it does not serve, first writer",
-                "2.85",
-                first.hops_per_miss().map_or("none".into(), |hops| format!("{hops:.2}")),
+        ];
+        match of {
+            Workload::Sprite | Workload::Other => findings.extend(of_sprite(&first)),
+            Workload::Auspex => findings.push(finding(
+                "deletes whose manager is local, first writer",
+                "somewhat more than Sprite's 29 %",
+                percent(first.deletes.local_share()),
                 None,
                 NOT_THEIR_TRACE,
-            ),
-            shown("such reads that take a message less, first writer", "16 %", share(first.shorter, misses)),
-            shown("writes that need the right to write", "37 %", share(first.asked.count, first.writes)),
-            shown("those whose manager is local, first writer", "96 %", first.asked.local_share()),
-            shown(
-                "invalidated caches that are the manager's, first writer",
-                "a third",
-                first.invalidated.local_share(),
-            ),
-            shown("commits whose manager is local, first writer", "97 %", first.committed.local_share()),
-            shown("deletes whose manager is local, first writer", "29 %", first.deletes.local_share()),
-            shown("clients told of deletes that are the manager's, first writer", "83 %", first.told.local_share()),
-        ]
+            )),
+        }
+        findings
+    }
+}
+
+/// What the section says of the first of Sprite's traces, with first writer.
+fn of_sprite(first: &Outcome) -> [Finding; 9] {
+    let shown = |what: &str, theirs: &str, ours: Option<f64>| {
+        finding(&format!("{what}, first writer"), theirs, percent(ours), None, NOT_THEIR_TRACE)
+    };
+    let misses = first.reads - first.hits;
+    let hits = share(first.hits, first.reads);
+    let rather =
+        "another trace than the first of the thesis's, of which this is said; the one that this is made like has 78 %";
+    [
+        finding("reads that the client's own cache serves", "65 %", percent(hits), None, rather),
+        finding(
+            "messages of a read that it does not serve, first writer",
+            "2.85",
+            first.hops_per_miss().map_or("none".into(), |hops| format!("{hops:.2}")),
+            None,
+            NOT_THEIR_TRACE,
+        ),
+        shown("such reads that take a message less", "16 %", share(first.shorter, misses)),
+        shown("writes that need the right to write", "37 %", share(first.asked.count, first.writes)),
+        shown("those whose manager is local", "96 %", first.asked.local_share()),
+        shown("invalidated caches that are the manager's", "a third", first.invalidated.local_share()),
+        shown("commits whose manager is local", "97 %", first.committed.local_share()),
+        shown("deletes whose manager is local", "29 %", first.deletes.local_share()),
+        shown("clients told of deletes that are the manager's", "83 %", first.told.local_share()),
+    ]
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("none".into(), |share| format!("{:.1} %", share * 100.0))
+}
+
+fn share(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 / of as f64)
+}
+
+fn finding(what: &str, theirs: &str, ours: String, holds: Option<bool>, why: &str) -> Finding {
+    Finding {
+        stated: "Dahlin, section 5.3.2".into(),
+        what: what.into(),
+        theirs: theirs.into(),
+        ours,
+        holds,
+        why: why.into(),
     }
 }

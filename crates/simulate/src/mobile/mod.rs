@@ -22,6 +22,7 @@ use cache::{Cache, Key, Units};
 use line::Line;
 pub use line::Link;
 use log::{Log, ProductLog, UnitLog, Written};
+use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class;
 use policy::replacement::Replacement;
 use policy::write_back::{DELAY, IDLE_TIME, TICKETS, Terms};
@@ -149,8 +150,9 @@ impl Default for Parameters {
     /// As the product does it, on a modem.
     fn default() -> Parameters {
         Parameters {
-            cache_bytes: 20 << 30,
+            cache_bytes: ROAMING_CACHE_BYTES,
             unit: Unit::Auto,
+            replacement: Replacement::default(),
             write_back: WriteBack::Lottery,
             tuning: Tuning::PRODUCT,
             rules: Rules::Product,

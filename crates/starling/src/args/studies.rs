@@ -5,6 +5,11 @@ use std::path::PathBuf;
 
 /// Arguments of `sim`.
 #[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling sim mobile --trace work.trace --plot work.svg
+  starling sim papers --out report/
+
+Traces come from `starling trace`; `starling advise` says in words what to set.")]
 pub struct Sim {
     /// What to try.
     #[command(subcommand)]
@@ -16,9 +21,10 @@ pub struct Sim {
 pub enum SimCommand {
     /// Clients that serve each other from their caches (Dahlin, chapter 3).
     #[command(after_help = "Examples:
-  starling sim cooperative --trace worst.trace --client-cache 80KiB --server-cache 0
+  starling sim cooperative --trace work.trace
+  starling sim cooperative --trace worst.trace --rules paper --client-cache 80KiB --server-cache 0
   starling sim cooperative --trace work.trace --algorithm greedy,n-chance --json work.json --plot work.svg
-  starling sim cooperative --trace work.trace --algorithm n-chance --n 1
+  starling sim cooperative --trace work.trace --algorithm n-chance --n 1 --client-cache 64MiB
   starling sim cooperative --trace work.trace --technology nvme-25g
 
 Algorithms: base, with which all are compared; direct (each client has as much memory again elsewhere); greedy; central; hash; weighted-lru, which knows what clients
@@ -40,6 +46,7 @@ The client is in the office first, and caches what it uses; then its link is slo
     /// What making room costs a log (Dahlin, sections 4.2 to 4.4).
     #[command(after_help = "Examples:
   starling sim cleaning --trace work.trace
+  starling sim cleaning --trace auspex.trace --rules paper
   starling sim cleaning --trace work.trace --utilisation 90% --segment 1MiB --json work.json --plot work.svg
 
 The trace is run twice, and the second half of the second run counts. Sizes of segments and how full the disk is are varied, too.")]
@@ -73,7 +80,7 @@ pub struct Papers {
     /// The folder that is made; if it is there, it must be empty.
     #[arg(long)]
     pub out: PathBuf,
-    /// The same seed gives the same report.
+    /// The same seed gives the same numbers.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// A small part of the traces, to see that it works; the report says so.
@@ -92,6 +99,20 @@ pub struct Output {
     pub plot: Option<PathBuf>,
 }
 
+/// What the machines of the core are like.
+#[derive(ClapArgs, Debug)]
+pub struct Machines {
+    /// Whose machines, for what else is not said here: product (what Starling has where nothing is set) or paper.
+    #[arg(long, default_value = "product")]
+    pub rules: String,
+    /// Memory of each client [product: 512MiB, paper: 16MiB].
+    #[arg(long, value_parser = crate::size::parse)]
+    pub client_cache: Option<u64>,
+    /// Size of blocks [product: 64KiB, paper: 8KiB].
+    #[arg(long, value_parser = crate::size::parse)]
+    pub block: Option<u64>,
+}
+
 /// Arguments of `sim cooperative`.
 #[derive(ClapArgs, Debug)]
 pub struct Cooperative {
@@ -104,18 +125,15 @@ pub struct Cooperative {
     /// How often n-chance sends a block on.
     #[arg(long, default_value_t = policy::cooperative::RECIRCULATIONS, value_parser = clap::value_parser!(u8).range(0..=15))]
     pub n: u8,
-    /// What machines are like: atm, nvme-25g or nvme-100g.
-    #[arg(long, default_value = "atm")]
-    pub technology: String,
-    /// Memory of each client.
-    #[arg(long, default_value = "16MiB", value_parser = crate::size::parse)]
-    pub client_cache: u64,
-    /// Memory of the server.
-    #[arg(long, default_value = "128MiB", value_parser = crate::size::parse)]
-    pub server_cache: u64,
-    /// Size of blocks.
-    #[arg(long, default_value = "8KiB", value_parser = crate::size::parse)]
-    pub block: u64,
+    /// See there.
+    #[command(flatten)]
+    pub machines: Machines,
+    /// Disks and networks: atm, nvme-25g or nvme-100g [product: nvme-25g, paper: atm].
+    #[arg(long)]
+    pub technology: Option<String>,
+    /// Memory of a server, beside clients' [product: 0, since no machine is special; paper: 128MiB].
+    #[arg(long, value_parser = crate::size::parse)]
+    pub server_cache: Option<u64>,
     /// Accesses of blocks that fill the caches and are not counted; half of them if not given.
     #[arg(long)]
     pub warm_up: Option<u64>,
@@ -136,7 +154,7 @@ pub struct Mobile {
     /// Whose rules there are for what else is not said here: product or paper.
     #[arg(long, default_value = "product")]
     pub rules: String,
-    /// The client's cache.
+    /// The client's cache [product: 20GiB, paper: 10MiB].
     #[arg(long, value_parser = crate::size::parse)]
     pub cache: Option<u64>,
     /// Bits per second of the slow link.
@@ -148,7 +166,7 @@ pub struct Mobile {
     /// How long the client is in the office, from the beginning of the trace; a day, or half of the trace if that is less.
     #[arg(long, value_parser = duration_us)]
     pub hoard: Option<u64>,
-    /// What is cached once the link is slow: file, block, or auto.
+    /// What is cached once the link is slow: file, block, or auto [product: auto, paper: file].
     #[arg(long)]
     pub unit: Option<String>,
     /// What the cache gives up first: lru, lfu, random, largest or smallest.
@@ -157,22 +175,22 @@ pub struct Mobile {
     /// Size of blocks.
     #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]
     pub block: u64,
-    /// I: the link is idle after so long.
+    /// I: the link is idle after so long [product: 1s, paper: 100ms].
     #[arg(long, value_parser = duration_us)]
     pub idle: Option<u64>,
-    /// A: what was written is old after so long.
+    /// A: what was written is old after so long [15m].
     #[arg(long, value_parser = duration_us)]
     pub age: Option<u64>,
-    /// R: tickets of whoever waits for something, in the lottery.
+    /// R: tickets of whoever waits for something, in the lottery [product: 60, paper: 11].
     #[arg(long)]
     pub read_tickets: Option<u32>,
-    /// W: tickets of what goes home.
+    /// W: tickets of what goes home [product: 30, paper: 1].
     #[arg(long)]
     pub write_tickets: Option<u32>,
-    /// Caches that are varied.
+    /// Caches that are varied; those of the paper if none is given.
     #[arg(long, value_delimiter = ',', value_parser = crate::size::parse)]
     pub caches: Vec<u64>,
-    /// Bandwidths that are varied, in bits per second.
+    /// Bandwidths that are varied, in bits per second; those of the paper if none is given.
     #[arg(long, value_delimiter = ',')]
     pub bandwidths: Vec<u64>,
     /// The same seed gives the same figures.
@@ -189,18 +207,15 @@ pub struct Cleaning {
     /// The trace.
     #[arg(long)]
     pub trace: PathBuf,
-    /// Size of segments, where that is not varied.
-    #[arg(long, default_value = "512KiB", value_parser = crate::size::parse)]
-    pub segment: u64,
+    /// Memory of each client, from which cleaners may read, and size of blocks.
+    #[command(flatten)]
+    pub machines: Machines,
+    /// Size of segments, where that is not varied [product: 4MiB, paper: 512KiB].
+    #[arg(long, value_parser = crate::size::parse)]
+    pub segment: Option<u64>,
     /// The most that lives at once, as a part of the disk, where that is not varied.
     #[arg(long, default_value = "80%", value_parser = super::traces::part)]
     pub utilisation: f64,
-    /// Memory of each client, from which cleaners may read.
-    #[arg(long, default_value = "16MiB", value_parser = crate::size::parse)]
-    pub client_cache: u64,
-    /// Size of blocks.
-    #[arg(long, default_value = "8KiB", value_parser = crate::size::parse)]
-    pub block: u64,
     /// The same seed gives the same figures.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -215,12 +230,9 @@ pub struct Locality {
     /// The trace.
     #[arg(long)]
     pub trace: PathBuf,
-    /// Memory of each client.
-    #[arg(long, default_value = "16MiB", value_parser = crate::size::parse)]
-    pub client_cache: u64,
-    /// Size of blocks.
-    #[arg(long, default_value = "8KiB", value_parser = crate::size::parse)]
-    pub block: u64,
+    /// See there.
+    #[command(flatten)]
+    pub machines: Machines,
     /// How long what is written stays with the client.
     #[arg(long, default_value = "30s", value_parser = duration_us)]
     pub commit: u64,

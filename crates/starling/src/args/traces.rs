@@ -29,7 +29,7 @@ pub enum TraceCommand {
   starling trace show work.trace
   starling sim cooperative --trace work.trace
 
-Of mounts of `starling up` and `starling mount`. Neither names nor contents are recorded, and whoever may not stop the mount may not record it. One
+Of mounts of `starling up` and `starling mount`. The trace says when it began, and of which mount it is; neither names nor contents of files are recorded, and whoever may not stop the mount may not record it. One
 recording at a time.
 
 Reads that the kernel answers from memory are not seen. So files that are opened during the recording are read by way of Starling, and anew
@@ -118,7 +118,7 @@ pub struct Merge {
     /// They are of one file system: files with the same number are the same file. Without this, each trace has its own.
     #[arg(long)]
     pub same_files: bool,
-    /// When each of them begins, in seconds; without this, all at once.
+    /// When each of them begins, in seconds; without this, when they were recorded, if all say so, and else all at once.
     #[arg(long, value_delimiter = ',')]
     pub begin: Vec<f64>,
     /// The file that is made.

@@ -1,27 +1,29 @@
 //! `starling sim cleaning`: what making room costs a log.
 
-use super::{blocks_of, output, refused, wrong};
+use super::{Has, blocks_of, output, refused, wrong};
 use crate::args::Cleaning;
 use crate::traces::Source;
 use crate::usage;
 use serde_json::json;
 use simulate::cleaning::Parameters;
 use simulate::cleaning::report::Study;
+use simulate::cooperative::studies::comparison::Workload;
 use simulate::figure::Figure;
 use simulate::locality::accesses::Accesses;
 use std::process::ExitCode;
 
 /// Does what is asked for.
 pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
-    let cache_blocks = blocks_of("client-cache", asked.client_cache, asked.block, 1)?;
-    let (segment_bytes, utilisation, seed) = (asked.segment, asked.utilisation, asked.seed);
+    let has = Has::of(&asked.machines)?;
+    let cache_blocks = blocks_of("client-cache", has.client_cache, has.block, 1)?;
+    let (segment_bytes, utilisation, seed) = (asked.segment.unwrap_or(has.segment), asked.utilisation, asked.seed);
     let parameters = Parameters { segment_bytes, utilisation, cache_blocks, seed, ..Parameters::default() };
     let option = |fault: String| wrong(fault.replacen("segment-bytes", "segment", 1));
-    parameters.check(asked.block).map_err(option)?;
+    parameters.check(has.block).map_err(option)?;
     output::check(&asked.output, Some(&asked.trace))?;
     let source = Source::open(&asked.trace, false)?;
     let about = source.about();
-    let accesses = Accesses::of(source, asked.block).map_err(|error| refused(&asked.trace, error))?;
+    let accesses = Accesses::of(source, has.block).map_err(|error| refused(&asked.trace, error))?;
     let bar = output::progress(Study::STEPS, "simulations")?;
     let study = Study::run(&accesses, &parameters, || bar.inc(1));
     bar.finish_and_clear();
@@ -36,11 +38,11 @@ pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
     let report = json!({
         "about": about,
         "clients": accesses.clients(),
-        "block_bytes": asked.block,
+        "block_bytes": has.block,
         "parameters": parameters,
         "outcome": study,
         "figures": figures,
-        "findings": study.findings(),
+        "findings": study.findings(Workload::Other),
     });
     output::write(&asked.output, &report, &figures)?;
     println!("{about}");

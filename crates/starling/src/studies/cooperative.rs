@@ -1,6 +1,6 @@
 //! `starling sim cooperative`: clients that serve each other from their caches.
 
-use super::{blocks_of, named, output, refused, wrong};
+use super::{Has, blocks_of, named, output, refused, wrong};
 use crate::args::Cooperative;
 use crate::traces::Source;
 use crate::usage;
@@ -31,13 +31,14 @@ fn algorithms(asked: &[String], n: u8) -> anyhow::Result<Vec<Algorithm>> {
 
 /// Does what is asked for.
 pub fn run(asked: &Cooperative) -> anyhow::Result<ExitCode> {
-    let block_bytes = asked.block;
-    let client_blocks = blocks_of("client-cache", asked.client_cache, block_bytes, 1)?;
-    let server_blocks = blocks_of("server-cache", asked.server_cache, block_bytes, 0)?;
+    let has = Has::of(&asked.machines)?;
+    let block_bytes = has.block;
+    let client_blocks = blocks_of("client-cache", has.client_cache, block_bytes, 1)?;
+    let server_blocks = blocks_of("server-cache", asked.server_cache.unwrap_or(has.server_cache), block_bytes, 0)?;
     let wanted = algorithms(&asked.algorithm, asked.n)?;
     let technologies =
         [("atm", Technology::ATM), ("nvme-25g", Technology::NVME_25_GBPS), ("nvme-100g", Technology::NVME_100_GBPS)];
-    let technology = named("technology", &asked.technology, technologies)?;
+    let technology = named("technology", asked.technology.as_deref().unwrap_or(has.technology), technologies)?;
     output::check(&asked.output, Some(&asked.trace))?;
     let source = Source::open(&asked.trace, false)?;
     let about = source.about();

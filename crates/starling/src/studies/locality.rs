@@ -1,10 +1,11 @@
 //! `starling sim locality`: who manages which files.
 
-use super::{blocks_of, output, refused, wrong};
+use super::{Has, blocks_of, output, refused, wrong};
 use crate::args::Locality;
 use crate::traces::Source;
 use crate::usage;
 use serde_json::json;
+use simulate::cooperative::studies::comparison::Workload;
 use simulate::locality::accesses::Accesses;
 use simulate::locality::report::Study;
 use simulate::locality::{Parameters, Policy};
@@ -12,11 +13,12 @@ use std::process::ExitCode;
 
 /// Does what is asked for.
 pub fn run(asked: &Locality) -> anyhow::Result<ExitCode> {
-    let cache_blocks = blocks_of("client-cache", asked.client_cache, asked.block, 1)?;
+    let has = Has::of(&asked.machines)?;
+    let cache_blocks = blocks_of("client-cache", has.client_cache, has.block, 1)?;
     output::check(&asked.output, Some(&asked.trace))?;
     let source = Source::open(&asked.trace, false)?;
     let about = source.about();
-    let accesses = Accesses::of(source, asked.block).map_err(|error| refused(&asked.trace, error))?;
+    let accesses = Accesses::of(source, has.block).map_err(|error| refused(&asked.trace, error))?;
     let times = accesses.all().first().zip(accesses.all().last()).map(|(first, last)| (first.time_us, last.time_us));
     let Some((first_us, last_us)) = times else {
         return Err(usage(format!("{}: nothing is done in it", asked.trace.display())));
@@ -31,23 +33,23 @@ pub fn run(asked: &Locality) -> anyhow::Result<ExitCode> {
     let bar = output::progress(Study::STEPS, "policies")?;
     let study = Study::run(&accesses, &parameters, || bar.inc(1));
     bar.finish_and_clear();
-    let figures = study.figures();
+    let figures = study.figures(Workload::Other);
     let named = |(policy, outcome): (Policy, _)| json!({ "policy": policy, "outcome": outcome });
     let report = json!({
         "about": about,
         "clients": accesses.clients(),
-        "block_bytes": asked.block,
+        "block_bytes": has.block,
         "cache_blocks": cache_blocks,
         "commit_us": commit_us,
         "warm_up_us": warm_up_us,
         "seed": seed,
         "policies": Policy::ALL.into_iter().zip(&study.outcomes).map(named).collect::<Vec<_>>(),
         "figures": figures,
-        "findings": study.findings(),
+        "findings": study.findings(Workload::Other),
     });
     output::write(&asked.output, &report, &figures)?;
     println!("{about}");
-    println!("{} clients with {cache_blocks} blocks of {} bytes each\n", accesses.clients(), asked.block);
+    println!("{} clients with {cache_blocks} blocks of {} bytes each\n", accesses.clients(), has.block);
     println!(
         "{:<13} {:>12} {:>10} {:>10} {:>10} {:>10}",
         "manager", "messages", "per read", "per miss", "per write", "per delete"

@@ -1,4 +1,4 @@
-//! What studies write: files that are there under their names only when they are whole, and how far a study is.
+//! What studies write: files that are there under their names only when they are whole, and how far a study is. What is no file, such as a pipe, stays what it is.
 
 use super::plot;
 use crate::args::Output;
@@ -7,9 +7,11 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use simulate::figure::{Figure, Finding};
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Refuses what cannot be written, before something is simulated for hours. What a study reads is not written over.
 pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
@@ -17,6 +19,9 @@ pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
     for (option, path) in all.iter().filter_map(|(option, path)| Some((option, path.as_deref()?))) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let fault = match () {
+            () if path == Path::new("-") => {
+                "figures go to files, the table is on standard output: ./- is a file of this name"
+            }
             () if path.is_dir() || path.file_name().is_none() => "is a folder",
             () if !folder.is_dir() => "its folder is not there",
             () if trace.is_some_and(|trace| is_same(trace, path)) => "is the trace",
@@ -34,6 +39,12 @@ pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
 
 fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Whether this is written to as it is: what is there and is no file, or is another name of what is open already.
+fn is_kept(path: &Path) -> bool {
+    let is_open = path.starts_with("/dev") || path.starts_with("/proc");
+    path.metadata().is_ok_and(|found| is_open || !found.is_file())
 }
 
 /// Writes what was asked for.
@@ -55,19 +66,36 @@ pub fn json(report: &impl Serialize) -> anyhow::Result<String> {
 
 /// Writes files, which are there under their names only when all of them are whole.
 fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
-    let partial = |path: &Path| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".partial");
-        PathBuf::from(name)
-    };
-    let write = |(path, text): &(&Path, String)| -> anyhow::Result<()> {
-        write_synced(&partial(path), text).with_context(|| format!("write {}", path.display()))
-    };
-    let rename = |(path, _): &(&Path, String)| {
-        std::fs::rename(partial(path), path).with_context(|| format!("write {}", path.display()))
-    };
-    let done = files.iter().try_for_each(write).and_then(|()| files.iter().try_for_each(rename));
-    done.inspect_err(|_| files.iter().for_each(|(path, _)| drop(std::fs::remove_file(partial(path)))))
+    let writing = |path: &Path| format!("write {}", path.display());
+    let (kept, files): (Vec<_>, Vec<_>) = files.iter().partition(|(path, _)| is_kept(path));
+    let mut partials: Vec<(NamedTempFile, &Path)> = Vec::new();
+    for (path, text) in files {
+        partials.push((partial(path, text).with_context(|| writing(path))?, *path));
+    }
+    for (path, text) in kept {
+        let written = OpenOptions::new().append(true).open(path).and_then(|mut to| to.write_all(text.as_bytes()));
+        written.with_context(|| writing(path))?;
+    }
+    for (partial, path) in partials {
+        // A link stays one.
+        let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        partial.persist(place).with_context(|| writing(path))?;
+    }
+    Ok(())
+}
+
+/// A durable file beside its place, under a name of its own; removed when dropped.
+fn partial(path: &Path, text: &str) -> anyhow::Result<NamedTempFile> {
+    let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut partial = tempfile::Builder::new()
+        .prefix(".starling-")
+        .suffix(".partial")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    partial.write_all(text.as_bytes())?;
+    partial.as_file().sync_all()?;
+    Ok(partial)
 }
 
 /// Writes a file that is durable then.

@@ -8,9 +8,20 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::ExitCode;
 use trace::Record;
+use trace::format::Origin;
 use trace::import::ImportError;
 use trace::import::csv::Csv;
 use trace::import::strace::Strace;
+
+/// Adds what was done; tells how many that were.
+fn add_all(made: &mut Made, records: impl Iterator<Item = anyhow::Result<Record>>) -> anyhow::Result<u64> {
+    let mut count = 0;
+    for record in records {
+        made.add(&record?)?;
+        count += 1;
+    }
+    Ok(count)
+}
 
 /// Makes a trace of what another program has written.
 pub fn run(asked: &Import) -> anyhow::Result<ExitCode> {
@@ -22,16 +33,22 @@ pub fn run(asked: &Import) -> anyhow::Result<ExitCode> {
     };
     let shown = if is_input { "standard input".to_owned() } else { asked.file.display().to_string() };
     let wrong = |error: ImportError| usage(format!("{shown}: {error}"));
-    let (records, source): (Box<dyn Iterator<Item = Result<Record, ImportError>>>, _) = match asked.format {
-        Format::Strace => (Box::new(Strace::new(from)), "imported from strace"),
-        Format::Csv => (Box::new(Csv::new(from).map_err(wrong)?), "imported from a table"),
+    let begin = |source: &str| Made::begin(&asked.out, source);
+    let count = match asked.format {
+        Format::Strace => {
+            let (mut made, mut strace) = (begin("imported from strace")?, Strace::new(from));
+            let count = add_all(&mut made, strace.by_ref().map(|record| record.map_err(wrong)))?;
+            made.finish_with(&Origin { begun_us: strace.begun_us(), ..Origin::default() })?;
+            count
+        }
+        Format::Csv => {
+            let table = Csv::new(from).map_err(wrong)?;
+            let mut made = begin("imported from a table")?;
+            let count = add_all(&mut made, table.map(|record| record.map_err(wrong)))?;
+            made.finish()?;
+            count
+        }
     };
-    let (mut made, mut count) = (Made::begin(&asked.out, source)?, 0u64);
-    for record in records {
-        made.add(&record.map_err(wrong)?)?;
-        count += 1;
-    }
-    made.finish()?;
     bar.finish_and_clear();
     println!("{count} reads, writes and removals of {shown} are in {}", asked.out.display());
     Ok(ExitCode::SUCCESS)

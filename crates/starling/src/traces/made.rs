@@ -1,30 +1,32 @@
 //! A trace on its way to a file, which has its name only when it is whole, and takes no other's.
 //!
 //! Until then it has none where the folder's file system can do that (O_TMPFILE), and whatever ends this process, nothing is left of it. Elsewhere it is beside its
-//! place, with `.partial` behind its name.
+//! place, under a name of its own that ends with `.partial`.
 
 use crate::usage;
 use anyhow::Context;
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tempfile::TempPath;
 use trace::Record;
-use trace::format::Writer;
+use trace::format::{Origin, Writer};
 
 /// See the module's header. Without [`finish`](Made::finish), nothing comes of it.
 pub struct Made {
     writer: Option<Writer<BufWriter<File>>>,
     out: PathBuf,
-    /// Its name until it is whole.
-    partial: Option<PathBuf>,
+    /// Its name until it is whole, which is removed when dropped.
+    partial: Option<TempPath>,
 }
 
 fn exists(out: &Path) -> anyhow::Error {
-    usage(format!("{} exists: remove it, or give another name", out.display()))
+    let remedy = if out.is_file() { "remove it, or give another name" } else { "give the name of a new file" };
+    usage(format!("{} exists: {remedy}", out.display()))
 }
 
 fn writing(out: &Path) -> String {
@@ -42,9 +44,10 @@ impl Made {
         let nameless = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(folder);
         let (file, partial) = match nameless {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
-                let mut name = out.as_os_str().to_owned();
-                name.push(".partial");
-                (File::create(&name).map_err(wrong)?, Some(PathBuf::from(name)))
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(".starling-").suffix(".partial").permissions(Permissions::from_mode(0o666));
+                let (file, partial) = builder.tempfile_in(folder).map_err(wrong)?.into_parts();
+                (file, Some(partial))
             }
             nameless => (nameless.map_err(wrong)?, None),
         };
@@ -60,16 +63,21 @@ impl Made {
     }
 
     /// Makes a whole trace of it, under its name.
-    pub fn finish(mut self) -> anyhow::Result<()> {
+    pub fn finish(self) -> anyhow::Result<()> {
+        self.finish_with(&Origin::default())
+    }
+
+    /// The same, of which it is known when it was recorded, or what it lacks.
+    pub fn finish_with(mut self, origin: &Origin) -> anyhow::Result<()> {
         let writer = self.writer.take().context("it has ended")?;
         let whole = || -> anyhow::Result<File> {
-            let file = writer.finish()?.into_inner().map_err(|error| error.into_error())?;
+            let file = writer.finish_with(origin)?.into_inner().map_err(|error| error.into_error())?;
             file.sync_all()?;
             Ok(file)
         };
         let file = whole().with_context(|| writing(&self.out))?;
         let nameless = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        match link(self.partial.as_ref().unwrap_or(&nameless), &self.out) {
+        match link(self.partial.as_deref().unwrap_or(&nameless), &self.out) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(&self.out)),
             Err(error) => match &self.partial {
                 // A file system without links.
@@ -78,15 +86,6 @@ impl Made {
             }
             .with_context(|| writing(&self.out)),
             Ok(()) => Ok(()),
-        }
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        if let Some(partial) = &self.partial {
-            // It may have been renamed.
-            let _ = std::fs::remove_file(partial);
         }
     }
 }

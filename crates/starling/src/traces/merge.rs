@@ -5,6 +5,7 @@ use super::{Source, bar_of_bytes};
 use crate::args::Merge;
 use crate::usage;
 use std::process::ExitCode;
+use trace::format::Origin;
 use trace::merge::{self, Files, MergeError};
 
 /// Latest beginning of a trace in a merged one, in seconds: a century.
@@ -20,13 +21,19 @@ pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
         return Err(usage(format!("--begin: {wrong} is not 0 to {BEGIN_S_MAX} seconds")));
     }
     let bar = bar_of_bytes(false)?;
-    let begins_us = begin.iter().map(|seconds| (seconds * 1e6).round() as u64).chain(std::iter::repeat(0));
-    let sources: Vec<merge::Source<Source>> = traces
-        .iter()
-        .zip(begins_us)
-        .map(|(path, begins_us)| Ok(merge::Source { records: Source::with_bar(path, &bar)?, begins_us }))
-        .collect::<anyhow::Result<_>>()?;
-    let abouts: Vec<String> = sources.iter().map(|source| source.records.about()).collect();
+    let sources: Vec<Source> = traces.iter().map(|path| Source::with_bar(path, &bar)).collect::<anyhow::Result<_>>()?;
+    let origins: Vec<Origin> = sources.iter().map(Source::origin).collect();
+    let abouts: Vec<String> = sources.iter().map(|source| source.text().to_owned()).collect();
+    let (begins_us, begun_us) = match begin[..] {
+        [] => begins(&origins),
+        _ => (begin.iter().map(|seconds| (seconds * 1e6).round() as u64).collect(), None),
+    };
+    let origin = Origin {
+        begun_us,
+        lost_count: origins.iter().map(|one| one.lost_count).fold(0, u64::saturating_add),
+        is_cut_short: origins.iter().any(|one| one.is_cut_short),
+    };
+    let sources = sources.into_iter().zip(begins_us).map(|(records, begins_us)| merge::Source { records, begins_us });
     let files = if *same_files { Files::Same } else { Files::Distinct };
     let mut made = Made::begin(out, &format!("merged: {}", abouts.join("; ")))?;
     let mut count = 0u64;
@@ -41,8 +48,23 @@ pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
         })?)?;
         count += 1;
     }
-    made.finish()?;
+    made.finish_with(&origin)?;
     bar.finish_and_clear();
     println!("{count} reads, writes and removals of {} traces are in {}", traces.len(), out.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// When each of them begins, and when the first did. Where one does not say when it began, all begin at once.
+fn begins(origins: &[Origin]) -> (Vec<u64>, Option<u64>) {
+    let begun_us: Vec<u64> = origins.iter().filter_map(|origin| origin.begun_us).collect();
+    let first_us = begun_us.iter().min().copied();
+    match first_us.filter(|_| begun_us.len() == origins.len()) {
+        Some(first_us) => (begun_us.iter().map(|begun_us| begun_us - first_us).collect(), Some(first_us)),
+        None => {
+            if first_us.is_some() {
+                eprintln!("note: not all of them say when they began, so all begin at once: --begin sets when they do");
+            }
+            (vec![0; origins.len()], None)
+        }
+    }
 }

@@ -10,13 +10,15 @@ use host::{Either, first};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use trace::format::Origin;
 
 /// What has come so far.
 struct Coming {
@@ -38,6 +40,23 @@ fn check_apart(mountpoint: &Path, out: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// The mount point of the mount that has this.
+fn mount_of(path: &Path) -> PathBuf {
+    let device = |path: &Path| path.metadata().ok().map(|facts| facts.dev());
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let of_mount = path.ancestors().take_while(|above| device(above) == device(&path));
+    of_mount.last().unwrap_or(&path).to_owned()
+}
+
+/// Whether this process is to outlive its terminal, as `nohup` sees to.
+fn is_hangup_ignored() -> bool {
+    // SAFETY: numbers only, for which nought is good.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and what is set now is written to a place that is one's own.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
 /// Records.
 pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     let args::Record { mountpoint, out, seconds } = asked;
@@ -45,14 +64,16 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     check_apart(mountpoint, out)?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
-    let made = Made::begin(out, "recorded on a mount")?;
+    let mut hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup()).context("signals")?) };
+    let made = Made::begin(out, &format!("recorded on {}", mount_of(mountpoint).display()))?;
     let coming = RefCell::new(Coming { made, count: 0, failed: None });
-    let (number, failed) = (Cell::new(None), Notify::new());
+    let (number, begun_us, failed) = (Cell::new(None), Cell::new(None), Notify::new());
     let style = ProgressStyle::with_template("{spinner} {elapsed}: {msg}")?;
     let bar = ProgressBar::new_spinner().with_style(style);
     let told = |line: &Value| {
         if let Some(begun) = line["number"].as_u64() {
             number.set(Some(begun));
+            begun_us.set(line["begun_us"].as_u64());
             crate::say(&format!("recording {}", mountpoint.display()));
             return bar.set_message("Ctrl-C ends it");
         }
@@ -73,7 +94,14 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
                 None => std::future::pending().await,
             }
         };
-        first(first(first(interrupt.recv(), terminate.recv()), time), failed.notified()).await;
+        let hangup = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let signals = first(first(interrupt.recv(), terminate.recv()), hangup);
+        first(first(signals, time), failed.notified()).await;
     };
     let recording = async {
         let mut recording = pin!(ask(mountpoint, Request::Record, told));
@@ -98,11 +126,13 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
         answer.map_err(|error| usage(format!("{}: {error:#}", mountpoint.display())))?;
         anyhow::bail!("{}: nothing was recorded", mountpoint.display());
     }
-    made.finish()?;
+    let lost_count = answer.as_ref().map_or(0, |answer| answer["lost"].as_u64().unwrap_or_default());
+    made.finish_with(&Origin { begun_us: begun_us.get(), lost_count, is_cut_short: answer.is_err() })?;
     crate::say(&format!("{count} reads, writes and removals are in {}", out.display()));
-    let lost = answer.context("the recording was cut short; the trace has what was done before")?["lost"].as_u64();
-    if let Some(lost) = lost.filter(|lost| *lost > 0) {
-        eprintln!("note: {lost} more are not: they came faster than they could be written");
+    answer.context("the recording was cut short; the trace has what was done before, and says so")?;
+    if lost_count > 0 {
+        // The terminal may be gone.
+        let _ = writeln!(io::stderr(), "note: {lost_count} more are not: they came faster than they could be written");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,24 +5,29 @@ use crate::size::show;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
+use trace::format::Origin;
 use trace::summary::{Bucket, Facts, Summary};
 
 /// Shows what is in a trace.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let source = Source::open(path, as_json)?;
     let (about, mut summary) = (source.about(), Summary::default());
+    let Origin { begun_us, lost_count, is_cut_short } = source.origin();
+    let begun = begun_us.map(utc);
     for record in source {
         summary.add(&record?);
     }
     let facts = summary.facts();
     if as_json {
-        let mut shown = json!({ "about": about });
+        let mut shown =
+            json!({ "about": about, "begun": begun, "lost_records": lost_count, "is_cut_short": is_cut_short });
         if let (Some(shown), Value::Object(facts)) = (shown.as_object_mut(), serde_json::to_value(&facts)?) {
             shown.extend(facts);
         }
         println!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
         println!("{about}");
+        begun.into_iter().for_each(|begun| println!("{:<12} {begun}", "begun"));
         lines(&facts).into_iter().for_each(|(what, said)| println!("{what:<12} {said}"));
     }
     Ok(ExitCode::SUCCESS)
@@ -99,11 +104,47 @@ fn by_hour(hours: &[u64; 24]) -> String {
     format!("|{}|, the first is the trace's first; at most {most} requests", hours.iter().map(bar).collect::<String>())
 }
 
+/// A time in microseconds since 1970, to the second, as RFC 3339 has it.
+fn utc(us: u64) -> String {
+    let seconds = us / 1_000_000;
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Years from March, in periods of 400 years, which are all alike (Hinnant, "chrono-compatible low-level date algorithms").
+    let from_march = days + 719_468;
+    let (period, day) = (from_march / 146_097, from_march % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + period * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
 fn time(seconds: u64) -> String {
     match seconds {
         s if s < 60 => format!("{s} s"),
         s if s < 3600 => format!("{} min", s / 60),
         s if s < 86_400 => format!("{} h", s / 3600),
         s => format!("{} days", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_utc() {
+        for (seconds, shown) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds * 1_000_000 + 999_999), shown);
+        }
+        assert!(utc(u64::MAX).starts_with("586524-"));
     }
 }

@@ -44,7 +44,8 @@ impl<R: BufRead> Csv<R> {
     fn record(&mut self) -> Result<Option<Record>, ImportError> {
         loop {
             let Some(line) = self.lines.next()? else {
-                return self.begun_us.is_some().then_some(None).ok_or(ImportError::Empty);
+                // Lines of no bytes say of nothing that it was done.
+                return if self.clients.is_empty() { Err(ImportError::Empty) } else { Ok(None) };
             };
             if let Some(record) = self.parse(&line).map_err(|what| self.lines.fault(what))? {
                 return Ok(Some(record));
@@ -206,6 +207,7 @@ mod tests {
             ("1,a,read,\"x\"y,0,1\n", "line 2: field 4"),
             ("1,a,read,x,0,1", "line 2: it breaks off"),
             ("", "it has no lines"),
+            ("1,a,read,x,0,0\n2,a,write,x,0,0\n", "it has no lines"),
         ] {
             let error = lines(text).expect_err(text).to_string();
             assert!(error.starts_with(said), "{text}: {error}");

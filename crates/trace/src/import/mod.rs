@@ -29,7 +29,7 @@ pub enum ImportError {
     #[error("it has no lines that say what was done")]
     Empty,
     /// The disk's.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 

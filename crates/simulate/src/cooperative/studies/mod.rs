@@ -4,8 +4,10 @@
 //! - [`comparison`]: all algorithms on one trace (figures 3-3 to 3-6, 3-17 and 3-18, tables 3-2 and 3-3).
 //! - [`sensitivity`]: each thing that is set, varied (figures 3-7 to 3-14, table 3-4, and today's machines).
 //! - [`worst`]: the workload that hurts most (figures 3-19 to 3-21).
+//! - `rates`: from where the thesis's reads were served, and how much of a difference to ours that makes.
 
 pub mod comparison;
+mod rates;
 pub mod sensitivity;
 pub mod worst;
 

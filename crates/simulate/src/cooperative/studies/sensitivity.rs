@@ -63,6 +63,11 @@ fn part(of: u32, part: f64) -> u32 {
     (f64::from(of) * part).round().clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
+/// A network that takes so long for a block's way over it and back: half of the thesis's are its two hops, half is the block.
+fn network(us: f64) -> Technology {
+    Technology { transfer_us: us / 2.0, hop_us: us / 4.0, ..Technology::ATM }
+}
+
 /// The runs of the study of some blocks, which [`study`] makes.
 #[derive(Debug)]
 pub struct Runs {
@@ -164,8 +169,6 @@ impl Runs {
 
     fn machines(&mut self) {
         for algorithm in Algorithm::ALL {
-            // Half of the thesis's way over the network and back are its two hops, half is the block.
-            let network = |us: f64| Technology { transfer_us: us / 2.0, hop_us: us / 4.0, ..Technology::ATM };
             let disk = |of: Technology| move |disk_us: f64| Technology { disk_us, ..of };
             let (of_25, of_100) = (disk(Technology::NVME_25_GBPS), disk(Technology::NVME_100_GBPS));
             let networks = NETWORK_US.map(|x| (Varied::Network, x, network(x)));

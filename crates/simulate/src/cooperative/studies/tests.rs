@@ -95,6 +95,59 @@ fn a_comparison_is_of_all_and_adds_up() {
 }
 
 #[test]
+fn hits_that_are_not_in_auspex_s_trace_take_their_time() {
+    let found = comparison::compare(&office(), &SETUP, || ());
+    let [sprite, auspex] = [Workload::Sprite, Workload::Auspex].map(|of| comparison::figures(&found, of));
+    sound(&auspex);
+    let names: Vec<&str> = auspex[0].curves.iter().map(|curve| curve.name.as_str()).collect();
+    assert_eq!(names, ["inferred local hits", "local memory", "server's memory", "other client", "disk"]);
+    for (row, at) in found.rows.iter().zip(0..10) {
+        // Four hits of 250 µs for each read in the trace.
+        assert!((auspex[0].curves[0].points[at].1 - 0.2).abs() < 1e-9);
+        let mean_ms: f64 = auspex[0].curves.iter().map(|curve| curve.points[at].1).sum();
+        assert!((mean_ms - (4.0 * 0.25 + row.mean_us / 1000.0) / 5.0).abs() < 1e-9, "{}", row.name);
+    }
+    // What else there is says nothing of them.
+    assert_eq!(auspex[2].curves, sprite[2].curves);
+    let findings = comparison::findings(&found, Workload::Auspex);
+    assert!(findings.iter().all(|finding| !finding.why.contains("  ")), "{findings:#?}");
+    let ours = |what: &str| {
+        let all: Vec<&Finding> = findings.iter().filter(|finding| finding.what.starts_with(what)).collect();
+        all.into_iter().map(|finding| (finding.theirs.clone(), finding.ours.clone())).collect::<Vec<_>>()
+    };
+    let mean_us = |name: &str| found.rows.iter().find(|row| row.name == name).expect("compared").mean_us;
+    let speed_up = |name, hits: f64| {
+        let [base, own] = ["base", name].map(|name| hits * 250.0 + mean_us(name));
+        format!("{:.2}", base / own)
+    };
+    let best = [("2.02", 4.0), ("1.68", 9.0), ("2.22", 7.0 / 3.0)];
+    let best = best.map(|(theirs, hits)| (theirs.to_owned(), speed_up("best", hits)));
+    assert_eq!(ours("speed-up of the best case"), best);
+    let moved = ("1.93".to_owned(), speed_up("memory at the server", 4.0));
+    assert_eq!(ours("speed-up with four fifths"), [moved]);
+}
+
+#[test]
+fn the_thesis_s_numbers_of_sprite_are_not_said_to_be_of_another_trace() {
+    let found = comparison::compare(&office(), &SETUP, || ());
+    for workload in [Workload::Auspex, Workload::Other] {
+        for finding in comparison::findings(&found, workload) {
+            let of_sprite = ["22%", "1.63", "1.64", "1.73", "1.74", "10%"];
+            assert!(!of_sprite.iter().any(|number| finding.theirs.contains(number)), "{finding:#?}");
+        }
+    }
+    // Where the speed-ups differ, what makes them differ is computed.
+    let findings = comparison::findings(&found, Workload::Sprite);
+    let speed_ups: Vec<&Finding> = findings
+        .iter()
+        .filter(|finding| finding.stated.ends_with("3-3") && finding.what.contains("speed-up"))
+        .collect();
+    assert_eq!(speed_ups.len(), 6);
+    let is_computed = |finding: &&&Finding| finding.why.contains("it would be") && finding.why.contains("ours");
+    assert_eq!(speed_ups.iter().filter(is_computed).count(), 6, "{speed_ups:#?}");
+}
+
+#[test]
 fn what_is_varied_is_what_changes() {
     use sensitivity::Varied;
     let blocks = office();
@@ -105,6 +158,12 @@ fn what_is_varied_is_what_changes() {
     sound(&sensitivity::figures(&found));
     let findings = sensitivity::findings(&found);
     assert!(findings.iter().all(|finding| !finding.ours.contains("not measured")), "{findings:#?}");
+    let values = ["3-7", "3-8", "3-10", "3-4", "3-13", "3-14"];
+    let of_values = findings.iter().filter(|finding| values.iter().any(|figure| finding.stated.ends_with(figure)));
+    assert!(
+        of_values.clone().count() == 10
+            && of_values.clone().all(|one| one.why.contains('%') || one.why.contains("would give"))
+    );
     let us = |study, curve: &str, x| super::found(&found.measured, study, curve, x).expect("measured").mean_us;
     // What is as in the comparison, wherever it is varied.
     let compared = comparison::compare(&blocks, &SETUP, || ());

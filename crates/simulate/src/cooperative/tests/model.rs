@@ -133,12 +133,17 @@ impl Model {
     }
 
     fn invalidate(&mut self, but: Option<usize>, block: u32) {
+        let mut stale = 0;
         for client in 0..self.local.len() {
-            if Some(client) != but && drop_block(&mut self.local[client], block) {
-                self.load(|load| &mut load.other, 1);
-            }
+            stale += u64::from(Some(client) != but && drop_block(&mut self.local[client], block));
         }
-        self.common.iter_mut().for_each(|cache| cache.retain(|copy| copy.block != block));
+        for (cache, at) in self.common.iter_mut().zip(0..) {
+            let is_writers = Some(at) == but && matches!(self.of.algorithm, Algorithm::Direct | Algorithm::Hash);
+            stale += u64::from(drop_block(cache, block) && !is_writers);
+        }
+        if but.is_some() {
+            self.load(|load| &mut load.other, stale);
+        }
     }
 
     fn write(&mut self, client: usize, block: u32) {
@@ -225,7 +230,10 @@ impl Model {
             Algorithm::Hash => self.home(gone),
             _ => return,
         };
-        push(&mut self.common[cache], self.common_rooms[cache], gone, self.now);
+        if self.common_rooms[cache] > 0 {
+            self.load(|load| &mut load.other, 3);
+            push(&mut self.common[cache], self.common_rooms[cache], gone, self.now);
+        }
     }
 
     fn keep(&mut self, client: usize, block: u32) {
@@ -254,6 +262,7 @@ impl Model {
                 push(&mut self.common[client], self.common_rooms[client], gone.block, self.now);
                 return;
             }
+            Algorithm::NChance(0) => return,
             Algorithm::NChance(n) => gone.sent < n,
             Algorithm::TwoChoices => gone.sent == 0,
             Algorithm::Epochs => true,

@@ -33,7 +33,7 @@ pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: 13px
 ";
 
 const TRACES: &str = "The traces of the papers are not published. The ones used here are synthetic: generated to match what the papers state of theirs (clients, requests, files and \
-bytes, shares of reads and writes, hours of activity, and for Sprite the base case's two hit rates, which are inputs), and nothing else. They are not tuned to what any algorithm makes of them. \
+bytes, shares of reads and writes, hours of activity; and, as inputs, for Sprite the base case's two hit rates, and for Auspex how many blocks do not last), and nothing else. They are not tuned to what any algorithm makes of them. \
 So what passes or fails are orderings: which is better, and what grows with what. Values are shown beside each other, with why they differ. Only the worst case of cooperative \
 caching, availability, and costs are specified completely by their papers: there numbers must be the same.";
 
@@ -43,7 +43,7 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
     page += "<h1>The papers' studies, on the code that runs Starling</h1>\n";
     writeln!(
         page,
-        "<p>Seed {}. All numbers are in <a href=\"figures.json\">figures.json</a>. The same seed gives the same report.</p>",
+        "<p>Seed {}. All numbers are in <a href=\"figures.json\">figures.json</a>. The same seed gives the same numbers.</p>",
         report.seed
     )?;
     if report.quick {

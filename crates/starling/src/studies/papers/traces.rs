@@ -110,7 +110,7 @@ fn all(records: impl Iterator<Item = Record>) -> impl Iterator<Item = Result<Rec
 fn refused(error: BlocksError<Infallible>) -> anyhow::Error {
     match error {
         BlocksError::Trace(never) => match never {},
-        BlocksError::TooMany(what) => anyhow::anyhow!("more {what} than can be simulated"),
+        BlocksError::TooMany(what, record) => anyhow::anyhow!("record {record}: more {what} than can be simulated"),
     }
 }
 

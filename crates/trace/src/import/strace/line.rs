@@ -62,7 +62,8 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
         Event::Resumed(name, rest)
     } else {
         let name = rest.split_once('(')?.0;
-        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        // A call that strace could not look at.
+        if name.is_empty() || name != "???" && !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             return None;
         }
         Event::Call(rest)
@@ -111,7 +112,8 @@ pub fn call(text: &str) -> Option<Call<'_>> {
             // Inside of a file's name, which strace puts after its number, only its end counts.
             b'>' if inner.last() == Some(&b'>') => drop(inner.pop()),
             _ if inner.last() == Some(&b'>') => {}
-            b'<' if last.is_ascii_alphanumeric() => inner.push(b'>'),
+            // A shift, as of flags, begins with two.
+            b'<' if last.is_ascii_alphanumeric() && rest.as_bytes().get(at + 1) != Some(&b'<') => inner.push(b'>'),
             b'(' => inner.push(b')'),
             b'[' => inner.push(b']'),
             b'{' => inner.push(b'}'),
@@ -152,11 +154,27 @@ pub fn number(text: &str) -> Option<i64> {
     }
 }
 
-/// The file's name that strace has put after a number: `3</a/file>`; without what it adds of removed ones.
-pub fn annotation(text: &str) -> Option<Vec<u8>> {
+/// What strace has put after a number: `3</a/file>`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// A file's name, or another word for what it is; without what is added of removed ones.
+    pub name: Vec<u8>,
+    /// A file that has this name no more.
+    pub is_removed: bool,
+}
+
+/// See [`Annotation`]; nothing if there is none.
+pub fn annotation(text: &str) -> Option<Annotation> {
     let (before, rest) = text.split_once('<')?;
-    let name = rest.split_once('>')?.0;
-    (!before.contains('"')).then(|| unescape(name))
+    // How long a call took is apart.
+    if before.contains('"') || !before.ends_with(|c: char| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let (name, after) = rest.split_once('>')?;
+    // Inside as the kernel says it, outside as newer ones of strace do.
+    let inside = name.strip_suffix(" (deleted)");
+    let is_removed = inside.is_some() || after.starts_with("(deleted)");
+    Some(Annotation { name: unescape(inside.unwrap_or(name)), is_removed })
 }
 
 /// A quoted argument as bytes. Nothing if it is no such, or was cut short.
@@ -225,6 +243,7 @@ mod tests {
         assert_eq!(event("strace: Process 12 attached"), Some((0, "", Event::Attached(12, None))));
         let split = event("7 1.5 clone(flags=SIGCHLDstrace: Process 12 attached");
         assert_eq!(split, Some((7, "1.5", Event::Attached(12, Some("clone(flags=SIGCHLD")))));
+        assert_eq!(event("7 1.5 ???( <unfinished ...>"), Some((7, "1.5", Event::Call("???( <unfinished ...>"))));
         assert_eq!(event("a letter (to somebody)"), None);
         assert_eq!(event(""), None);
     }
@@ -235,7 +254,13 @@ mod tests {
             call(r#"openat(AT_FDCWD</a,b)>, "x,\")\"", O_RDONLY|O_CLOEXEC) = 3</a/x> <0.000010>"#).expect("a call");
         assert_eq!(whole.name, "openat");
         assert_eq!(whole.args, ["AT_FDCWD</a,b)>", r#""x,\")\"""#, "O_RDONLY|O_CLOEXEC"]);
-        assert_eq!((number(whole.result), annotation(whole.result)), (Some(3), Some(b"/a/x".to_vec())));
+        let shown = |name: &str, is_removed| Some(Annotation { name: name.into(), is_removed });
+        assert_eq!((number(whole.result), annotation(whole.result)), (Some(3), shown("/a/x", false)));
+        assert_eq!(annotation("4</memfd:x (deleted)>"), shown("/memfd:x", true));
+        assert_eq!((annotation("4</x>(deleted)"), annotation("0 <0.000010>")), (shown("/x", true), None));
+        let shift =
+            call("mmap(NULL, 2097152, PROT_READ, MAP_HUGETLB|21<<MAP_HUGE_SHIFT, -1, 0) = 0x7f").expect("a call");
+        assert_eq!((shift.args[3], shift.args.len()), ("MAP_HUGETLB|21<<MAP_HUGE_SHIFT", 6));
         let nested = call("openat2(3, {a=[1, 2], b=f(1)}, 24) = -1 ENOENT (No such file)").expect("a call");
         assert_eq!((nested.args.len(), number(nested.result)), (3, Some(-1)));
         assert_eq!(call("getpid() = 5").expect("a call").args.len(), 0);

@@ -1,31 +1,28 @@
 //! Traces from what `strace -f` shows of programs, with times: `strace -f -y -ttt -e trace=file,desc,process -o FILE PROGRAM`.
 //!
-//! - `line`: one line; `process`: what processes have open, and the names of files.
-//! - Here: what calls do.
+//! - `line`: one line; `clock`: times; `process`: what processes have open, and the names of files; `calls`: what calls do to these.
+//! - Here: whose calls they are.
 //!
 //! Descriptors are followed from where they are opened through copies, forks and new programs; what is done with one that was not seen to be opened counts only
-//! if strace shows its name (`-y`), which also tells in which folder a program begins. What is mapped counts as read. A file that is opened to be emptied, or emptied, is removed and goes on under its number. All
+//! if strace shows its name (`-y`), which also tells in which folder a program begins; a name that is shown counts for more than what was followed. What is mapped counts as read, once
+//! for each program that runs. A file that is opened to be emptied, or emptied, is removed and goes on under its number. All
 //! processes are one client. What is below /dev, /proc, /sys and /run are no files; pipes and sockets have no names.
 
+mod calls;
+mod clock;
 mod line;
 mod process;
 
-use super::{ImportError, Lines, time_us};
+use super::{ImportError, Lines};
 use crate::{Deed, Record};
-use line::{Call, Event, annotation, call, number, string};
-use process::{Descriptor, Names, Open, Process, Shared, is_file};
+use calls::Doing;
+use clock::Clock;
+use line::{Call, Event, call, number};
+use process::{Names, Process};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
 use std::rc::Rc;
-
-/// Stamps of at least so many seconds are not counted from the line before.
-const SINCE_1970_S: u64 = 100_000_000;
-const DAY_US: u64 = 86_400_000_000;
-/// A clock that is set back by no more than this stands still.
-const BACK_US_MAX: u64 = 1_000_000;
-/// Whose arguments are no names but `AT_FDCWD` and a name.
-const HERE: &str = "AT_FDCWD";
 
 /// Reads what strace has shown: an iterator of records of client 0.
 #[derive(Debug)]
@@ -58,6 +55,11 @@ impl<R: BufRead> Strace<R> {
             begun: false,
             ended: false,
         }
+    }
+
+    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times are not counted from there.
+    pub fn begun_us(&self) -> Option<u64> {
+        self.clock.begun_us()
     }
 
     fn record(&mut self) -> Result<Option<Record>, ImportError> {
@@ -179,8 +181,15 @@ impl<R: BufRead> Strace<R> {
             // Threads that shared the descriptors with it are gone.
             let mut own = process.borrow().clone();
             own.descriptors.retain(|_, descriptor| !descriptor.is_private);
+            own.mapped.clear();
             self.processes.insert(pid, Rc::new(RefCell::new(own)));
             return Vec::new();
+        }
+        let mut process = process.clone();
+        if call.args.iter().any(|arg| is_unshared(call.name, arg)) {
+            let own = Rc::new(RefCell::new(process.borrow().clone()));
+            process = own.clone();
+            self.processes.insert(pid, own);
         }
         let process = &mut *process.borrow_mut();
         let mut doing = Doing { names: &mut self.names, process, call, deeds: Vec::new() };
@@ -211,297 +220,9 @@ fn is_shared(flags: &str) -> bool {
     flags.contains("CLONE_FILES")
 }
 
-/// Times, in whichever of strace's ways.
-#[derive(Debug, Default)]
-struct Clock {
-    begun_us: Option<u64>,
-    /// What the last line's time was as it was written, and since the beginning.
-    stamp_us: u64,
-    now_us: u64,
-}
-
-impl Clock {
-    /// The time since the first line.
-    fn at(&mut self, stamp: &str) -> Result<u64, String> {
-        let wrong = || format!("not a time: {stamp}");
-        let (us, is_since) = match stamp.split(':').collect::<Vec<_>>()[..] {
-            [hours, minutes, seconds] => {
-                let part = |text: &str, most: u64| time_us(text).filter(|us| *us < most * 1_000_000);
-                let (hours, minutes) = (part(hours, 24), part(minutes, 60));
-                let of_day = hours.zip(minutes).zip(part(seconds, 61));
-                let ((hours, minutes), seconds) = of_day.ok_or_else(wrong)?;
-                let mut us = hours * 3600 + minutes * 60 + seconds;
-                // Each midnight begins a day.
-                while self.begun_us.is_some() && us + DAY_US / 2 < self.stamp_us {
-                    us += DAY_US;
-                }
-                (us, false)
-            }
-            [seconds] => {
-                let us = time_us(seconds).ok_or_else(wrong)?;
-                (us, us < SINCE_1970_S * 1_000_000)
-            }
-            _ => return Err(wrong()),
-        };
-        if is_since {
-            // From the line before it; the first one has none.
-            if self.begun_us.replace(0).is_some() {
-                self.now_us = self.now_us.checked_add(us).ok_or_else(wrong)?;
-            }
-            return Ok(self.now_us);
-        }
-        let begun_us = *self.begun_us.get_or_insert(us);
-        if us + BACK_US_MAX < self.stamp_us {
-            return Err("earlier than the line before it: sort the lines by time".into());
-        }
-        self.stamp_us = us.max(self.stamp_us);
-        self.now_us = us.saturating_sub(begun_us).max(self.now_us);
-        Ok(self.now_us)
-    }
-}
-
-/// One call of a process.
-struct Doing<'a> {
-    names: &'a mut Names,
-    process: &'a mut Process,
-    call: &'a Call<'a>,
-    deeds: Vec<(u64, Deed)>,
-}
-
-impl Doing<'_> {
-    fn run(&mut self, result: i64) {
-        let (bytes, name) = (result.unsigned_abs(), self.call.name);
-        match name {
-            "open" => self.open(None, 0, 1, result),
-            "openat" | "openat2" => self.open(Some(0), 1, 2, result),
-            "creat" => self.open(None, 0, usize::MAX, result),
-            "read" | "readv" => self.transfer(0, None, bytes, false),
-            "write" | "writev" => self.transfer(0, None, bytes, true),
-            "pread64" | "pread" | "preadv" | "preadv2" => self.transfer(0, Some(3), bytes, false),
-            "pwrite64" | "pwrite" | "pwritev" | "pwritev2" => self.transfer(0, Some(3), bytes, true),
-            "lseek" | "_llseek" => self.seek(bytes),
-            "sendfile" | "sendfile64" => {
-                self.copy(1, 2, bytes, false);
-                self.copy(0, usize::MAX, bytes, true);
-            }
-            "copy_file_range" | "splice" => {
-                self.copy(0, 1, bytes, false);
-                self.copy(2, 3, bytes, true);
-            }
-            "mmap" | "mmap2" => self.map(),
-            "close" => drop(self.process.descriptors.remove(&self.number(0))),
-            "dup" | "dup2" | "dup3" => self.duplicate(result, self.arg(2).contains("O_CLOEXEC")),
-            "fcntl" | "fcntl64" if self.arg(1).starts_with("F_DUPFD") => {
-                self.duplicate(result, self.arg(1).contains("CLOEXEC"));
-            }
-            "fcntl" | "fcntl64" if self.arg(1) == "F_SETFD" => {
-                let (fd, is_private) = (self.number(0), self.arg(2).contains("FD_CLOEXEC"));
-                if let Some(descriptor) = self.process.descriptors.get_mut(&fd) {
-                    descriptor.is_private = is_private;
-                }
-            }
-            "chdir" => {
-                if let Some(path) = self.path(None, 0) {
-                    self.process.folder = path;
-                }
-            }
-            "fchdir" => {
-                if let Some(open) = self.opened(0) {
-                    self.process.folder = open.borrow().path.clone();
-                }
-            }
-            "unlink" => self.remove(None, 0),
-            "unlinkat" => self.remove(Some(0), 1),
-            "rename" => self.rename((None, 0), (None, 1)),
-            "renameat" | "renameat2" => self.rename((Some(0), 1), (Some(2), 3)),
-            "link" => self.link((None, 0), (None, 1)),
-            "linkat" => self.link((Some(0), 1), (Some(2), 3)),
-            "truncate" | "truncate64" => {
-                if let Some(path) = self.path(None, 0) {
-                    let file = self.names.number(&path);
-                    self.truncate(file);
-                }
-            }
-            "ftruncate" | "ftruncate64" => {
-                if let Some(open) = self.opened(0) {
-                    let file = open.borrow().file;
-                    self.truncate(file);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn arg(&self, at: usize) -> &str {
-        self.call.args.get(at).copied().unwrap_or_default()
-    }
-
-    fn number(&self, at: usize) -> i64 {
-        number(self.arg(at)).unwrap_or(-1)
-    }
-
-    /// A name among the arguments, from the root; of the folder that is another argument.
-    fn path(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
-        let name = string(self.arg(at))?;
-        let folder = match folder.map(|at| (at, self.arg(at))) {
-            None => None,
-            Some((_, here)) if here.starts_with(HERE) => {
-                if let Some(folder) = annotation(here) {
-                    self.process.folder = folder;
-                }
-                None
-            }
-            Some((at, shown)) => self.opened(at).map(|open| open.borrow().path.clone()).or_else(|| annotation(shown)),
-        };
-        let path = self.process.resolve(folder.as_deref(), &name);
-        is_file(&path).then_some(path)
-    }
-
-    /// What a descriptor means that is an argument; as it is shown, if it was not seen to be opened.
-    fn opened(&self, at: usize) -> Option<Shared> {
-        self.process.descriptors.get(&self.number(at)).map(|descriptor| descriptor.open.clone())
-    }
-
-    fn opened_or_shown(&mut self, at: usize) -> Option<Shared> {
-        if let Some(open) = self.opened(at) {
-            return Some(open);
-        }
-        let path = annotation(self.arg(at)).filter(|path| is_file(path))?;
-        let file = self.names.number(&path);
-        let open = Rc::new(RefCell::new(Open { file, path, offset: 0, is_append: false }));
-        let descriptor = Descriptor { open: open.clone(), is_private: false };
-        self.process.descriptors.insert(self.number(at), descriptor);
-        Some(open)
-    }
-
-    fn open(&mut self, folder: Option<usize>, name: usize, flags: usize, fd: i64) {
-        // Whatever it was is closed, even if what it is now is no file.
-        self.process.descriptors.remove(&fd);
-        let named = self.path(folder, name);
-        let shown = annotation(self.call.result).filter(|path| path.starts_with(b"/"));
-        let Some(path) = shown.or(named).filter(|path| is_file(path)) else { return };
-        let flags = self.arg(flags).to_owned();
-        let is_new = flags.contains("O_TRUNC") || self.call.name == "creat";
-        let file = self.names.number(&path);
-        if is_new && self.names.len(file) > 0 {
-            self.deeds.push((file, Deed::Delete));
-            self.names.cut(file, 0);
-        }
-        let open = Rc::new(RefCell::new(Open { file, path, offset: 0, is_append: flags.contains("O_APPEND") }));
-        self.process.descriptors.insert(fd, Descriptor { open, is_private: flags.contains("O_CLOEXEC") });
-    }
-
-    /// Bytes are read or written: at an offset that is an argument, or where the last ones ended.
-    fn transfer(&mut self, fd: usize, offset: Option<usize>, bytes: u64, is_write: bool) {
-        let Some(open) = self.opened_or_shown(fd) else { return };
-        let open = &mut *open.borrow_mut();
-        let at = match offset.map(|at| self.number(at)) {
-            Some(at) => match u64::try_from(at) {
-                Ok(at) => at,
-                Err(_) => return,
-            },
-            None if is_write && open.is_append => self.names.len(open.file),
-            None => open.offset,
-        };
-        let Some(end) = at.checked_add(bytes) else { return };
-        if offset.is_none() {
-            open.offset = end;
-        }
-        self.done(open.file, at, bytes, is_write);
-    }
-
-    /// As `transfer`, where an argument has the offset in brackets, or is `NULL`.
-    fn copy(&mut self, fd: usize, offset: usize, bytes: u64, is_write: bool) {
-        let given = self.arg(offset).trim_start_matches('[').to_owned();
-        match number(&given).and_then(|at| u64::try_from(at).ok()) {
-            None => self.transfer(fd, None, bytes, is_write),
-            Some(at) => {
-                let Some(open) = self.opened_or_shown(fd) else { return };
-                let file = open.borrow().file;
-                self.done(file, at, bytes, is_write);
-            }
-        }
-    }
-
-    fn done(&mut self, file: u64, offset: u64, len: u64, is_write: bool) {
-        let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return };
-        self.names.reach(file, end);
-        self.deeds.push(match is_write {
-            true => (file, Deed::Write { offset, len }),
-            false => (file, Deed::Read { offset, len }),
-        });
-    }
-
-    fn map(&mut self) {
-        if self.arg(3).contains("MAP_ANONYMOUS") {
-            return;
-        }
-        let (len, offset) = (u64::try_from(self.number(1)), u64::try_from(self.number(5)));
-        if let (Ok(len), Ok(offset), Some(open)) = (len, offset, self.opened_or_shown(4)) {
-            let file = open.borrow().file;
-            // Maps go to the end of a page; files do not. What is known of the file is not changed by it.
-            if len > 0 && offset.checked_add(len).is_some() {
-                self.deeds.push((file, Deed::Read { offset, len }));
-            }
-        }
-    }
-
-    fn seek(&mut self, at: u64) {
-        // `_llseek` has where it is now as an argument, and gives nought.
-        let at = match self.call.name {
-            "_llseek" => number(self.arg(2).trim_start_matches('[')).and_then(|at| u64::try_from(at).ok()),
-            _ => Some(at),
-        };
-        if let (Some(at), Some(open)) = (at, self.opened_or_shown(0)) {
-            open.borrow_mut().offset = at;
-        }
-    }
-
-    fn duplicate(&mut self, fd: i64, is_private: bool) {
-        match self.opened_or_shown(0) {
-            Some(open) => drop(self.process.descriptors.insert(fd, Descriptor { open, is_private })),
-            None => drop(self.process.descriptors.remove(&fd)),
-        }
-    }
-
-    fn remove(&mut self, folder: Option<usize>, name: usize) {
-        if self.arg(name + 1).contains("AT_REMOVEDIR") {
-            return;
-        }
-        if let Some(path) = self.path(folder, name) {
-            // It is removed even if nothing was done with it before.
-            self.names.number(&path);
-            let gone = self.names.remove(&path);
-            self.deeds.extend(gone.map(|file| (file, Deed::Delete)));
-        }
-    }
-
-    fn rename(&mut self, from: (Option<usize>, usize), to: (Option<usize>, usize)) {
-        let (Some(from), Some(to)) = (self.path(from.0, from.1), self.path(to.0, to.1)) else { return };
-        if self.arg(4).contains("RENAME_EXCHANGE") {
-            let other = [to.as_slice(), b"\0"].concat();
-            self.names.rename(&to, &other);
-            self.names.rename(&from, &to);
-            self.names.rename(&other, &from);
-            return;
-        }
-        let gone = self.names.rename(&from, &to);
-        self.deeds.extend(gone.map(|file| (file, Deed::Delete)));
-    }
-
-    fn link(&mut self, from: (Option<usize>, usize), to: (Option<usize>, usize)) {
-        if let (Some(from), Some(to)) = (self.path(from.0, from.1), self.path(to.0, to.1)) {
-            self.names.link(&from, &to);
-        }
-    }
-
-    fn truncate(&mut self, file: u64) {
-        let Ok(len) = u64::try_from(self.number(1)) else { return };
-        if len == 0 && self.names.len(file) > 0 {
-            self.deeds.push((file, Deed::Delete));
-        }
-        self.names.cut(file, len);
-    }
+/// Whether it has descriptors of its own from now on.
+fn is_unshared(name: &str, flags: &str) -> bool {
+    name == "unshare" && is_shared(flags) || name == "close_range" && flags.contains("CLOSE_RANGE_UNSHARE")
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 /// Files below these are none.
 const NO_FILES: [&[u8]; 4] = [b"/dev", b"/proc", b"/sys", b"/run"];
+/// So the kernel calls memory that has a descriptor.
+const MEMORY: &[u8] = b"/memfd:";
 
 /// An open file, which several descriptors may share.
 #[derive(Debug)]
@@ -32,9 +34,34 @@ pub struct Process {
     pub descriptors: BTreeMap<i64, Descriptor>,
     /// Where it is; nothing if that was not seen.
     pub folder: Vec<u8>,
+    /// By file, what of it has been mapped by the program that runs: first bytes with their ends, apart from each other.
+    pub mapped: HashMap<u64, BTreeMap<u64, u64>>,
 }
 
 impl Process {
+    /// Notes that a part of a file is mapped; gives what of it was not before.
+    pub fn map(&mut self, file: u64, mut start: u64, mut end: u64) -> Vec<(u64, u64)> {
+        let parts = self.mapped.entry(file).or_default();
+        let (mut fresh, mut from) = (Vec::new(), end);
+        // From behind, those that touch it.
+        while let Some((first, last)) =
+            parts.range(..=end).next_back().map(|(first, last)| (*first, *last)).filter(|(_, last)| *last >= start)
+        {
+            if last < from {
+                fresh.push((last.max(start), from));
+            }
+            from = from.min(first);
+            parts.remove(&first);
+            (start, end) = (start.min(first), end.max(last));
+        }
+        parts.insert(start, end);
+        if start < from {
+            fresh.push((start, from));
+        }
+        fresh.reverse();
+        fresh
+    }
+
     /// A name from the root, if that can be known: of a name, and of the folder it is in where that is not the process's own.
     pub fn resolve(&self, folder: Option<&[u8]>, name: &[u8]) -> Vec<u8> {
         if name.starts_with(b"/") {
@@ -64,6 +91,7 @@ fn clean(path: &[u8]) -> Vec<u8> {
 /// Whether a name can be that of a file.
 pub fn is_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
+        && !path.starts_with(MEMORY)
         && !NO_FILES
             .iter()
             .any(|folder| path.strip_prefix(*folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/'))
@@ -89,6 +117,22 @@ impl Names {
         self.numbers.insert(path.to_vec(), number);
         self.facts.insert(number, (1, 0));
         number
+    }
+
+    /// A new file without a name.
+    pub fn nameless(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Whether a file has this name.
+    pub fn is(&self, path: &[u8], file: u64) -> bool {
+        self.numbers.get(path) == Some(&file)
+    }
+
+    /// Whether a file has no name, or none any more.
+    pub fn is_nameless(&self, file: u64) -> bool {
+        self.facts.get(&file).is_none_or(|(names, _)| *names == 0)
     }
 
     /// Takes away a name; gives the file if that was its last.
@@ -164,6 +208,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_mapped_again_is_not_fresh() {
+        let mut process = Process::default();
+        let mut map = |start, end| process.map(7, start, end);
+        assert_eq!(map(10, 20), [(10, 20)]);
+        assert_eq!((map(10, 20), map(12, 15)), (vec![], vec![]));
+        assert_eq!((map(5, 10), map(30, 40)), (vec![(5, 10)], vec![(30, 40)]));
+        assert_eq!((map(0, 50), map(0, 50)), (vec![(0, 5), (20, 30), (40, 50)], vec![]));
+        assert_eq!(process.map(8, 0, 50), [(0, 50)]);
+    }
+
+    #[test]
     fn paths_are_from_the_root() {
         let process = Process { folder: b"/home/ann".to_vec(), ..Process::default() };
         let resolved = |folder, name: &str| String::from_utf8(process.resolve(folder, name.as_bytes())).expect("text");
@@ -171,7 +226,12 @@ mod tests {
         assert_eq!(resolved(Some(b"/tmp"), "z"), "/tmp/z");
         assert_eq!(resolved(Some(b"/tmp"), "//z/../../q/"), "/q");
         assert!(
-            is_file(b"/home/x") && !is_file(b"/dev/null") && !is_file(b"/proc") && is_file(b"/devel") && !is_file(b"")
+            is_file(b"/home/x")
+                && !is_file(b"/memfd:x")
+                && !is_file(b"/dev/null")
+                && !is_file(b"/proc")
+                && is_file(b"/devel")
+                && !is_file(b"")
         );
     }
 }

@@ -205,6 +205,15 @@ fn times_are_read_in_each_of_straces_ways() {
 }
 
 #[test]
+fn the_beginning_is_known_where_times_are_counted_from_1970() {
+    for (stamp, begun_us) in [("1700000000.5", Some(1_700_000_000_500_000)), ("0.5", None), ("10:00:00", None)] {
+        let text = format!("{stamp} read(0</a>, \"x\", 1) = 1\n");
+        let mut strace = Strace::new(text.as_bytes());
+        assert_eq!((strace.begun_us(), strace.by_ref().count(), strace.begun_us()), (None, 1, begun_us), "{stamp}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_the_line() {
     let good = "7 1700000005.0 getpid() = 7\n";
     for (line, said) in [
@@ -215,12 +224,152 @@ fn what_is_wrong_is_said_with_the_line() {
         ("7 1700000006.0 read(3, \"x", "line 2: it breaks off"),
         ("7 25:00:00 getpid() = 7\n", "line 2: not a time"),
         ("7 1.1.1 getpid() = 7\n", "line 2: not a time"),
+        ("7 0.5 getpid() = 7\n", "line 2: 0.5 is another kind of time"),
+        ("7 10:00:00 getpid() = 7\n", "line 2: 10:00:00 is another kind of time"),
     ] {
         let error = read(&format!("{good}{line}")).expect_err(line).to_string();
         assert!(error.starts_with(said), "{line}: {error}");
     }
     assert!(matches!(read(""), Err(ImportError::Empty)));
     assert!(read(good).expect("nothing was done").is_empty());
+}
+
+#[test]
+fn regression_ordinary_lines_are_not_refused() {
+    let found = deeds(&[
+        "mmap(NULL, 2097152, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS|MAP_HUGETLB|21<<MAP_HUGE_SHIFT, -1, 0) = 0x7f0000000000",
+        "8@???( <unfinished ...>",
+        "8@<... ??? resumed>) = ?",
+        "9@???() = ?",
+        "9@???( <unfinished ...>",
+        "9@+++ killed by SIGKILL +++",
+        "read(3</a>, \"x\", 5) = 5",
+    ]);
+    assert_eq!(found, [read_of(0, 0, 5)]);
+}
+
+#[test]
+fn folders_are_followed_wherever_they_are() {
+    let found = deeds(&[
+        "chdir(\"/home/ann\") = 0",
+        "chdir(\"/\") = 0",
+        "open(\"a\", O_RDONLY) = 3",
+        "read(3, \"x\", 1) = 1",
+        "open(\"/a\", O_RDONLY) = 4",
+        "read(4, \"x\", 1) = 1",
+        "chdir(\"/proc/self\") = 0",
+        "open(\"maps\", O_RDONLY) = 5",
+        "read(5, \"x\", 1) = 1",
+        "chdir(\"../../home\") = 0",
+        "fchdir(9</q>) = 0",
+        "open(\"b\", O_RDONLY) = 5",
+        "read(5, \"x\", 1) = 1",
+        "read(6</q/b>, \"x\", 1) = 1",
+        "fchdir(9</dev>) = 0",
+        "open(\"null\", O_RDWR) = 7",
+        "write(7, \"x\", 1) = 1",
+    ]);
+    let expected = [read_of(0, 0, 1), read_of(0, 0, 1), read_of(1, 0, 1), read_of(1, 0, 1)];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_is_shown_counts_for_more_than_what_was_followed() {
+    let open = "open(\"/a\", O_RDWR) = 3";
+    for closes in [
+        &["close_range(3, 4294967295, 0) = 0"][..],
+        &["close_range(2, ~0U, 0) = 0"],
+        &["close_range(3, 3, CLOSE_RANGE_CLOEXEC) = 0", "execve(\"/b\", [\"b\"], 0x7ffe /* 3 vars */) = 0"],
+        // It was closed by a call that strace was not told to show.
+        &["pipe2([3, 4], O_CLOEXEC) = 0"],
+        &["pipe([2<pipe:[7]>, 3<pipe:[7]>]) = 0"],
+        &["socketpair(AF_UNIX, SOCK_STREAM, 0, [3, 4]) = 0"],
+        &["socket(AF_INET, SOCK_STREAM, IPPROTO_TCP) = 3"],
+        &["accept4(5, NULL, NULL, SOCK_CLOEXEC) = 3"],
+        &["eventfd2(0, EFD_CLOEXEC) = 3"],
+        &["memfd_create(\"x\", MFD_CLOEXEC) = 3"],
+        &["read(3<socket:[12]>, \"x\", 3) = 3"],
+        &["write(3</dev/null<char 1:3>>, \"x\", 3) = 3"],
+        &["read(3</memfd:x (deleted)>, \"x\", 3) = 3"],
+    ] {
+        assert_eq!(deeds(&[&[open], closes, &["read(3, \"x\", 10) = 10"]].concat()), [], "{closes:?}");
+    }
+    let found = deeds(&[
+        open,
+        "read(3</a>, \"x\", 10) = 10",
+        // Moved, and then removed, it is the same.
+        "rename(\"/a\", \"/b\") = 0",
+        "read(3</b>, \"x\", 10) = 10",
+        "unlink(\"/b\") = 0",
+        "read(3</b (deleted)>, \"x\", 10) = 10",
+        "read(3</b>(deleted), \"x\", 10) = 10",
+        // Another one.
+        "read(3</c>, \"x\", 10) = 10",
+        "read(3, \"x\", 10) = 10",
+        "read(4</memfd:x (deleted)>, \"x\", 10) = 10",
+    ]);
+    let expected = [
+        read_of(0, 0, 10),
+        read_of(0, 10, 10),
+        (0, Deed::Delete),
+        read_of(0, 20, 10),
+        read_of(0, 30, 10),
+        read_of(1, 0, 10),
+        read_of(1, 10, 10),
+    ];
+    assert_eq!(found, expected);
+    // Of those who shared the descriptor, one does no more.
+    let found = deeds(&[
+        open,
+        "clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FILES|CLONE_THREAD) = 8",
+        "8@close_range(3, 3, CLOSE_RANGE_UNSHARE) = 0",
+        "8@read(3, \"x\", 1) = 1",
+        "read(3, \"x\", 1) = 1",
+    ]);
+    assert_eq!(found, [read_of(0, 0, 1)]);
+}
+
+#[test]
+fn files_without_names_are_told_apart() {
+    let found = deeds(&[
+        "open(\"/tmp\", O_RDWR|O_TMPFILE, 0600) = 3",
+        "open(\"/tmp\", O_RDWR|O_TMPFILE, 0600) = 4",
+        "openat(AT_FDCWD, \"/tmp\", O_RDWR|O_TMPFILE, 0600) = 5</tmp/#7 (deleted)>",
+        "write(3, \"x\", 1) = 1",
+        "write(4, \"x\", 1) = 1",
+        "write(5</tmp/#7 (deleted)>, \"x\", 1) = 1",
+        "open(\"/tmp\", O_RDONLY|O_DIRECTORY) = 6",
+        "openat(6, \"x\", O_RDONLY) = 7",
+        "read(7</tmp/x>, \"x\", 1) = 1",
+    ]);
+    let of = |nth: usize| found[nth].0;
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(of(0) != of(1) && of(1) != of(2) && of(0) != of(2) && of(3) > of(2), "{found:?}");
+}
+
+#[test]
+fn what_a_program_maps_again_was_read_once() {
+    let found = deeds(&[
+        "open(\"/lib\", O_RDONLY) = 3",
+        // As libraries are loaded: as a whole, and then each part anew.
+        "mmap(NULL, 40960, PROT_READ, MAP_PRIVATE|MAP_DENYWRITE, 3, 0) = 0x7f0000000000",
+        "mmap(0x7f0000002000, 8192, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x2000) = 0x7f0000002000",
+        "mmap(0x7f0000002000, 8192, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x9000) = 0x7f0000002000",
+        "execve(\"/b\", [\"b\"], 0x7ffe /* 3 vars */) = 0",
+        "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, 3, 0) = 0x7f0000000000",
+    ]);
+    assert_eq!(found, [read_of(0, 0, 40960), read_of(0, 40960, 4096), read_of(0, 0, 4096)]);
+}
+
+#[test]
+fn an_offset_of_minus_one_is_where_the_last_bytes_ended() {
+    let found = deeds(&[
+        "open(\"/a\", O_RDWR) = 3",
+        "preadv2(3, [{iov_base=\"x\", iov_len=5}], 1, -1, 0) = 5",
+        "pwritev2(3, [{iov_base=\"x\", iov_len=5}], 1, -1, 0) = 5",
+        "preadv2(3, [{iov_base=\"x\", iov_len=5}], 1, 2, 0) = 5",
+    ]);
+    assert_eq!(found, [read_of(0, 0, 5), write_of(0, 5, 5), read_of(0, 2, 5)]);
 }
 
 proptest! {

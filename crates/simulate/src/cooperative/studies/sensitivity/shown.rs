@@ -1,8 +1,9 @@
 //! What the study shows, as figures, and beside what the thesis states.
 
+use super::super::rates::{BASE, Rates, Stated};
 use super::super::{curves, found, shown, speed_up};
-use super::{COMMON, DISK_US, Measured, NETWORK_US, Sensitivity, Varied};
-use crate::cooperative::Technology;
+use super::{COMMON, DISK_US, Measured, NETWORK_US, Sensitivity, Varied, network};
+use crate::cooperative::{Algorithm, Technology};
 use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
 
 /// Those that share the clients' memory, and are no bound.
@@ -124,6 +125,27 @@ fn finding(stated: &str, what: &str, theirs: &str, ours: String, holds: Option<b
     Finding { stated: stated.into(), what: what.into(), theirs: theirs.into(), ours, holds, why: WHY.into() }
 }
 
+/// The same, with what makes ours differ as far as it can be computed.
+fn explained(finding: Finding, why: Option<String>) -> Finding {
+    Finding { why: why.unwrap_or(WHY.into()), ..finding }
+}
+
+/// From where reads were served.
+fn rates(of: &Sensitivity, study: Varied, name: &str, x: f64) -> Option<Rates> {
+    found(&of.measured, study, name, x).map(|one| Rates::of(&one.reads))
+}
+
+/// Reads that miss the client's cache, and from the disk.
+fn of_rates(rates: Rates) -> String {
+    format!("{:.0}%, {:.1}%", rates.misses, rates.disk)
+}
+
+/// The greatest speed-up that the rates give which the thesis states, with these machines.
+fn stated_best(of: &Sensitivity, study: Varied, x: f64, technology: &Technology) -> Option<f64> {
+    let all = COOPERATIVE.iter().filter_map(|name| Stated::of(name));
+    all.filter_map(|stated| Some(stated.speed_up_with(&rates(of, study, stated.name, x)?, technology))).reduce(f64::max)
+}
+
 fn ratio(of: &Sensitivity, study: Varied, name: &str, x: f64) -> Option<f64> {
     speed_up(found(&of.measured, study, "base", x), found(&of.measured, study, name, x))
 }
@@ -148,29 +170,60 @@ fn parameters(of: &Sensitivity) -> Vec<Finding> {
     let gain = |from, to| speed_up(chances(from), chances(to)).map(|ratio| 100.0 * (ratio - 1.0));
     let (one, two, more) = (gain(0.0, 1.0), gain(1.0, 2.0), gain(2.0, 10.0));
     let gains = [one, two, more].map(|gain| shown(gain, 1, "%")).join(", ");
-    vec![
-        finding(
-            "Dahlin, figure 3-7",
-            "speed-up of direct cooperation with a quarter of a cache elsewhere, as much again, and four times as much",
-            "less than 1.01, 1.05, 1.40",
-            [0.25, 1.0, 4.0].map(|x| shown(direct(x), 2, "")).join(", "),
-            direct(0.25).zip(direct(4.0)).map(|(little, much)| little <= much),
-        ),
-        finding(
-            "Dahlin, figure 3-8",
-            "common parts for which central coordination is within 5% of its best",
-            "about 40% to 90%",
-            first.map_or("not measured".into(), |first| format!("{first:.0}% to {:.0}%", last.unwrap_or(first))),
-            None,
-        ),
-        finding(
-            "Dahlin, figure 3-10",
-            "gain from n = 0 to 1, 1 to 2, and 2 to 10",
-            "the most, about 5%, little",
-            gains,
-            one.zip(two).map(|(one, two)| one >= two),
-        ),
-    ]
+    let from_disk = |study, name: &str, all: &[f64]| {
+        let all = all.iter().map(|x| shown(rates(of, study, name, *x).map(|rates| rates.disk), 1, "%"));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    let [of_base, of_direct] = [Algorithm::Base, Algorithm::Direct].map(|of| Technology::ATM.times_us(of));
+    // All that others' memory serves takes as long with direct cooperation.
+    let theirs = [1.01, 1.05, 1.40].map(|ratio| BASE.that_take(BASE.mean_us(&of_base) / ratio, &of_direct).disk);
+    let why_direct = format!(
+        "By table 3-2 theirs means {:.1}%, {:.1}% and {:.1}% of reads from the disk, after {:.1}% without; ours are {}, after {}.",
+        theirs[0],
+        theirs[1],
+        theirs[2],
+        BASE.disk,
+        from_disk(Varied::Remote, "direct", &[0.25, 1.0, 4.0]),
+        from_disk(Varied::Remote, "base", &[0.0]),
+    );
+    let why_common = Stated::of("central").and_then(|stated| {
+        let [less, set, more] = [40.0, 80.0, 90.0].map(|x| rates(of, Varied::Common, &format!("{mib} MiB"), x));
+        let (theirs, [less, set, more]) = (of_rates(stated.rates(&set?)), [less?, set?, more?].map(of_rates));
+        Some(format!(
+            "Reads that miss the client's cache, and from the disk: theirs {theirs} with 80%; ours {set}, with 40% {less}, and with 90% {more}."
+        ))
+    });
+    let why_chances = Stated::of("greedy").zip(Stated::of("n-chance")).and_then(|(none, two)| {
+        let own = |n| rates(of, Varied::Chances, "n-chance", n);
+        Some(format!(
+            "Reads from the disk with n of 0, 1, 2 and 10: ours {}; theirs {:.1}% with 0, as greedy's speed-up means, and {:.1}% with 2.",
+            from_disk(Varied::Chances, "n-chance", &[0.0, 1.0, 2.0, 10.0]),
+            none.rates(&own(0.0)?).disk,
+            two.rates(&own(2.0)?).disk,
+        ))
+    });
+    let of_direct = finding(
+        "Dahlin, figure 3-7",
+        "speed-up of direct cooperation with a quarter of a cache elsewhere, as much again, and four times as much",
+        "less than 1.01, 1.05, 1.40",
+        [0.25, 1.0, 4.0].map(|x| shown(direct(x), 2, "")).join(", "),
+        direct(0.25).zip(direct(4.0)).map(|(little, much)| little <= much),
+    );
+    let of_common = finding(
+        "Dahlin, figure 3-8",
+        "common parts for which central coordination is within 5% of its best",
+        "about 40% to 90%",
+        first.map_or("not measured".into(), |first| format!("{first:.0}% to {:.0}%", last.unwrap_or(first))),
+        None,
+    );
+    let of_chances = finding(
+        "Dahlin, figure 3-10",
+        "gain from n = 0 to 1, 1 to 2, and 2 to 10",
+        "the most, about 5%, little",
+        gains,
+        one.zip(two).map(|(one, two)| one >= two),
+    );
+    vec![explained(of_direct, Some(why_direct)), explained(of_common, why_common), explained(of_chances, why_chances)]
 }
 
 fn caches(of: &Sensitivity) -> Vec<Finding> {
@@ -180,6 +233,41 @@ fn caches(of: &Sensitivity) -> Vec<Finding> {
     let small = ["central", "hash", "weighted-lru", "n-chance", "greedy"];
     let at =
         |x: f64| small.map(|name| format!("{name} {}", shown(ratio(of, Varied::Client, name, x), 2, ""))).join(", ");
+    let own = |x| [("base", x), ("n-chance", x)].map(|(name, x)| rates(of, Varied::Unlike, name, x));
+    let stated = Stated::of("n-chance");
+    let why_alike = stated.and_then(|stated| {
+        let [base, n_chance] = own(0.0);
+        let theirs = [BASE, stated.rates(&n_chance?)].map(of_rates).join(" and ");
+        let ours = [base?, n_chance?].map(of_rates).join(" and ");
+        Some(format!("Reads that miss the client's cache, and from the disk: theirs {theirs}, ours {ours}."))
+    });
+    let why_unlike = || {
+        let [base, n_chance] = own(1.0);
+        let ours = [base?, n_chance?].map(of_rates).join(" and ");
+        Some(format!(
+            "Reads that miss the client's cache, and from the disk, are not stated where caches are not alike; ours are {ours}."
+        ))
+    };
+    let why_ratio = stated.and_then(|stated| {
+        let ([base, n_chance], best) = (own(0.0), rates(of, Varied::Client, "best", 1.0));
+        Some(format!("Caches alike: {}", stated.explained(&base?, &n_chance?, &best?)))
+    });
+    let of_alike =
+        finding("Dahlin, table 3-4", "base case and n-chance, caches alike", "2.75 ms, 1.59 ms", alike(0.0), None);
+    let of_unlike = finding(
+        "Dahlin, table 3-4",
+        "the same, caches as the demand lets them be",
+        "3.05 ms, 1.66 ms",
+        alike(1.0),
+        None,
+    );
+    let of_ratio = finding(
+        "Dahlin, table 3-4",
+        "n-chance's speed-up, caches alike and not",
+        "1.73, 1.83",
+        format!("{}, {}", shown(same, 2, ""), shown(unlike, 2, "")),
+        None,
+    );
     vec![
         finding(
             "Dahlin, figure 3-11",
@@ -188,21 +276,9 @@ fn caches(of: &Sensitivity) -> Vec<Finding> {
             at(0.0625),
             None,
         ),
-        finding("Dahlin, table 3-4", "base case and n-chance, caches alike", "2.75 ms, 1.59 ms", alike(0.0), None),
-        finding(
-            "Dahlin, table 3-4",
-            "the same, caches as the demand lets them be",
-            "3.05 ms, 1.66 ms",
-            alike(1.0),
-            None,
-        ),
-        finding(
-            "Dahlin, table 3-4",
-            "n-chance's speed-up, caches alike and not",
-            "1.73, 1.83",
-            format!("{}, {}", shown(same, 2, ""), shown(unlike, 2, "")),
-            None,
-        ),
+        explained(of_alike, why_alike),
+        explained(of_unlike, why_unlike()),
+        explained(of_ratio, why_ratio),
         finding(
             "Dahlin, figure 3-12",
             "n-chance's speed-up without memory at the server, and with as much as all clients have",
@@ -227,35 +303,55 @@ fn machines(of: &Sensitivity) -> Vec<Finding> {
     let most = |names: [&str; 2]| names.into_iter().filter_map(cost).fold(0.0, f64::max);
     let (fixed, dynamic) = (least(["central", "hash"]), most(["weighted-lru", "n-chance"]));
     let years = [0.0, 5.0].map(|x| ratio(of, Varied::Years, "n-chance", x));
+    let with_theirs = |one: Option<f64>, other: Option<f64>| {
+        Some(format!("The rates of figure 3-4, in place of ours, would give {:.2}, {:.2}.", one?, other?))
+    };
+    let best_at = |x| stated_best(of, Varied::Network, x, &network(x));
+    let stated_cost = |name: &str| {
+        let stated = Stated::of(name)?;
+        let at = |us: f64| {
+            let own = rates(of, Varied::Network, name, us)?;
+            Some(stated.rates(&own).mean_us(&network(us).times_us(stated.algorithm)))
+        };
+        Some(at(NETWORK_US[NETWORK_US.len() - 1])? / at(NETWORK_US[0])?)
+    };
+    let stated_after = |years: u32| {
+        let own = rates(of, Varied::Years, "n-chance", f64::from(years))?;
+        Some(Stated::of("n-chance")?.speed_up_with(&own, &Technology::projected(years)))
+    };
+    let of_slow = finding(
+        "Dahlin, figure 3-13",
+        "greatest speed-up with Ethernet (10 ms for a block), and with ATM",
+        "1.20, more than 1.70",
+        format!("{}, {}", shown(ethernet, 2, ""), shown(atm, 2, "")),
+        ethernet.zip(atm).map(|(slow, fast)| slow < fast),
+    );
+    let of_fast = finding(
+        "Dahlin, figure 3-13",
+        "greatest speed-up with 100 µs and with 10 µs for a block",
+        "little more",
+        format!("{}, {}", shown(fast, 2, ""), shown(fastest, 2, "")),
+        None,
+    );
+    let of_parts = finding(
+        "Dahlin, figure 3-13",
+        "how many times as long reads take with the slowest network as with the fastest: fixed parts at least, dynamic ones at most",
+        "fixed parts need a fast network more",
+        format!("{fixed:.2}, {dynamic:.2}"),
+        Some(fixed > dynamic),
+    );
+    let of_years = finding(
+        "Dahlin, figure 3-14",
+        "n-chance's speed-up in 1994 and in 1999",
+        "1.73, 1.87",
+        years.map(|ratio| shown(ratio, 2, "")).join(", "),
+        years[0].zip(years[1]).map(|(then, later)| later > then),
+    );
     vec![
-        finding(
-            "Dahlin, figure 3-13",
-            "greatest speed-up with Ethernet (10 ms for a block), and with ATM",
-            "1.20, more than 1.70",
-            format!("{}, {}", shown(ethernet, 2, ""), shown(atm, 2, "")),
-            ethernet.zip(atm).map(|(slow, fast)| slow < fast),
-        ),
-        finding(
-            "Dahlin, figure 3-13",
-            "greatest speed-up with 100 µs and with 10 µs for a block",
-            "little more",
-            format!("{}, {}", shown(fast, 2, ""), shown(fastest, 2, "")),
-            None,
-        ),
-        finding(
-            "Dahlin, figure 3-13",
-            "how many times as long reads take with the slowest network as with the fastest: fixed parts at least, dynamic ones at most",
-            "fixed parts need a fast network more",
-            format!("{fixed:.2}, {dynamic:.2}"),
-            Some(fixed > dynamic),
-        ),
-        finding(
-            "Dahlin, figure 3-14",
-            "n-chance's speed-up in 1994 and in 1999",
-            "1.73, 1.87",
-            years.map(|ratio| shown(ratio, 2, "")).join(", "),
-            years[0].zip(years[1]).map(|(then, later)| later > then),
-        ),
+        explained(of_slow, with_theirs(best_at(10_000.0), best_at(ATM_US))),
+        explained(of_fast, with_theirs(best_at(100.0), best_at(10.0))),
+        explained(of_parts, with_theirs(stated_cost("central"), stated_cost("n-chance"))),
+        explained(of_years, with_theirs(stated_after(0), stated_after(5))),
     ]
 }
 

@@ -1,0 +1,78 @@
+//! What lines of strace's say of when they were.
+
+use crate::import::time_us;
+
+/// Stamps of at least so many seconds are not counted from the line before.
+const SINCE_1970_S: u64 = 100_000_000;
+const DAY_US: u64 = 86_400_000_000;
+/// A clock that is set back by no more than this stands still.
+const BACK_US_MAX: u64 = 1_000_000;
+
+/// What a line's time says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stamp {
+    /// The time of day.
+    OfDay,
+    /// How long after 1970.
+    Since1970,
+    /// How long after the line before it.
+    SinceLast,
+}
+
+/// Times, in whichever of strace's ways, which is the same for all lines.
+#[derive(Debug, Default)]
+pub struct Clock {
+    kind: Option<Stamp>,
+    begun_us: Option<u64>,
+    /// What the last line's time was as it was written, and since the beginning.
+    stamp_us: u64,
+    pub now_us: u64,
+}
+
+impl Clock {
+    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times are not counted from there.
+    pub fn begun_us(&self) -> Option<u64> {
+        self.begun_us.filter(|_| self.kind == Some(Stamp::Since1970))
+    }
+
+    /// The time since the first line.
+    pub fn at(&mut self, stamp: &str) -> Result<u64, String> {
+        let wrong = || format!("not a time: {stamp}");
+        let (us, kind) = match stamp.split(':').collect::<Vec<_>>()[..] {
+            [hours, minutes, seconds] => {
+                let part = |text: &str, most: u64| time_us(text).filter(|us| *us < most * 1_000_000);
+                let (hours, minutes) = (part(hours, 24), part(minutes, 60));
+                let of_day = hours.zip(minutes).zip(part(seconds, 61));
+                let ((hours, minutes), seconds) = of_day.ok_or_else(wrong)?;
+                let mut us = hours * 3600 + minutes * 60 + seconds;
+                // Each midnight begins a day.
+                while self.begun_us.is_some() && us + DAY_US / 2 < self.stamp_us {
+                    us += DAY_US;
+                }
+                (us, Stamp::OfDay)
+            }
+            [seconds] => {
+                let us = time_us(seconds).ok_or_else(wrong)?;
+                (us, if us < SINCE_1970_S * 1_000_000 { Stamp::SinceLast } else { Stamp::Since1970 })
+            }
+            _ => return Err(wrong()),
+        };
+        if *self.kind.get_or_insert(kind) != kind {
+            return Err(format!("{stamp} is another kind of time than the first line's"));
+        }
+        if kind == Stamp::SinceLast {
+            // From the line before it; the first one has none.
+            if self.begun_us.replace(0).is_some() {
+                self.now_us = self.now_us.checked_add(us).ok_or_else(wrong)?;
+            }
+            return Ok(self.now_us);
+        }
+        let begun_us = *self.begun_us.get_or_insert(us);
+        if us + BACK_US_MAX < self.stamp_us {
+            return Err("earlier than the line before it: sort the lines by time".into());
+        }
+        self.stamp_us = us.max(self.stamp_us);
+        self.now_us = us.saturating_sub(begun_us).max(self.now_us);
+        Ok(self.now_us)
+    }
+}
