@@ -1,12 +1,10 @@
-//! When what was done here goes home over a slow link, and who uses the link next (Froese and Bunt, section 4.6; Huston and Honeyman, section 4.1).
+//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt, section 4.6; Huston and Honeyman, section 4.1).
 //!
-//! - [`Terms`]: for how long something waits before it may go.
-//! - [`Turns`]: whenever the link is free, whether it goes then, or what somebody waits for does.
-//!
-//! The paper's policies are these: *Idle*, after the link was idle for a moment; *Delayed*, when it has also waited for some time; *Preemptive*, the same, and it stops for
-//! whatever somebody waits for; *Lottery*, when it wins. The product has all of them, and draws lots wherever two want the link.
+//! [`Terms`] say for how long something waits before it may go. The paper's policies are these: *Idle*, after the link was idle for a moment; *Delayed*, when it has also
+//! waited for some time; *Preemptive*, the same, and it stops for whatever somebody waits for; *Lottery*, when it wins. The product has all of them, and draws lots for each
+//! chunk wherever two want the link ([`TICKETS`], [`crate::lottery`]).
 
-use crate::lottery::{Class, Lottery};
+use crate::lottery::Class;
 use std::time::Duration;
 
 /// The link counts as idle when nobody has waited for it for so long.
@@ -73,104 +71,6 @@ impl Terms {
     }
 }
 
-/// What becomes of what goes home when somebody waits for the link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sharing {
-    /// It ends what it has begun.
-    Ends,
-    /// It stops, and goes on another time.
-    Stops,
-    /// Lots are drawn for each piece.
-    Draws {
-        /// What whoever waits for something holds, and what goes home does.
-        tickets: [Class; 2],
-        /// Those who wait for something hold theirs also while nobody does, as in the paper: what goes home then has to win against nobody. It is drawn when something
-        /// has ended, and again whenever the link was idle for as long as the terms say.
-        always: bool,
-    },
-}
-
-/// Who wants the link, which is free.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Waiting {
-    /// For how long somebody has waited for something.
-    pub demand: Option<Duration>,
-    /// For how long what was done first has waited since it was done; nothing: all is home.
-    pub oldest: Option<Duration>,
-    /// For how long its turn could have come.
-    pub turn: Duration,
-    /// Some of it has gone: the rest need not wait.
-    pub is_begun: bool,
-    /// For how long nobody has used the link.
-    pub idle_for: Duration,
-    /// The link has become free just now.
-    pub has_ended: bool,
-}
-
-/// Who is next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
-    /// What somebody waits for.
-    Fetch,
-    /// What was done first.
-    Send,
-    /// Nobody for so long, unless somebody comes.
-    Wait(Duration),
-    /// Nobody, until somebody comes.
-    Nobody,
-}
-
-/// Who uses the link next. See the module's header.
-#[derive(Clone, Debug)]
-pub struct Turns {
-    terms: Option<Terms>,
-    sharing: Sharing,
-    lottery: Lottery,
-}
-
-impl Turns {
-    /// With these terms; without any, nothing goes home.
-    pub fn new(terms: Option<Terms>, sharing: Sharing) -> Turns {
-        let classes = match sharing {
-            Sharing::Draws { tickets, .. } => tickets.to_vec(),
-            Sharing::Ends | Sharing::Stops => Vec::new(),
-        };
-        Turns { terms, sharing, lottery: Lottery::new(classes) }
-    }
-
-    /// True if what is on its way home stops for somebody who comes now.
-    pub fn stops(&self) -> bool {
-        self.sharing == Sharing::Stops
-    }
-
-    /// Who is next. `random` gives uniform numbers.
-    pub fn next(&mut self, waiting: &Waiting, random: impl FnOnce() -> u64) -> Turn {
-        let nobody = if waiting.demand.is_some() { Turn::Fetch } else { Turn::Nobody };
-        let (Some(terms), Some(oldest)) = (self.terms, waiting.oldest) else { return nobody };
-        let always = matches!(self.sharing, Sharing::Draws { always: true, .. });
-        let may_go = waiting.is_begun || (always && waiting.has_ended);
-        let wait = if may_go { Duration::ZERO } else { terms.wait(oldest, waiting.idle_for) };
-        match (self.sharing, waiting.demand) {
-            (_, None) if !wait.is_zero() => Turn::Wait(wait),
-            (_, Some(_)) if !wait.is_zero() => Turn::Fetch,
-            (Sharing::Ends | Sharing::Stops, Some(_)) => Turn::Fetch,
-            (Sharing::Draws { always: true, .. }, None) => {
-                match self.lottery.draw(&[Some(Duration::ZERO), Some(waiting.turn)], random()) {
-                    Some(1) => Turn::Send,
-                    _ => Turn::Wait(terms.idle),
-                }
-            }
-            (Sharing::Draws { .. }, Some(demand)) => {
-                match self.lottery.draw(&[Some(demand), Some(waiting.turn)], random()) {
-                    Some(1) => Turn::Send,
-                    _ => Turn::Fetch,
-                }
-            }
-            (_, None) => Turn::Send,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,52 +88,6 @@ mod tests {
         assert_eq!(Terms::WHEN_IDLE.age_now(Duration::ZERO), Some(IDLE_WAIT_MAX));
         let for_ever = Terms { age_max: None, ..Terms::WHEN_IDLE };
         assert_eq!(for_ever.age_now(IDLE_TIME - Duration::from_nanos(1)), None);
-    }
-
-    #[test]
-    fn what_was_done_first_goes_when_its_terms_are_met_and_nobody_waits() {
-        let terms = Terms { age: seconds(900), idle: seconds(1), age_max: None };
-        let mut turns = Turns::new(Some(terms), Sharing::Ends);
-        let mut next = |demand, oldest, idle_for| {
-            turns.next(&Waiting { demand, oldest, idle_for, ..Waiting::default() }, || panic!("nothing is drawn"))
-        };
-        let now = Some(Duration::ZERO);
-        assert_eq!(next(None, None, seconds(9)), Turn::Nobody);
-        assert_eq!(next(now, None, seconds(9)), Turn::Fetch);
-        assert_eq!(next(None, Some(seconds(100)), seconds(9)), Turn::Wait(seconds(800)));
-        assert_eq!(next(None, Some(seconds(1000)), Duration::ZERO), Turn::Wait(seconds(1)));
-        assert_eq!(next(None, Some(seconds(1000)), seconds(9)), Turn::Send);
-        assert_eq!(next(now, Some(seconds(1000)), seconds(9)), Turn::Fetch);
-        let (mut never, oldest) = (Turns::new(None, Sharing::Ends), Some(seconds(1 << 30)));
-        let waiting = Waiting { oldest, idle_for: seconds(1 << 30), is_begun: true, ..Waiting::default() };
-        assert_eq!(never.next(&waiting, || 0), Turn::Nobody);
-    }
-
-    #[test]
-    fn what_is_begun_goes_on_without_terms() {
-        let mut turns = Turns::new(Some(Terms::delayed(DELAY)), Sharing::Ends);
-        let waiting = Waiting { oldest: Some(Duration::ZERO), is_begun: true, ..Waiting::default() };
-        assert_eq!(turns.next(&waiting, || 0), Turn::Send);
-    }
-
-    #[test]
-    fn lots_are_drawn_among_those_who_wait_or_always() {
-        let tickets = [11, 1].map(|tickets| Class { tickets, wait_max: None });
-        let now = Some(Duration::ZERO);
-        let alone = Waiting { oldest: now, idle_for: seconds(1), ..Waiting::default() };
-        let mut turns = Turns::new(Some(Terms::AT_ONCE), Sharing::Draws { tickets, always: false });
-        assert_eq!(turns.next(&alone, || panic!("nothing is drawn")), Turn::Send);
-        assert_eq!(turns.next(&Waiting { demand: now, ..alone }, || u64::MAX), Turn::Send);
-        assert_eq!(turns.next(&Waiting { demand: now, ..alone }, || 0), Turn::Fetch);
-        let terms = Terms { idle: seconds(1), ..Terms::AT_ONCE };
-        let mut turns = Turns::new(Some(terms), Sharing::Draws { tickets, always: true });
-        assert_eq!(turns.next(&alone, || 0), Turn::Wait(seconds(1)));
-        assert_eq!(turns.next(&alone, || u64::MAX), Turn::Send);
-        // Whoever comes to a link that is free need not draw, unless it has become free just now.
-        let came = Waiting { demand: now, idle_for: Duration::ZERO, ..alone };
-        assert_eq!(turns.next(&came, || panic!("nothing is drawn")), Turn::Fetch);
-        assert_eq!(turns.next(&Waiting { has_ended: true, ..came }, || 0), Turn::Fetch);
-        assert_eq!(turns.next(&Waiting { has_ended: true, ..came }, || u64::MAX), Turn::Send);
     }
 
     proptest! {

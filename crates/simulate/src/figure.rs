@@ -64,16 +64,16 @@ pub struct Figure {
 /// Something that a paper states, beside what was found here.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// Where it is stated: "Dahlin, table 4-2".
+    /// Where it is stated: "Dahlin, table 4-2". Empty if it is not.
     pub stated: String,
     /// What is compared: "write cost of 512 KiB segments".
     pub what: String,
-    /// What they found, with its unit.
+    /// What they found, with its unit. Where it says that it is computed, it is what a formula gives that is known to be right.
     pub theirs: String,
     /// What was found here.
     pub ours: String,
     /// Whether what must be so is so; nothing where values are only shown beside each other.
     pub holds: Option<bool>,
-    /// Why they differ; empty if they do not.
+    /// Why they differ, as far as is known; empty if they do not.
     pub why: String,
 }

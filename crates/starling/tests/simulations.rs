@@ -168,6 +168,29 @@ fn availability_is_computed_and_tried() {
 }
 
 #[test]
+fn what_redundancy_costs_is_of_one_parity_and_of_as_many_disks_as_a_group_needs() {
+    let below = tempfile::tempdir().expect("folder");
+    let json = below.path().join("numbers.json");
+    let disks = |options: &[&str]| {
+        let said = run(starling().args(["sim", "availability", "--years", "1"]).args(options).arg("--json").arg(&json));
+        let numbers: Value = serde_json::from_slice(&fs::read(&json).expect("numbers")).expect("JSON");
+        (said, [&numbers["disks"]["data"], &numbers["disks"]["group"]].map(|number| number.as_u64().expect("a number")))
+    };
+    let (said, large) = disks(&["--machines", "200", "--group", "100"]);
+    assert!(large == [99, 99] && said.contains("99 disks of data in groups of 99, each with one parity"), "{said}");
+    let (said, two) = disks(&["--parities", "2", "--group", "10"]);
+    assert!(two == [90, 9] && said.contains("groups of 9, each with one parity, as in table 4-1"), "{said}");
+    assert_eq!(disks(&["--parities", "0", "--group", "1"]).1, [90, 1]);
+    assert_eq!(disks(&["--data", "5"]).1, [5, 5]);
+    let options = ["sim", "availability", "--machines", "200", "--group", "100", "--data", "50"];
+    let said = refused(starling().args(options));
+    assert!(said.contains("--data"), "{said}");
+    let options = ["sim", "availability", "--up", "1ms", "--down", "1ms", "--machines", "2", "--years", "1"];
+    let said = refused(starling().args(options));
+    assert!(said.contains("--years"), "{said}");
+}
+
+#[test]
 fn the_papers_report_is_one_page_that_is_the_same_twice() {
     let below = tempfile::tempdir().expect("folder");
     let report = |name: &str| {
@@ -258,9 +281,11 @@ fn impossible_parameters_of_studies_are_named_and_leave_nothing() {
     for (option, wrong) in [
         ("--machines", "0"),
         ("--group", "1"),
+        ("--group", "101"),
         ("--up", "0h"),
         ("--rebuild", "0s"),
         ("--years", "0"),
+        ("--years", "4000000000"),
         ("--data", "0"),
         ("--small", "0"),
     ] {

@@ -16,7 +16,7 @@ const READS_MIN: u64 = 100;
 const WRITES_MIN: u64 = 20;
 /// Nobody is advised to fill more than this part of the cache with what is hoarded.
 const HOARD_PART: f64 = 0.5;
-/// So much of what is waited for is to be avoided by hoarding: the rest takes many files for little.
+/// So much of what is read before, or waited for, is to be hoarded: the rest takes many files for little.
 const HOARD_ENOUGH: f64 = 0.9;
 /// Where what goes home takes more of the time of the link than this, it counts how much that is.
 const BUSY: f64 = 0.1;
@@ -214,51 +214,87 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
+    /// Chosen by the first half, and tried on the second. What is chosen by the second says only how much could be gained at most.
     fn hoarding(&self, found: &BTreeMap<Parameters, Outcome>) -> Item {
-        let of = self.on(MIDDLE);
+        let (of, name) = (self.on(MIDDLE), LINKS[MIDDLE].0);
+        let before = found[&of];
+        let there = self.activity.there_at(self.base.hoard_us);
+        let tried = |worth: Vec<u64>| {
+            let chosen = self.chosen(&worth, &there);
+            let with = self.activity.with_hoarded(&chosen, self.base.hoard_us);
+            (chosen, simulate_weak(&with, &of))
+        };
+        let helps = |after: &Outcome| is_better(self.work_us(after), self.work_us(&before));
+        let waits = |after: &Outcome| {
+            format!(
+                "over {name} {} would have been waited for rather than {}, and {} of the reads would have waited rather than {}",
+                time(after.stall_us as f64),
+                time(before.stall_us as f64),
+                percent(after.miss_rate().unwrap_or(0.0)),
+                percent(before.miss_rate().unwrap_or(0.0)),
+            )
+        };
+        let many = |chosen: &[(u32, u64)]| {
+            let bytes = chosen.iter().map(|(_, bytes)| bytes).sum();
+            format!("{} files of together {}", chosen.len(), about(bytes))
+        };
         let waits_us = waits_us(self.activity, &of);
-        // What there was before can be hoarded.
-        let facts = &self.activity.files;
-        let mut files: Vec<u32> = (0..facts.len() as u32)
-            .filter(|file| waits_us[*file as usize] > 0 && facts[*file as usize].had_bytes > 0)
-            .collect();
-        // What is waited for longest for its size first.
-        files.sort_by(|one, other| {
-            let of = |file: u32| (u128::from(waits_us[file as usize]), u128::from(facts[file as usize].had_bytes));
-            let ((one_us, one_bytes), (other_us, other_bytes)) = (of(*one), of(*other));
-            (other_us * one_bytes).cmp(&(one_us * other_bytes)).then(one.cmp(other))
-        });
-        let all_us: f64 = files.iter().map(|file| waits_us[*file as usize] as f64).sum();
-        let room = of.cache_bytes as f64 * HOARD_PART;
-        let (mut hoarded, mut bytes, mut avoided_us) = (Vec::new(), 0u64, 0.0);
-        for file in files {
-            let more = facts[file as usize].had_bytes;
-            if avoided_us >= all_us * HOARD_ENOUGH || (bytes + more) as f64 > room {
-                break;
+        let item = match tried(self.activity.read_before(self.base.hoard_us)) {
+            _ if (0..there.len()).all(|file| waits_us[file] == 0 || there[file] == 0) => {
+                Item::new("hoarding", Verdict::Keep, "No file that was there before is waited for.".into())
             }
-            (bytes, avoided_us) = (bytes + more, avoided_us + waits_us[file as usize] as f64);
-            hoarded.push(file);
-        }
-        let with = self.activity.with_hoarded(&hoarded, self.base.hoard_us);
-        let (before, after) = (found[&of], simulate_weak(&with, &of));
-        let name = LINKS[MIDDLE].0;
-        let reason = format!(
-            "Had {} of the files that were there before, of together {}, been hoarded, over {name} {} would have been waited for rather than {}, and {} of the reads would have waited rather than {}.",
-            hoarded.len(),
-            about(bytes),
-            time(after.stall_us as f64),
-            time(before.stall_us as f64),
-            percent(after.miss_rate().unwrap_or(0.0)),
-            percent(before.miss_rate().unwrap_or(0.0)),
-        );
-        let item = match hoarded.len() {
-            0 => Item::new("hoarding", Verdict::Keep, "No file that was there before is waited for.".into()),
-            _ if is_better(self.work_us(&after), self.work_us(&before)) => {
-                Item::change("hoarding", "starling hoard add PATH".into(), reason, self.gain(&before, &after))
+            (chosen, after) if helps(&after) => Item::change(
+                "hoarding",
+                "starling hoard add PATH".into(),
+                format!("Had the {} that were read most before been hoarded, {}.", many(&chosen), waits(&after)),
+                self.gain(&before, &after),
+            ),
+            _ => {
+                let most = "To hoard what was read most before gains nothing";
+                match tried(waits_us) {
+                    (chosen, after) if helps(&after) => Item::new(
+                        "hoarding",
+                        Verdict::Unknown,
+                        format!(
+                            "{most}. At most, had somebody known and hoarded the {} that are waited for longest for their size, {}.",
+                            many(&chosen),
+                            waits(&after)
+                        ),
+                    ),
+                    _ => Item::new(
+                        "hoarding",
+                        Verdict::Keep,
+                        format!("{most}, nor does it to hoard what is waited for."),
+                    ),
+                }
             }
-            _ => Item::new("hoarding", Verdict::Keep, reason),
         };
         Item { link: Some(name.into()), ..item }
+    }
+
+    /// Files to hoard, with their bytes, by the worth of each: what is worth most for its size first, as much as may be of what fits.
+    fn chosen(&self, worth: &[u64], bytes: &[u64]) -> Vec<(u32, u64)> {
+        let of = |file: u32| (worth[file as usize], bytes[file as usize]);
+        let mut files: Vec<u32> = (0..worth.len() as u32).filter(|file| of(*file).0 > 0 && of(*file).1 > 0).collect();
+        files.sort_by(|one, other| {
+            let product = |worth: u64, bytes: u64| u128::from(worth) * u128::from(bytes);
+            let ((one_worth, one_bytes), (other_worth, other_bytes)) = (of(*one), of(*other));
+            product(other_worth, one_bytes).cmp(&product(one_worth, other_bytes)).then(one.cmp(other))
+        });
+        let all: f64 = files.iter().map(|file| of(*file).0 as f64).sum();
+        let room = self.base.cache_bytes as f64 * HOARD_PART;
+        let (mut chosen, mut filled, mut reached) = (Vec::new(), 0u64, 0.0);
+        for file in files {
+            let (worth, bytes) = of(file);
+            if reached >= all * HOARD_ENOUGH {
+                break;
+            }
+            if (filled + bytes) as f64 <= room {
+                (filled, reached) = (filled + bytes, reached + worth as f64);
+                chosen.push((file, bytes));
+            }
+        }
+        chosen
     }
 
     fn write_back(&self, link: usize, found: &BTreeMap<Parameters, Outcome>) -> Item {

@@ -112,15 +112,34 @@ fn who_reads_all_of_files_in_small_parts_fetches_files() {
 }
 
 #[test]
-fn what_is_to_be_hoarded_is_what_is_waited_for_longest_for_its_size() {
+fn what_was_never_used_before_can_be_hoarded_only_by_who_knows_it() {
     let before = (0..400).map(|at| (0, at % 4, read(0, 1000)));
     // Away, ten small files are read again and again, and a large one that is made there.
     let made = [(0, 99, write(0, 1 << 20))];
     let away = (0..400).map(|at| (0, 10 + at % 10, read(0, 200_000)));
     let found = items(&evidence(before.chain(made).chain(away)));
     let hoard = only(&found, "hoarding", "");
+    assert_eq!((hoard.verdict, &hoard.setting, &hoard.gain), (Verdict::Unknown, &None, &None), "{hoard:#?}");
+    assert!(
+        hoard.reason.contains("At most, had somebody known and hoarded the 9 files of together 1.7 MiB"),
+        "{hoard:#?}"
+    );
+}
+
+#[test]
+fn what_is_to_be_hoarded_is_what_was_read_most_before() {
+    // Ten files again and again, and then others once, of which the first does not fit into half of the cache.
+    let often = |count: u64| (0..count).map(|at| (0, at % 10, read(0, 10_000)));
+    let once = [(0, 50, read(0, 300_000))].into_iter().chain((100..250).map(|file| (0, file, read(0, 10_000))));
+    let large = (0..500).map(|at| (0, 50, read(at % 30 * 10_000, 10_000)));
+    let evidence = evidence(large.chain(often(300)).chain(once).chain(often(300)));
+    let mut plan = evidence.plans().pop().expect("a client");
+    plan.base.cache_bytes = 400_000;
+    plan.base.hoard_us = 951 * SECOND_US;
+    let found = plan.items(|| ());
+    let hoard = only(&found, "hoarding", "");
     assert_eq!(hoard.setting.as_deref(), Some("starling hoard add PATH"), "{hoard:#?}");
-    assert!(hoard.reason.starts_with("Had 9 of the files that were there before, of together 1.7 MiB"), "{hoard:#?}");
+    assert!(hoard.reason.starts_with("Had the 20 files of together 195.3 KiB that were read most"), "{hoard:#?}");
 }
 
 #[test]
@@ -146,15 +165,32 @@ fn memory_is_to_hold_what_is_read_in_turn() {
 }
 
 #[test]
+fn what_memory_is_worth_is_without_others_who_serve() {
+    // Both read the same in turn, more than each has.
+    let reads = |clients: u32| {
+        (0..3)
+            .flat_map(move |_| (0..700).flat_map(move |file| (0..clients).map(move |of| (of, file, read(0, 1 << 20)))))
+    };
+    let memory = |clients| {
+        let found = items(&evidence(reads(clients)));
+        let of_all = found.into_iter().find(|item| item.subject == "memory" && item.client.is_none());
+        of_all.expect("memory").gain.expect("a gain").before
+    };
+    assert_eq!(memory(2), memory(1));
+}
+
+#[test]
 fn it_pays_to_be_served_by_who_read_it_before_and_not_without_sharing() {
     let shared = items(&evidence((0..2000).map(|at| (at as u32 % 2, at / 2, read(0, 1000)))));
     let cooperation = only(&shared, "cooperative caching", "");
     assert!(
-        cooperation.reason.contains("it pays") && cooperation.reason.contains("50 % of the reads"),
+        cooperation.reason.contains("it would pay") && cooperation.reason.contains("50 % of the reads"),
         "{cooperation:#?}"
     );
+    assert!(cooperation.reason.starts_with("Starling's clients do not serve each other yet"), "{cooperation:#?}");
+    assert!(cooperation.setting.is_none() && cooperation.gain.as_ref().is_some_and(|gain| gain.part() > 0.2));
     let own = items(&evidence((0..2000).map(|at| (at as u32 % 2, at % 10, read(0, 1000)))));
-    assert!(only(&own, "cooperative caching", "").reason.contains("no difference"));
+    assert!(only(&own, "cooperative caching", "").reason.contains("would not pay"));
     let memories = own.iter().filter(|item| item.subject == "memory");
     assert_eq!(memories.map(|item| item.client).collect::<Vec<_>>(), [None, Some(0), Some(1)]);
 }

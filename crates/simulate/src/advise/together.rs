@@ -1,6 +1,6 @@
-//! How much memory clients should have (`starling up --cache-size`), and whether it pays that they serve each other from it.
+//! How much memory clients should have (`starling up --cache-size`), and whether it would pay that they serve each other from it.
 //!
-//! The first half of the accesses fills the caches, the rest counts. There is no server with a memory: what no client has comes from a disk.
+//! The product's clients do not serve each other yet: what is said of memory is of each alone, and what is said of cooperation is a forecast. The first half of the accesses fills the caches, the rest counts. There is no server with a memory: what no client has comes from a disk.
 
 use super::BLOCK_BYTES;
 use super::{CLIENT_COUNT_MAX, Gain, Item, Verdict, WORTH, percent, size};
@@ -37,9 +37,9 @@ impl Tried {
         Some((mean(&self.alone, ALGORITHMS[0])?, mean(&self.together, ALGORITHMS[1])?))
     }
 
-    /// The same, as it is with so many clients.
+    /// The same, as the product does it: nobody serves another.
     fn mean_us(&self, client: Option<u32>) -> f64 {
-        self.means_us(client).map_or(0.0, |(_, together)| together)
+        self.means_us(client).map_or(0.0, |(alone, _)| alone)
     }
 }
 
@@ -65,23 +65,30 @@ pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
         tried.push(Tried { bytes, alone, together });
     }
     let reads: u64 = tried[DEFAULT].alone.reads.iter().sum();
-    let has_hits =
-        |of: &Tried| of.alone.reads[Level::Local as usize] > 0 || of.together.reads[Level::Remote as usize] > 0;
+    let is_read_again = |of: &Tried| of.alone.reads[Level::Local as usize] > 0;
+    let is_shared = |of: &Tried| of.together.reads[Level::Remote as usize] > 0;
+    let (is_read_again, is_shared) = (tried.iter().any(is_read_again), tried.iter().any(is_shared));
     let unknown = |subject: &str, why: String| Item::new(subject, Verdict::Unknown, why);
     if reads < READS_MIN {
         let why =
             format!("In the second half of the trace are {reads} reads of blocks; less than {READS_MIN} say nothing.");
         return vec![unknown("memory", why.clone()), unknown("cooperative caching", why)];
     }
-    if !tried.iter().any(has_hits) {
-        let why = "Nothing that is read in the second half of the trace was read before: no memory helps with that.";
-        return vec![unknown("memory", why.into()), unknown("cooperative caching", why.into())];
+    let mut items = Vec::new();
+    if is_read_again {
+        items.push(memory(&tried, None));
+        let busiest = if blocks.clients() > 1 { busiest(&tried[DEFAULT]) } else { Vec::new() };
+        items.extend(busiest.into_iter().map(|client| memory(&tried, Some(client))));
+    } else {
+        let why = "Nothing that a client reads in the second half of the trace did it read before: no memory helps with that.";
+        items.push(unknown("memory", why.into()));
     }
-    let mut items = vec![memory(&tried, None)];
-    if blocks.clients() > 1 {
-        items.extend(busiest(&tried[DEFAULT]).into_iter().map(|client| memory(&tried, Some(client))));
+    if is_read_again || is_shared {
+        items.push(cooperation(&tried, blocks.clients()));
+    } else {
+        let why = "Nothing that is read in the second half of the trace was read before: nobody could serve it.";
+        items.push(unknown("cooperative caching", why.into()));
     }
-    items.push(cooperation(&tried, blocks.clients()));
     items
 }
 
@@ -140,12 +147,12 @@ fn cooperation(tried: &[Tried], clients: u32) -> Item {
     let reads =
         |of: &Outcome, level: Level| of.reads[level as usize] as f64 / of.reads.iter().sum::<u64>().max(1) as f64;
     let pays = match together / alone {
-        ratio if ratio < 1.0 - WORTH => "it pays",
-        ratio if ratio > 1.0 + WORTH => "it costs more than it gains",
-        _ => "it makes no difference",
+        ratio if ratio < 1.0 - WORTH => "would pay",
+        ratio if ratio > 1.0 + WORTH => "would not pay: it costs more than it gains",
+        _ => "would not pay: it makes no difference",
     };
     let reason = format!(
-        "With {} for each of {clients} clients, {pays}: a read takes {together:.1} µs rather than {alone:.1} µs, {} of the reads are served by other clients, and {} by disks rather than {}.",
+        "Starling's clients do not serve each other yet. With {} for each of {clients} clients, it {pays}. A read would take {together:.1} µs rather than {alone:.1} µs, {} of the reads would be served by other clients, and {} by disks rather than {}.",
         size(of.bytes),
         percent(reads(&of.together, Level::Remote)),
         percent(reads(&of.together, Level::Disk)),

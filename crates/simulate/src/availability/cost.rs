@@ -1,6 +1,6 @@
 //! What redundancy costs and performs, at the same capacity (Dahlin, section 4.1.5, table 4-1).
 //!
-//! Performance is in units of one disk's large accesses, cost in disks.
+//! Performance is in units of one disk's large accesses, cost in disks. The table, and all of this, is of one parity in each group.
 
 use super::first;
 use crate::figure::Finding;
@@ -90,7 +90,7 @@ impl Disks {
         first(&[
             (self.data == 0, "data: at least one disk"),
             (self.group == 0, "group: at least one fragment of data"),
-            (self.group > self.data, "group: at most as many fragments of data as disks of data"),
+            (self.data < self.group, "data: at least as many disks as a group has fragments of data"),
             (!(self.small > 0.0 && self.small <= 1.0), "small: more than 0, up to 1"),
         ])
     }
@@ -307,7 +307,7 @@ mod tests {
         let disks = Disks::default();
         assert!(fault(Disks { data: 0, ..disks }).starts_with("data"));
         assert!(fault(Disks { group: 0, ..disks }).starts_with("group"));
-        assert!(fault(Disks { group: 91, ..disks }).starts_with("group"));
+        assert!(fault(Disks { group: 91, ..disks }).starts_with("data"));
         assert!(fault(Disks { small: f64::NAN, ..disks }).starts_with("small"));
         assert_eq!(disks.check(), Ok(()));
     }

@@ -12,6 +12,12 @@ const PARTS: u32 = 32;
 const HOUR_US: f64 = 3.6e9;
 /// Longest part of a trial, in hours: its microseconds can be counted.
 const PART_HOURS_MAX: f64 = 1e9;
+/// All machines are up at first; that is forgotten after so many outages' time.
+const WARM_UP_OUTAGES: f64 = 20.0;
+/// Failures in a trial, and machines that begin anew with one that failed: so many take minutes.
+const EVENT_COUNT_MAX: f64 = 1e9;
+/// Looking at a machine takes this part of the time of its failure.
+const LOOK_PART: f64 = 0.02;
 
 /// How long to try.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -23,10 +29,38 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What makes no sense, by the name of what is set.
-    pub fn check(&self) -> Result<(), String> {
+    /// What makes no sense for outages, or takes too long, by the name of what is set. They are as [`Outages::check`] lets them be.
+    pub fn check_outages(&self, of: &Outages) -> Result<(), String> {
+        self.check(self.events_of_outages(of))
+    }
+
+    /// The same for losses, which are as [`Losses::check`] lets them be.
+    pub fn check_losses(&self, of: &Losses) -> Result<(), String> {
+        self.check(self.events_of_losses(of))
+    }
+
+    fn check(&self, events: f64) -> Result<(), String> {
         let most = PART_HOURS_MAX * f64::from(PARTS);
-        super::first(&[(!(self.hours > 0.0 && self.hours <= most), "hours: more than nothing, up to 32000000000")])
+        super::first(&[
+            (!(self.hours > 0.0 && self.hours <= most), "hours: more than nothing, up to 32000000000"),
+            (events > EVENT_COUNT_MAX, "hours: fewer, with so many failures it would take too long"),
+        ])
+    }
+
+    /// How often machines fail, on the average, each when it has been up, and then down or rebuilt; and what is looked at whenever a group is back.
+    fn events_of_outages(&self, of: &Outages) -> f64 {
+        let hours = self.hours + f64::from(PARTS) * WARM_UP_OUTAGES * of.down_hours;
+        let missed_hours = of.rebuild_hours.map_or(of.down_hours, |hours| hours.min(of.down_hours));
+        let failures_per_hour = f64::from(of.layout.machines) / (of.up_hours + missed_hours);
+        hours * (failures_per_hour + of.machines_back_per_hour() * LOOK_PART)
+    }
+
+    /// How often disks fail, on the average, and what begins anew after each loss: all disks of the group.
+    fn events_of_losses(&self, of: &Losses) -> f64 {
+        let [(machines, _), (_, larger)] = of.layout.groups();
+        let group = f64::from(machines + u32::from(larger > 0));
+        let losses = self.hours / (of.years() * YEAR_HOURS);
+        f64::from(of.layout.machines) * self.hours / of.life_hours + losses * group
     }
 }
 
@@ -56,8 +90,7 @@ impl Estimate {
 /// Hours of a month in which some data are out of reach.
 pub fn hours_per_month(of: &Outages, trial: &Trial) -> Estimate {
     let part_hours = trial.hours / f64::from(PARTS);
-    // All are up at first; that is forgotten after some outages' time.
-    let warm_up_hours = 20.0 * of.down_hours;
+    let warm_up_hours = WARM_UP_OUTAGES * of.down_hours;
     let parts = (0..PARTS).map(|part| {
         let mut machines = Machines::new(&of.layout, Times::of_outages(of), seed_of(trial, part));
         machines.run(warm_up_hours);

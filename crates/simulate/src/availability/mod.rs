@@ -31,7 +31,7 @@ pub struct Layout {
     pub machines: u32,
     /// Fragments of each stripe that can be missing.
     pub parities: u32,
-    /// Machines of a stripe group; nothing: all stripe together. The last ones that are too few for a group are spread over the others.
+    /// Machines of a stripe group, up to all of them; nothing: all stripe together. The last ones that are too few for a group are spread over the others.
     pub group: Option<u32>,
 }
 
@@ -43,6 +43,7 @@ impl Layout {
             (self.parities > PARITY_COUNT_MAX, "parities: 0 to 16"),
             (self.machines <= self.parities, "machines: more than parities"),
             (self.group.is_some_and(|group| group <= self.parities), "group: more machines than parities"),
+            (self.group.is_some_and(|group| group > self.machines), "group: at most all machines"),
         ];
         first(&fault)
     }
@@ -99,28 +100,39 @@ impl Outages {
     /// Hours of a month in which some data are out of reach.
     pub fn hours_per_month(&self) -> f64 {
         let out = self.layout.groups().into_iter().fold(0.0, |out, (machines, groups)| {
-            let one = self.group_out(machines);
+            let (one, _) = self.group_out(machines);
             (0..groups).fold(out, |out: f64, _| out + one - out * one)
         });
         out * MONTH_HOURS
     }
 
-    /// Share of the time in which more machines of a group are missed than it has parities.
-    fn group_out(&self, machines: u32) -> f64 {
+    /// How often a group comes back of which more was missed than it has parities, times its machines: in an hour, for all groups.
+    fn machines_back_per_hour(&self) -> f64 {
+        let per_group = |machines: u32| {
+            let (_, just_out) = self.group_out(machines);
+            just_out * f64::from(self.layout.parities + 1) / self.down_hours * f64::from(machines)
+        };
+        let groups = self.layout.groups().into_iter().filter(|(_, groups)| *groups > 0);
+        groups.map(|(machines, groups)| f64::from(groups) * per_group(machines)).sum()
+    }
+
+    /// Share of the time in which more machines of a group are missed than it has parities; and in which one more is.
+    fn group_out(&self, machines: u32) -> (f64, f64) {
         let (fails, returns) = (1.0 / self.up_hours, 1.0 / self.down_hours);
         let rebuilds = self.rebuild_hours.map_or(0.0, |hours| 1.0 / hours);
         // How likely it is that so many are missed, up to a factor.
-        let (mut weight, mut up, mut out) = (1.0, 1.0, 0.0);
+        let (mut weight, mut up, mut out, mut just_out) = (1.0, 1.0, 0.0, 0.0);
         for missed in 1..=machines {
             let can_rebuild = missed <= self.layout.parities;
             let fewer = f64::from(missed) * (returns + if can_rebuild { rebuilds } else { 0.0 });
             weight *= f64::from(machines - missed + 1) * fails / fewer;
             *(if can_rebuild { &mut up } else { &mut out }) += weight;
+            just_out = if missed == self.layout.parities + 1 { weight } else { just_out };
             if weight > 1e200 {
-                [&mut weight, &mut up, &mut out].into_iter().for_each(|sum| *sum /= 1e200);
+                [&mut weight, &mut up, &mut out, &mut just_out].into_iter().for_each(|sum| *sum /= 1e200);
             }
         }
-        out / (up + out)
+        (out / (up + out), just_out / (up + out))
     }
 }
 

@@ -91,6 +91,42 @@ fn who_rebuilds_sooner_is_down_less_and_loses_less() {
 }
 
 #[test]
+fn a_trial_in_which_too_much_would_happen_is_refused() {
+    let fault = |checked: Result<(), String>| checked.expect_err("too much").starts_with("hours");
+    let (trial, of) = (Trial { hours: YEAR_HOURS, seed: 1 }, Outages::monthly(layout(2, 1, None)));
+    let often = Outages { up_hours: 3e-7, down_hours: 3e-7, ..of };
+    assert!(fault(trial.check_outages(&often)));
+    // What is rebuilt at once fails again, however long it would have been down, also while what was at first is forgotten.
+    assert!(fault(trial.check_outages(&Outages { up_hours: 3e-7, rebuild_hours: Some(3e-7), ..of })));
+    let long = Outages { up_hours: 1.0, down_hours: 1e9, rebuild_hours: Some(1.0), ..of };
+    assert!(fault(trial.check_outages(&long)));
+    // All of a large group is looked at with each machine that brings it back, and begins anew after each loss.
+    let large = Outages::monthly(layout(10_000, 13, None));
+    assert!(fault(Trial { hours: 1000.0 * YEAR_HOURS, ..trial }.check_outages(&large)));
+    let losses = Losses { layout: layout(100_000, 0, None), life_hours: 500_000.0, rebuild_hours: 1.0 };
+    assert!(fault(Trial { hours: 10.0 * YEAR_HOURS, ..trial }.check_losses(&losses)));
+    assert!(fault(trial.check_losses(&Losses { life_hours: 3e-7, ..losses })));
+    // What is usual is not refused.
+    let usual = Trial { hours: 2000.0 * YEAR_HOURS, ..trial };
+    for of in [layout(1000, 0, None), layout(1000, 1, None), layout(10_000, 2, Some(10))] {
+        assert_eq!(usual.check_outages(&Outages::monthly(of)), Ok(()), "{of:?}");
+        let losses = Losses { layout: of, life_hours: 500_000.0, rebuild_hours: 24.0 };
+        assert_eq!(usual.check_losses(&losses), Ok(()), "{of:?}");
+    }
+    assert_eq!(Study::check(&usual), Ok(()));
+    assert!(fault(Study::check(&Trial { hours: 3e10, ..trial })));
+}
+
+#[test]
+fn what_is_computed_here_is_not_shown_as_stated() {
+    let findings = Study::run(&Trial { hours: 20_000.0, seed: 1 }, || ()).findings();
+    for finding in findings.iter().filter(|finding| finding.stated.is_empty()) {
+        assert!(finding.theirs.starts_with("not stated; computed: "), "{finding:?}");
+        assert!(finding.ours.starts_with("tried: "), "{finding:?}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same() {
     let of = Outages::monthly(layout(100, 1, None));
     let found = |seed| hours_per_month(&of, &Trial { hours: 20_000.0, seed });
@@ -114,6 +150,8 @@ fn what_makes_no_sense_is_named() {
     assert!(fault(layout(200, 17, None)).starts_with("parities"));
     assert!(fault(layout(200, 1, Some(0))).starts_with("group"));
     assert!(fault(layout(200, 2, Some(2))).starts_with("group"));
+    assert!(fault(layout(20, 1, Some(50))).starts_with("group"));
+    assert_eq!(layout(20, 1, Some(20)).check(), Ok(()));
     let of = Outages::monthly(layout(10, 1, None));
     assert!(Outages { up_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("up-hours"));
     assert!(Outages { down_hours: f64::NAN, ..of }.check().expect_err("wrong").starts_with("down-hours"));
@@ -122,7 +160,11 @@ fn what_makes_no_sense_is_named() {
     assert_eq!(of.check(), Ok(()));
     assert!(Losses { life_hours: f64::INFINITY, ..of }.check().expect_err("wrong").starts_with("life-hours"));
     assert!(Losses { rebuild_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("rebuild-hours"));
-    assert!(Trial { hours: 0.0, seed: 1 }.check().is_err());
+    let outages = Outages::monthly(layout(10, 1, None));
+    for hours in [0.0, f64::NAN, 1e12] {
+        let trial = Trial { hours, seed: 1 };
+        assert!(trial.check_outages(&outages).is_err() && trial.check_losses(&of).is_err(), "{hours}");
+    }
     // Nothing overflows at the bounds.
     let most = Outages { layout: layout(1_000_000, 16, None), up_hours: 1e-3, down_hours: 1e9, rebuild_hours: None };
     assert_eq!(most.check(), Ok(()));

@@ -32,6 +32,29 @@ pub(crate) struct Facts {
     pub is_made: bool,
 }
 
+/// What a trace has of what is not simulated.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Work {
+    /// The most that each file ever has, in bytes.
+    pub sizes: Vec<u64>,
+    /// Bytes that files had which are read away before they were used in the office.
+    pub first_away_bytes: u64,
+    /// Bytes that are written away.
+    pub written_bytes: u64,
+}
+
+impl Work {
+    /// Bytes of all files that are used.
+    pub fn used_bytes(&self) -> u64 {
+        self.sizes.iter().fold(0, |all, size| all.saturating_add(*size))
+    }
+
+    /// How many files have more than so many bytes.
+    pub fn larger_than(&self, bytes: u64) -> usize {
+        self.sizes.iter().filter(|size| **size > bytes).count()
+    }
+}
+
 /// See the module's header.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Activity {
@@ -130,12 +153,61 @@ impl Activity {
         self.acts.is_empty()
     }
 
-    /// The same, but all of these files is read in the office, which is left at that time: they are hoarded.
-    pub(crate) fn with_hoarded(&self, files: &[u32], leaves_us: u64) -> Activity {
-        let (office, away) = self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us));
+    /// What is done in the office, which is left at this time, and away.
+    fn split(&self, leaves_us: u64) -> (&[Act], &[Act]) {
+        self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us))
+    }
+
+    /// Bytes that each file has when the office is left; none if it is not there any more, or not yet.
+    pub(crate) fn there_at(&self, leaves_us: u64) -> Vec<u64> {
+        let mut there: Vec<u64> = self.files.iter().map(|file| file.had_bytes).collect();
+        for act in self.split(leaves_us).0 {
+            let bytes = &mut there[act.file as usize];
+            match act.deed {
+                Deed::Write { offset, len } => *bytes = offset.saturating_add(len).max(*bytes),
+                Deed::Delete => *bytes = 0,
+                Deed::Read { .. } => {}
+            }
+        }
+        there
+    }
+
+    /// What is done in the office, which is left at this time, and away.
+    pub(crate) fn work(&self, leaves_us: u64) -> Work {
+        let (office, away) = self.split(leaves_us);
+        let mut is_used = vec![false; self.files.len()];
+        office.iter().for_each(|act| is_used[act.file as usize] = true);
+        let sizes = self.files.iter().map(|file| file.most_bytes).collect();
+        let mut work = Work { sizes, ..Work::default() };
+        for act in away {
+            let file = act.file as usize;
+            match act.deed {
+                Deed::Read { .. } if !is_used[file] => work.first_away_bytes += self.files[file].had_bytes,
+                Deed::Write { len, .. } => work.written_bytes = work.written_bytes.saturating_add(len),
+                Deed::Read { .. } | Deed::Delete => {}
+            }
+            is_used[file] = true;
+        }
+        work
+    }
+
+    /// Bytes of each file that are read in the office.
+    pub(crate) fn read_before(&self, leaves_us: u64) -> Vec<u64> {
+        let mut read = vec![0u64; self.files.len()];
+        for act in self.split(leaves_us).0 {
+            if let Deed::Read { len, .. } = act.deed {
+                read[act.file as usize] = read[act.file as usize].saturating_add(len);
+            }
+        }
+        read
+    }
+
+    /// The same, but so many bytes of these files are read in the office before it is left: they are hoarded.
+    pub(crate) fn with_hoarded(&self, files: &[(u32, u64)], leaves_us: u64) -> Activity {
+        let (office, away) = self.split(leaves_us);
         let time_us = leaves_us.saturating_sub(1);
-        let read = |file: u32| Deed::Read { offset: 0, len: self.files[file as usize].had_bytes };
-        let hoarded = files.iter().map(|file| Act { time_us, file: *file, deed: read(*file) });
+        let read = |len: u64| Deed::Read { offset: 0, len };
+        let hoarded = files.iter().map(|(file, len)| Act { time_us, file: *file, deed: read(*len) });
         let acts = office.iter().copied().chain(hoarded).chain(away.iter().copied());
         Activity { acts: acts.collect(), files: self.files.clone() }
     }
@@ -193,6 +265,29 @@ mod tests {
         let much = vec![(0, 0, read(0, FILE_LEN_MAX)); 2];
         assert!(matches!(wrong(&much), ActivityError::TooMany("blocks")));
         assert!(of(&[]).expect("nothing").is_empty());
+    }
+
+    #[test]
+    fn what_can_be_hoarded_is_what_is_there_when_the_office_is_left() {
+        let deeds = [
+            (0, 0, read(0, 10)),
+            (1, 0, read(0, 10)),
+            (2, 1, write(0, 7)),
+            (3, 2, read(0, 30)),
+            (4, 2, Deed::Delete),
+            (5, 1, write(7, 7)),
+            (6, 3, read(0, 5)),
+            (7, 4, write(0, 5)),
+        ];
+        let activity = of(&deeds).expect("right");
+        assert_eq!(activity.there_at(5), [10, 7, 0, 5, 0]);
+        assert_eq!(activity.read_before(5), [20, 0, 30, 0, 0]);
+        let work = Work { sizes: vec![10, 14, 30, 5, 5], first_away_bytes: 5, written_bytes: 12 };
+        assert_eq!((activity.work(5), work.used_bytes(), work.larger_than(10)), (work.clone(), 64, 2));
+        let with = activity.with_hoarded(&[(0, 10), (1, 7)], 5);
+        let (office, away) = with.split(5);
+        assert_eq!((office.len(), away.len()), (7, 3));
+        assert_eq!(office[6], Act { time_us: 4, file: 1, deed: read(0, 7) });
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What Froese and Bunt say of their figures, beside what is found here.
 //!
-//! What passes or fails are orderings: the traces that are generated here have what the paper states of its own, and nothing else of them.
+//! What passes or fails are orderings: the traces that are generated here have what the paper states of its own, and nothing else of them. Where nothing happened that could
+//! be compared, and where it makes no difference, nothing is said.
 
 use super::study::{CONTOURS, Study, kilobits, mebibytes};
+use super::why;
 use super::{Outcome, Parameters, Unit, WriteBack};
 use crate::figure::Finding;
 use policy::replacement::Replacement;
@@ -11,11 +13,21 @@ const AGGRESSIVE: [WriteBack; 2] = [WriteBack::Idle, WriteBack::Lottery];
 const CONSERVATIVE: [WriteBack; 2] = [WriteBack::Delayed, WriteBack::Preemptive];
 const SENDING: [WriteBack; 4] = [WriteBack::Idle, WriteBack::Lottery, WriteBack::Delayed, WriteBack::Preemptive];
 
-/// Why values differ.
-const TRACE: &str =
-    "the traces are not theirs: what users did with which bytes is made up to match the totals that they state";
-/// The same, of parts of time: they say "total (simulation) time".
-const MODEL: &str = "the traces are not theirs, and time is all that passes here, as in a week that is simulated in one go: if theirs was the time at work only, what is in brackets is to be compared";
+/// What is said where nothing was measured.
+const NOTHING: &str = "nothing";
+const POINTS: &str = " percentage points";
+/// What differs by no more than this part does so because each transfer takes whole microseconds.
+const ROUNDING: f64 = 1e-4;
+
+/// What the paper states.
+#[derive(Clone, Copy)]
+enum Theirs {
+    /// What is ahead of what: nothing differs if it is so here.
+    Order(&'static str),
+    /// How much, or how often.
+    Value(&'static str),
+}
+use Theirs::{Order, Value};
 
 /// What was found in one trace, and whether what must be so is so.
 type Found = (String, Option<bool>);
@@ -32,14 +44,21 @@ pub fn findings(study: &Study) -> Vec<Finding> {
     all
 }
 
-/// One finding of all traces: it holds if it does in each.
-fn finding(study: &Study, stated: &str, what: &str, theirs: &str, why: &str, of: impl Fn(usize) -> Found) -> Finding {
+/// One finding of all traces: it holds if it does in each of which something can be said.
+fn finding(
+    study: &Study,
+    stated: &str,
+    what: &str,
+    theirs: Theirs,
+    why: impl Fn(&Study, usize) -> String,
+    of: impl Fn(usize) -> Found,
+) -> Finding {
     let found: Vec<Found> = (0..study.traces.len()).map(of).collect();
     let named = study.traces.iter().zip(&found).map(|((name, _), (ours, _))| format!("{name}: {ours}"));
     let said: Vec<bool> = found.iter().filter_map(|(_, holds)| *holds).collect();
     let holds = (!said.is_empty()).then(|| said.iter().all(|holds| *holds));
     let ours = named.collect::<Vec<_>>().join("; ");
-    told(stated, what, theirs, ours, holds, why)
+    told(study, stated, what, theirs, ours, holds, why)
 }
 
 /// One of the first trace beside the second; none if there is only one.
@@ -47,64 +66,127 @@ fn compared(
     study: &Study,
     stated: &str,
     what: &str,
-    theirs: &str,
-    of: impl Fn(usize) -> f64,
+    theirs: Theirs,
+    why: impl Fn(&Study, usize) -> String,
+    of: impl Fn(usize) -> Option<f64>,
     unit: &str,
 ) -> Vec<Finding> {
     let [(first, _), (second, _), ..] = &study.traces[..] else { return Vec::new() };
     let (one, other) = (of(0), of(1));
-    let ours = format!("{first}: {one:.2}{unit}; {second}: {other:.2}{unit}");
-    vec![told(stated, what, theirs, ours, Some(one < other), TRACE)]
+    let ours = format!("{first}: {}; {second}: {}", shown(one, 2, unit), shown(other, 2, unit));
+    vec![told(study, stated, what, theirs, ours, is_less(one, other), why)]
 }
 
-fn told(stated: &str, what: &str, theirs: &str, ours: String, holds: Option<bool>, why: &str) -> Finding {
-    let why = if holds == Some(true) { "" } else { why };
+fn told(
+    study: &Study,
+    stated: &str,
+    what: &str,
+    theirs: Theirs,
+    ours: String,
+    holds: Option<bool>,
+    why: impl Fn(&Study, usize) -> String,
+) -> Finding {
+    let named = study.traces.iter().enumerate().map(|(trace, (name, _))| format!("{name}: {}", why(study, trace)));
+    let (theirs, why) = match (theirs, holds) {
+        (Order(theirs), Some(true)) => (theirs, String::new()),
+        (Order(theirs), None) => (theirs, "nothing was done that could be compared, or that makes a difference".into()),
+        (Order(theirs), Some(false)) | (Value(theirs), _) => (theirs, named.collect::<Vec<_>>().join("; ")),
+    };
     let stated = format!("Froese and Bunt, {stated}");
-    Finding { stated, what: what.into(), theirs: theirs.into(), ours, holds, why: why.into() }
+    Finding { stated, what: what.into(), theirs: theirs.into(), ours, holds, why }
 }
 
-/// How many of these are so, and whether all are.
-fn counted(are: impl IntoIterator<Item = bool>) -> (u64, u64) {
-    are.into_iter().fold((0, 0), |(so, all), is| (so + u64::from(is), all + 1))
+/// Whether one is less than the other. Nothing where one of them was not measured, or they do not differ.
+fn is_less(one: Option<f64>, other: Option<f64>) -> Option<bool> {
+    let (one, other) = (one?, other?);
+    (!is_same(one, other)).then_some(one < other)
 }
 
-fn all_of(are: impl IntoIterator<Item = bool>) -> Found {
-    let (so, all) = counted(are);
-    (format!("in {so} of {all} cases"), (all > 0).then_some(so == all))
+fn is_same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= ROUNDING * one.abs().max(other.abs())
 }
 
-fn mean(of: impl IntoIterator<Item = f64>) -> f64 {
+/// In how many cases that say something the first is less than the second, and if not in all of them, by how much it is more.
+fn all_less(pairs: impl IntoIterator<Item = (Option<f64>, Option<f64>)>, unit: &str) -> Found {
+    let (mut so, mut all, mut excess) = (0, 0, 0.0f64);
+    for (one, other) in pairs {
+        let Some(is_so) = is_less(one, other) else { continue };
+        (so, all) = (so + u64::from(is_so), all + 1);
+        excess = one.zip(other).map_or(excess, |(one, other)| excess.max(one - other));
+    }
+    match (so, all) {
+        (_, 0) => (NOTHING.into(), None),
+        _ if so == all => (format!("in {so} of {all} cases"), Some(true)),
+        _ => (format!("in {so} of {all} cases, and by at most {excess:.2}{unit} the other way"), Some(false)),
+    }
+}
+
+/// In how many of these cases it is so.
+fn counted(are: impl IntoIterator<Item = bool>) -> String {
+    let (so, all) = are.into_iter().fold((0, 0), |(so, all), is| (so + u64::from(is), all + 1));
+    if all > 0 { format!("in {so} of {all} cases") } else { NOTHING.into() }
+}
+
+fn mean(of: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (sum, count) = of.into_iter().fold((0.0, 0u32), |(sum, count), one| (sum + one, count + 1));
-    if count > 0 { sum / f64::from(count) } else { 0.0 }
+    (count > 0).then(|| sum / f64::from(count))
 }
 
-fn most(of: impl IntoIterator<Item = f64>) -> f64 {
-    of.into_iter().fold(f64::NEG_INFINITY, f64::max)
+fn most(of: impl IntoIterator<Item = f64>) -> Option<f64> {
+    of.into_iter().reduce(f64::max)
 }
 
-fn least(of: impl IntoIterator<Item = f64>) -> f64 {
-    of.into_iter().fold(f64::INFINITY, f64::min)
+fn least(of: impl IntoIterator<Item = f64>) -> Option<f64> {
+    of.into_iter().reduce(f64::min)
+}
+
+/// From the least to the most.
+fn spread(of: impl IntoIterator<Item = f64> + Clone) -> Option<f64> {
+    Some(most(of.clone())? - least(of)?)
+}
+
+fn shown(of: Option<f64>, digits: usize, unit: &str) -> String {
+    of.map_or(NOTHING.into(), |of| format!("{of:.digits$}{unit}"))
 }
 
 fn range(of: &[f64], unit: &str) -> String {
-    let of = || of.iter().copied();
-    if of().next().is_none() { "nothing".into() } else { format!("{:.0} to {:.0}{unit}", least(of()), most(of())) }
+    let ends = least(of.iter().copied()).zip(most(of.iter().copied()));
+    // What is rounded to nought has no sign.
+    let whole = |of: f64| of.round() + 0.0;
+    ends.map_or(NOTHING.into(), |(least, most)| format!("{} to {}{unit}", whole(least), whole(most)))
 }
 
-fn percent(expansion: f64) -> f64 {
-    (expansion - 1.0) * 100.0
+/// By how many percent all takes longer; nothing if nothing is read.
+fn expansion_of(outcome: &Outcome) -> Option<f64> {
+    outcome.time_expansion().filter(|_| outcome.reads > 0).map(|times| (times - 1.0) * 100.0)
 }
 
-fn expansion_of(outcome: &Outcome) -> f64 {
-    outcome.time_expansion().unwrap_or(1.0)
+/// The same of the time at work.
+fn expansion_at_work(outcome: &Outcome) -> Option<f64> {
+    outcome.time_expansion_at_work().filter(|_| outcome.reads > 0).map(|times| (times - 1.0) * 100.0)
 }
 
-fn interference_of(outcome: &Outcome) -> f64 {
-    outcome.interference().unwrap_or(0.0) * 100.0
+/// Percent of the time that is waited for what goes home; nothing if nothing does, or nothing is read.
+fn interference_of(outcome: &Outcome) -> Option<f64> {
+    outcome.interference().filter(|_| outcome.reads > 0 && outcome.logged_bytes > 0).map(|part| 100.0 * part)
+}
+
+fn interference_at_work(outcome: &Outcome) -> Option<f64> {
+    outcome.interference_at_work().filter(|_| outcome.reads > 0 && outcome.logged_bytes > 0).map(|part| 100.0 * part)
 }
 
 fn minutes(outcome: &Outcome) -> Option<f64> {
     outcome.reintegration_mean_us.map(|mean| mean as f64 / 60e6)
+}
+
+/// The largest log, in MiB; nothing if nothing was logged.
+fn log_of(outcome: &Outcome) -> Option<f64> {
+    (outcome.logged_bytes > 0).then(|| mebibytes(outcome.log_bytes_max))
+}
+
+/// What went home, in MiB; nothing if nothing was logged.
+fn sent_of(outcome: &Outcome) -> Option<f64> {
+    (outcome.logged_bytes > 0).then(|| mebibytes(outcome.sent_bytes))
 }
 
 impl Study {
@@ -123,23 +205,28 @@ impl Study {
         self.links_of(policy, unit).map(|of| self.at(trace, &of)).collect()
     }
 
-    /// What files have more than blocks, of a measure, by bandwidth.
-    fn gains(&self, trace: usize, policy: WriteBack, measure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
+    /// Of a measure, what files have and what blocks have, by bandwidth.
+    fn units<T>(&self, trace: usize, policy: WriteBack, measure: impl Fn(&Outcome) -> T) -> Vec<(T, T)> {
         let [files, blocks] = [Unit::File, Unit::Block].map(|unit| self.by_link(trace, policy, unit));
-        files.iter().zip(&blocks).map(|(files, blocks)| measure(files) - measure(blocks)).collect()
+        files.iter().zip(&blocks).map(|(files, blocks)| (measure(files), measure(blocks))).collect()
     }
 
-    /// Part by which blocks have less than files, in percent, with each policy that sends and each bandwidth.
-    fn saved(&self, trace: usize, policies: &[WriteBack], measure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
-        let saved = |files: &Outcome, blocks: &Outcome| {
-            let (files, blocks) = (measure(files), measure(blocks));
+    /// What files have more than blocks, by bandwidth, where it was measured.
+    fn gains(&self, trace: usize, policy: WriteBack, measure: impl Fn(&Outcome) -> Option<f64>) -> Vec<Option<f64>> {
+        let gain = |(files, blocks): (Option<f64>, Option<f64>)| {
+            let (files, blocks) = (files?, blocks?);
+            Some(if is_same(files, blocks) { 0.0 } else { files - blocks })
+        };
+        self.units(trace, policy, measure).into_iter().map(gain).collect()
+    }
+
+    /// Part by which blocks have less than files, in percent, with each of these policies and each bandwidth.
+    fn saved(&self, trace: usize, policies: &[WriteBack], measure: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
+        let saved = |(files, blocks): (Option<f64>, Option<f64>)| {
+            let (files, blocks) = (files?, blocks?);
             (files > 0.0).then(|| 100.0 * (1.0 - blocks / files))
         };
-        let of_policy = |policy: &WriteBack| {
-            let [files, blocks] = [Unit::File, Unit::Block].map(|unit| self.by_link(trace, *policy, unit));
-            files.iter().zip(&blocks).filter_map(|(files, blocks)| saved(files, blocks)).collect::<Vec<_>>()
-        };
-        policies.iter().flat_map(of_policy).collect()
+        policies.iter().flat_map(|policy| self.units(trace, *policy, &measure)).filter_map(saved).collect()
     }
 }
 
@@ -150,41 +237,50 @@ fn configuration(study: &Study) -> Vec<Finding> {
     let (first, last) = (grid.caches_bytes[0], grid.caches_bytes[grid.caches_bytes.len() - 1]);
     let faster = |trace| {
         let steps = grid.caches_bytes.iter().flat_map(|cache| links.windows(2).map(move |two| (*cache, two)));
-        all_of(steps.map(|(cache, two)| bare(trace, cache, two[1]) <= bare(trace, cache, two[0])))
+        all_less(steps.map(|(cache, two)| (bare(trace, cache, two[1]), bare(trace, cache, two[0]))), POINTS)
     };
     let larger = |trace| {
-        let step = |two: &[u64]| {
-            links.iter().map(|link| bare(trace, two[1], *link) <= bare(trace, two[0], *link)).collect::<Vec<_>>()
-        };
-        let (so, all) = counted(grid.caches_bytes.windows(2).flat_map(step));
-        let holds = links.iter().all(|link| bare(trace, last, *link) <= bare(trace, first, *link));
-        let ends = if holds { "less" } else { "not always less" };
-        (format!("in {so} of {all} steps, and {ends} with the largest than with the smallest"), Some(holds))
+        let step =
+            |one: u64, next: u64| links.iter().map(move |link| (bare(trace, next, *link), bare(trace, one, *link)));
+        let (steps, _) = all_less(grid.caches_bytes.windows(2).flat_map(|two| step(two[0], two[1])), POINTS);
+        let (ends, holds) = all_less(step(first, last), POINTS);
+        (format!("{steps}; with the largest and the smallest {ends}"), holds)
     };
     let smallest = |trace| {
-        let by_link: Vec<f64> = links.iter().map(|link| percent(bare(trace, first, *link))).collect();
-        (range(&by_link, " % longer"), None)
+        let at = |link: &u64| study.at(trace, &grid.bare(first, *link));
+        let by_link = |measure: fn(&Outcome) -> Option<f64>| -> Vec<f64> {
+            links.iter().filter_map(|link| measure(&at(link))).collect()
+        };
+        let at_work = range(&by_link(expansion_at_work), " % of the time at work");
+        (format!("{} longer ({at_work})", range(&by_link(expansion_of), " %")), None)
     };
     let contours = |trace| {
         let needs = |cache: u64, level| study.bandwidth_for(trace, cache, level);
-        let line =
-            |level: f64| -> Vec<f64> { grid.caches_bytes.iter().filter_map(|cache| needs(*cache, level)).collect() };
-        let lines = CONTOURS.map(line);
-        let ends =
-            lines.iter().filter_map(|line| Some((*line.first()?, *line.last()?))).filter(|(one, last)| one != last);
-        all_of(ends.map(|(first, last)| last < first))
+        let ends = |level| {
+            let line: Vec<f64> = grid.caches_bytes.iter().filter_map(|cache| needs(*cache, level)).collect();
+            (line.last().copied(), line.first().copied())
+        };
+        all_less(CONTOURS.map(ends), " kb/s")
     };
     let one = format!("time expansion with {:.0} MiB", mebibytes(first));
+    let quite = "with 1 MB quite unacceptable at all bandwidths";
     vec![
-        finding(study, "figure 2", "more bandwidth expands time less", "it does", TRACE, faster),
-        finding(study, "figure 2", "larger caches expand time less", "they do, up to a point", TRACE, larger),
-        finding(study, "figure 2", &one, "with 1 MB quite unacceptable at all bandwidths", MODEL, smallest),
+        finding(study, "figure 2", "more bandwidth expands time less", Order("it does"), why::misses, faster),
+        finding(
+            study,
+            "figure 2",
+            "larger caches expand time less",
+            Order("they do, up to a point"),
+            why::large_files,
+            larger,
+        ),
+        finding(study, "figure 2", &one, Value(quite), why::smallest_cache, smallest),
         finding(
             study,
             "figure 3",
             "with a larger cache, less bandwidth gives the same time expansion",
-            "it does",
-            TRACE,
+            Order("it does"),
+            why::large_files,
             contours,
         ),
     ]
@@ -199,124 +295,133 @@ fn reintegration(study: &Study) -> Vec<Finding> {
     let sooner = |trace| {
         let pairs = AGGRESSIVE.into_iter().flat_map(|one| CONSERVATIVE.map(|other| (one, other)));
         let of_pair = |(one, other)| times(trace, one).into_iter().zip(times(trace, other)).collect::<Vec<_>>();
-        all_of(pairs.flat_map(of_pair).filter_map(|(one, other)| Some(one? < other?)))
+        all_less(pairs.flat_map(of_pair), " minutes")
     };
     let longer = |trace| {
         let of_policy =
             |policy| times(trace, policy).into_iter().zip(times(trace, WriteBack::Idle)).collect::<Vec<_>>();
         let pairs = CONSERVATIVE.into_iter().flat_map(of_policy);
-        let (so, all) = counted(pairs.filter_map(|(other, idle)| Some(other? > 5.0 * idle?)));
-        (format!("in {so} of {all} cases"), None)
+        (counted(pairs.filter_map(|(other, idle)| Some(other? > 5.0 * idle?))), None)
     };
+    let within = Value("20 minutes, often much less");
     vec![
-        finding(study, "figures 4 and 5", "Idle reintegrates within", "20 minutes, often much less", TRACE, idle),
+        finding(study, "figures 4 and 5", "Idle reintegrates within", within, why::idle, idle),
         finding(
             study,
             "figures 4 and 5",
             "aggressive policies reintegrate sooner than conservative ones",
-            "they do",
-            TRACE,
+            Order("they do"),
+            why::home_after,
             sooner,
         ),
         finding(
             study,
             "figures 4 and 5",
             "conservative policies take more than five times as long as Idle",
-            "often",
-            TRACE,
+            Value("often"),
+            why::home_after,
             longer,
         ),
     ]
 }
 
 fn log_size(study: &Study) -> Vec<Finding> {
-    let logs =
-        |trace, policy| study.points(trace, policy).iter().map(|one| one.log_bytes_max as f64).collect::<Vec<_>>();
-    let cuts = |trace, policy| {
-        let pairs = logs(trace, policy).into_iter().zip(logs(trace, WriteBack::Never));
-        pairs.filter(|(_, never)| *never > 0.0).map(|(one, never)| 100.0 * (1.0 - one / never)).collect::<Vec<_>>()
-    };
+    let logs = |trace, policy| study.points(trace, policy).iter().map(log_of).collect::<Vec<_>>();
+    let pairs = |trace, policy| logs(trace, policy).into_iter().zip(logs(trace, WriteBack::Never)).collect::<Vec<_>>();
     let smaller = |trace| {
-        let all = AGGRESSIVE.map(|policy| cuts(trace, policy)).concat();
-        (range(&all, " %"), Some(all.iter().all(|cut| *cut >= 0.0)))
+        let all = AGGRESSIVE.map(|policy| pairs(trace, policy)).concat();
+        let (_, holds) = all_less(all.iter().copied(), " MiB");
+        let cut = |(one, never): &(Option<f64>, Option<f64>)| Some(100.0 * (1.0 - (*one)? / (*never)?));
+        (range(&all.iter().filter_map(cut).collect::<Vec<_>>(), " %"), holds)
     };
     let largest = |trace| {
         let all = WriteBack::ALL.map(|policy| logs(trace, policy)).concat();
-        (format!("{:.2} MiB", most(all) / f64::from(1 << 20)), None)
+        (shown(most(all.into_iter().flatten()), 2, " MiB"), None)
     };
     let overlap = |trace| {
         let never = study.points(trace, WriteBack::Never)[0];
-        100.0 * never.cancelled_bytes as f64 / (never.logged_bytes as f64).max(1.0)
+        (never.logged_bytes > 0).then(|| 100.0 * never.cancelled_bytes as f64 / never.logged_bytes as f64)
     };
     let mut all = vec![
         finding(
             study,
             "figures 6 and 7",
             "aggressive policies make the log smaller than if nothing goes home, by",
-            "25 to 50 %",
-            TRACE,
+            Value("25 to 50 %"),
+            why::log,
             smaller,
         ),
-        finding(study, "section 5.2", "the log is at most", "2 MB", TRACE, largest),
+        finding(study, "section 5.2", "the log is at most", Value("2 MB"), why::log_units, largest),
     ];
     let what = "part of what is written that overlaps, nothing going home: more in the second trace";
-    all.extend(compared(study, "figures 6 and 7", what, "much more in trace 2", overlap, " %"));
+    let much = Order("much more in trace 2");
+    all.extend(compared(study, "figures 6 and 7", what, much, why::log_units, overlap, " %"));
     all
 }
 
 fn interference(study: &Study) -> Vec<Finding> {
-    let of_policy = |trace, policy| study.points(trace, policy).iter().map(interference_of).collect::<Vec<_>>();
+    let of_policies = |trace, policies: &[WriteBack], measure: fn(&Outcome) -> Option<f64>| {
+        let points = policies.iter().flat_map(|policy| study.points(trace, *policy));
+        points.filter_map(|one| measure(&one)).collect::<Vec<_>>()
+    };
     let largest = |trace| {
-        let all = SENDING.map(|policy| of_policy(trace, policy)).concat();
-        let at_work = SENDING.map(|policy| study.points(trace, policy)).concat();
-        let at_work = most(at_work.iter().map(|one| 100.0 * one.interference_at_work().unwrap_or(0.0)));
-        (format!("{:.2} % ({at_work:.2} % of the time at work)", most(all)), None)
+        let worst = |measure| most(of_policies(trace, &SENDING, measure));
+        let at_work = shown(worst(interference_at_work), 2, " % of the time at work");
+        (format!("{} ({at_work})", shown(worst(interference_of), 2, " %")), None)
     };
     let less = |trace| {
-        let of = |policies: [WriteBack; 2]| mean(policies.map(|policy| of_policy(trace, policy)).concat());
-        let (conservative, aggressive) = (of(CONSERVATIVE), of(AGGRESSIVE));
-        (format!("{conservative:.3} against {aggressive:.3} % of time"), Some(conservative < aggressive))
+        let of = |policies: &[WriteBack]| mean(of_policies(trace, policies, interference_of));
+        let (conservative, aggressive) = (of(&CONSERVATIVE), of(&AGGRESSIVE));
+        let ours = format!("{} against {}", shown(conservative, 3, ""), shown(aggressive, 3, " % of time"));
+        (ours, is_less(conservative, aggressive))
     };
-    let all = |trace| mean(SENDING.map(|policy| of_policy(trace, policy)).concat());
+    let all = |trace| mean(of_policies(trace, &SENDING, interference_of));
+    let (at_most, what) = (Value("2 % of time"), "write interference of all policies, at most");
     let mut found = vec![
-        finding(study, "figures 8 and 9", "write interference of all policies, at most", "2 % of time", MODEL, largest),
+        finding(study, "figures 8 and 9", what, at_most, why::interference, largest),
         finding(
             study,
             "figures 8 and 9",
             "conservative policies interfere less than aggressive ones",
-            "often considerably",
-            TRACE,
+            Order("often considerably"),
+            why::interference,
             less,
         ),
     ];
     let what = "mean write interference: more in the second trace, where more is written";
-    found.extend(compared(study, "figures 8 and 9", what, "more in trace 2", all, " %"));
+    let more = Order("more in trace 2");
+    found.extend(compared(study, "figures 8 and 9", what, more, why::interference, all, " %"));
     found
 }
 
 fn expansion(study: &Study) -> Vec<Finding> {
     let grid = &study.grid;
-    let link = grid.slow.iter().copied().find(|link| *link >= 14_400).unwrap_or(grid.slow[0]);
-    let of = |trace, policy, link| expansion_of(&study.at(trace, &grid.by_link(policy, Unit::File, link)));
-    let largest = |trace| {
-        let worst = most(SENDING.map(|policy| of(trace, policy, link)));
-        let at_work = SENDING.map(|policy| study.at(trace, &grid.by_link(policy, Unit::File, link)));
-        let at_work = most(at_work.iter().map(|one| one.time_expansion_at_work().unwrap_or(1.0)));
-        (format!("{:.1} % ({:.1} % of the time at work)", percent(worst), percent(at_work)), None)
+    let link = study.modem();
+    let of = |trace, policy, link| study.at(trace, &grid.by_link(policy, Unit::File, link));
+    // The policies differ only in what goes home.
+    let of_writes = |trace, policy, link| {
+        let outcome = of(trace, policy, link);
+        expansion_of(&outcome).filter(|_| outcome.logged_bytes > 0)
     };
-    let spread = |trace| {
-        100.0
-            * mean(grid.slow.iter().map(|link| {
-                let all = SENDING.map(|policy| of(trace, policy, *link));
-                most(all) - least(all)
-            }))
+    let largest = |trace| {
+        let worst = |measure: fn(&Outcome) -> Option<f64>| {
+            most(SENDING.iter().filter_map(|policy| measure(&of(trace, *policy, link))))
+        };
+        let at_work = shown(worst(expansion_at_work), 1, " % of the time at work");
+        (format!("{} ({at_work})", shown(worst(expansion_of), 1, " %")), None)
+    };
+    let differ = |trace| {
+        let at = |link: &u64| spread(SENDING.map(|policy| of_writes(trace, policy, *link)).into_iter().flatten());
+        mean(grid.slow.iter().filter_map(at))
     };
     let more = |trace| {
         let of = |policies: [WriteBack; 2]| {
-            percent(mean(study.grid.slow.iter().flat_map(|link| policies.map(|policy| of(trace, policy, *link)))))
+            let at = |link: &u64| policies.map(|policy| of_writes(trace, policy, *link));
+            mean(grid.slow.iter().flat_map(at).flatten())
         };
         let (aggressive, conservative) = (of(AGGRESSIVE), of(CONSERVATIVE));
-        (format!("{aggressive:.2} against {conservative:.2} %"), Some(aggressive >= conservative))
+        let ours = format!("{} against {}", shown(aggressive, 2, ""), shown(conservative, 2, " %"));
+        (ours, is_less(conservative, aggressive))
     };
     let what = format!(
         "time expansion of all policies at {} kb/s with {:.0} MiB, at most",
@@ -324,122 +429,96 @@ fn expansion(study: &Study) -> Vec<Finding> {
         mebibytes(grid.base.cache_bytes)
     );
     let mut found = vec![
-        finding(study, "figure 10", &what, "8 %", MODEL, largest),
+        finding(study, "figure 10", &what, Value("8 %"), why::expansion, largest),
         finding(
             study,
             "figure 10",
             "aggressive policies expand time slightly more than conservative ones",
-            "where much is written",
-            TRACE,
+            Order("where much is written"),
+            why::interference,
             more,
         ),
     ];
     let what = "time expansion differs among policies: little where little is written";
-    found.extend(compared(study, "figure 10", what, "less in trace 1", spread, " percentage points"));
+    let less = Order("less in trace 1");
+    found.extend(compared(study, "figure 10", what, less, why::interference, differ, POINTS));
     found
 }
 
 fn blocks(study: &Study) -> Vec<Finding> {
+    let expansions = |trace, policy| study.gains(trace, policy, expansion_of);
     let less = |trace| {
-        all_of(
-            WriteBack::ALL
-                .into_iter()
-                .flat_map(|policy| study.gains(trace, policy, expansion_of))
-                .map(|gain| gain > 0.0),
-        )
+        let of_policy = |policy| study.units(trace, policy, expansion_of);
+        let pairs = WriteBack::ALL.into_iter().flat_map(of_policy).map(|(files, blocks)| (blocks, files));
+        all_less(pairs, POINTS)
     };
     let beats = |trace| {
-        let gain = 100.0 * mean(SENDING.map(|policy| study.gains(trace, policy, expansion_of)).concat());
+        let gain = mean(SENDING.map(|policy| expansions(trace, policy)).concat().into_iter().flatten());
         let by_policy = SENDING.map(|policy| study.by_link(trace, policy, Unit::File));
-        let spread = |at: usize| {
-            let all = by_policy.each_ref().map(|outcomes| expansion_of(&outcomes[at]));
-            most(all) - least(all)
-        };
-        let spread = 100.0 * mean((0..study.grid.slow.len()).map(spread));
-        (format!("{gain:.2} against {spread:.2} percentage points"), Some(gain > spread))
+        let at = |at: usize| spread(by_policy.each_ref().map(|all| expansion_of(&all[at])).into_iter().flatten());
+        let by_policy = mean((0..study.grid.slow.len()).filter_map(at));
+        (format!("{} against {}", shown(gain, 2, ""), shown(by_policy, 2, POINTS)), is_less(by_policy, gain))
     };
     let shrinks = |trace| {
-        let of = |at: usize| 100.0 * mean(SENDING.map(|policy| study.gains(trace, policy, expansion_of)[at]));
+        let of = |at: usize| mean(SENDING.iter().filter_map(|policy| expansions(trace, *policy)[at]));
         let (slowest, fastest) = (of(0), of(study.grid.slow.len() - 1));
-        (format!("from {slowest:.2} to {fastest:.2} percentage points"), Some(fastest < slowest))
+        (format!("from {} to {}", shown(slowest, 2, ""), shown(fastest, 2, POINTS)), is_less(fastest, slowest))
     };
     let interferes = |trace, policy| study.gains(trace, policy, interference_of);
     let idle = |trace| {
-        let gains = interferes(trace, WriteBack::Idle);
-        let slowest = gains[0];
-        (format!("{slowest:.3} percentage points less at the lowest bandwidth"), Some(slowest > 0.0))
+        let slowest = interferes(trace, WriteBack::Idle)[0];
+        let ours = shown(slowest, 3, " percentage points less at the lowest bandwidth");
+        (ours, is_less(Some(0.0), slowest))
     };
     let delayed = |trace| {
-        let [idle, delayed] = [WriteBack::Idle, WriteBack::Delayed].map(|policy| mean(interferes(trace, policy)));
-        (format!("{delayed:.3} against {idle:.3} percentage points"), Some(delayed.abs() < idle.abs()))
+        let of = |policy| mean(interferes(trace, policy).into_iter().flatten());
+        let (idle, delayed) = (of(WriteBack::Idle), of(WriteBack::Delayed));
+        let ours = format!("{} against {}", shown(delayed, 3, ""), shown(idle, 3, POINTS));
+        (ours, is_less(delayed.map(f64::abs), idle.map(f64::abs)))
     };
-    let sent = |trace| {
-        let saved = study.saved(trace, &SENDING, |outcome| outcome.sent_bytes as f64);
-        (range(&saved, " % fewer"), Some(mean(saved) > 0.0))
+    let saved = |trace, policies: &[WriteBack], measure: fn(&Outcome) -> Option<f64>| {
+        let saved = study.saved(trace, policies, measure);
+        let mean = mean(saved.iter().copied());
+        (format!("{} on the average, {}", shown(mean, 0, " %"), range(&saved, " %")), is_less(Some(0.0), mean))
     };
-    let logs = |trace| {
-        let saved = study.saved(trace, &WriteBack::ALL, |outcome| outcome.log_bytes_max as f64);
-        (
-            format!("{:.0} % on the average, {}", mean(saved.iter().copied()), range(&saved, " %")),
-            Some(mean(saved) > 0.0),
-        )
-    };
-    let sooner = |trace| {
-        let saved = study.saved(trace, &SENDING, |outcome| minutes(outcome).unwrap_or(0.0));
-        (format!("{:.0} % less on the average", mean(saved.iter().copied())), Some(mean(saved) > 0.0))
-    };
+    let sent = |trace| saved(trace, &SENDING, sent_of);
+    let logs = |trace| saved(trace, &WriteBack::ALL, log_of);
+    let sooner = |trace| saved(trace, &SENDING, minutes);
+    let (figure_11, figure_12, section) = ("figure 11", "figure 12", "section 5.3");
+    let what = "blocks expand time less than files, whatever the policy";
+    let differ = "blocks instead of files make more of a difference than the policy";
+    let bandwidth = "that difference becomes less as bandwidth increases";
+    let (fewer, shrink) = (Value("more than 50 % fewer in many cases"), Value("35 to 60 % on the average"));
+    let other_way = Order("much less, or the other way round");
+    let low = Order("much less at low bandwidths");
     vec![
-        finding(study, "figure 11", "blocks expand time less than files, whatever the policy", "they do", TRACE, less),
+        finding(study, figure_11, what, Order("they do"), why::units_read, less),
+        finding(study, figure_11, differ, Order("they do"), why::units_read, beats),
+        finding(study, figure_11, bandwidth, Order("it does"), why::units_read, shrinks),
+        finding(study, figure_12, "with Idle, blocks interfere less than files", low, why::units_written, idle),
+        finding(study, figure_12, "that difference is less with Delayed", other_way, why::units_written, delayed),
+        finding(study, section, "with blocks, fewer bytes go home", fewer, why::units_written, sent),
+        finding(study, section, "blocks make the log smaller by", shrink, why::units_logged, logs),
         finding(
             study,
-            "figure 11",
-            "blocks instead of files make more of a difference than the policy",
-            "they do",
-            TRACE,
-            beats,
+            section,
+            "blocks shorten the time until reintegration",
+            Order("they do"),
+            why::units_written,
+            sooner,
         ),
-        finding(study, "figure 11", "that difference becomes less as bandwidth increases", "it does", TRACE, shrinks),
-        finding(
-            study,
-            "figure 12",
-            "with Idle, blocks interfere less than files",
-            "much less at low bandwidths",
-            TRACE,
-            idle,
-        ),
-        finding(
-            study,
-            "figure 12",
-            "that difference is less with Delayed",
-            "much less, or the other way round",
-            TRACE,
-            delayed,
-        ),
-        finding(
-            study,
-            "section 5.3",
-            "with blocks, fewer bytes go home",
-            "more than 50 % fewer in many cases",
-            TRACE,
-            sent,
-        ),
-        finding(study, "section 5.3", "blocks make the log smaller by", "35 to 60 % on the average", TRACE, logs),
-        finding(study, "section 5.3", "blocks shorten the time until reintegration", "they do", TRACE, sooner),
     ]
 }
 
 fn conclusions(study: &Study) -> Vec<Finding> {
     let half_an_hour = |trace| {
-        let times = study.points(trace, WriteBack::Delayed).iter().filter_map(minutes).collect::<Vec<_>>();
-        let (so, all) = counted(times.iter().map(|time| *time < 30.0));
-        (format!("in {so} of {all} cases"), None)
+        let times = study.points(trace, WriteBack::Delayed);
+        (counted(times.iter().filter_map(minutes).map(|time| time < 30.0)), None)
     };
     let fewer = |trace| {
-        let sent = |policy| {
-            mean(study.points(trace, policy).iter().map(|outcome| outcome.sent_bytes as f64)) / f64::from(1 << 20)
-        };
+        let sent = |policy| mean(study.points(trace, policy).iter().filter_map(sent_of));
         let (delayed, idle) = (sent(WriteBack::Delayed), sent(WriteBack::Idle));
-        (format!("{delayed:.2} against {idle:.2} MiB"), Some(delayed < idle))
+        (format!("{} against {}", shown(delayed, 2, ""), shown(idle, 2, " MiB")), is_less(delayed, idle))
     };
     let replaced = |trace| {
         let misses = |replacement: Replacement| {
@@ -452,30 +531,24 @@ fn conclusions(study: &Study) -> Vec<Finding> {
         };
         (format!("misses with all caches: {}", Replacement::ALL.map(misses).join(", ")), None)
     };
+    let consistently = Value("LRU most consistently; LFU in some cases");
     vec![
         finding(
             study,
             "section 6",
             "Delayed reintegrates in less than 30 minutes",
-            "in most cases",
-            TRACE,
+            Value("in most cases"),
+            why::delayed,
             half_an_hour,
         ),
         finding(
             study,
             "section 6",
             "what is delayed is written back less often than by Idle",
-            "dramatically",
-            TRACE,
+            Value("dramatically"),
+            why::overlap,
             fewer,
         ),
-        finding(
-            study,
-            "section 4.5",
-            "which replacement avoids most misses",
-            "LRU most consistently; LFU in some cases",
-            TRACE,
-            replaced,
-        ),
+        finding(study, "section 4.5", "which replacement avoids most misses", consistently, why::replacement, replaced),
     ]
 }

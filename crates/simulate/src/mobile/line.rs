@@ -1,9 +1,9 @@
-//! The link: what is fetched, and what goes home when `policy::write_back` says so. Time passes only here.
+//! The link: what is fetched, and what goes home when its turn has come. Time passes only here.
 
 use super::log::{Log, Oldest};
+use super::turns::{Turn, Turns, Waiting};
 use super::{Parameters, Rules};
 use host::{Random, SplitMix64};
-use policy::write_back::{Turn, Turns, Waiting};
 use serde::Serialize;
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! A client with a slow link, on a trace (Froese and Bunt): what its user waits for, what waits to go home and for how long, and how much the one hinders the other.
 //!
-//! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not home yet; `line`: the link, where time passes.
+//! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not home yet; `line`: the link, where time passes; `turns`: who
+//!   uses it next.
 //! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found here.
 //!
-//! When something goes home, and who is next, `policy::write_back` and `policy::lottery` say; what goes from the cache, `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is in the office first, and caches
+//! For how long something waits before it goes home, and in which pieces, `policy::write_back` says; who wins, by the product's rules, `policy::lottery`; what goes from the cache, `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is in the office first, and caches
 //! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there, but not what else the same unit has. What is not home yet is kept
 //! beside the cache, and can be read. Files that do not fit into the cache are not kept, and what is read of them is fetched each time.
 
@@ -13,6 +14,8 @@ pub mod findings;
 mod line;
 mod log;
 pub mod study;
+mod turns;
+mod why;
 
 pub use activity::{Activity, ActivityError};
 use cache::{Cache, Key, Units};
@@ -22,10 +25,11 @@ use log::{Log, ProductLog, UnitLog, Written};
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class;
 use policy::replacement::Replacement;
-use policy::write_back::{DELAY, IDLE_TIME, Sharing, TICKETS, Terms};
+use policy::write_back::{DELAY, IDLE_TIME, TICKETS, Terms};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use trace::Deed;
+use turns::Sharing;
 
 /// What is cached, once the link is slow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -77,7 +81,7 @@ impl WriteBack {
 #[serde(rename_all = "kebab-case")]
 pub enum Rules {
     /// What goes over the link is a unit, and so is what is logged: what is written is logged anew, and what waited of the same unit is cancelled. Only the lottery lets what goes home
-    /// have its turn while somebody waits. (By section 4.3, what is logged are the bytes that were written. But then blocks would not make the log smaller, as section 5.3 says.)
+    /// have its turn while somebody waits, and can do so twice in a row. (By section 4.3, what is logged are the bytes that were written. But then blocks would not make the log smaller, as section 5.3 says.)
     Paper,
     /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each, and what is logged are the bytes that were written, in the product's own log. What was to wait for an
     /// idle link goes after some minutes at the latest.
@@ -197,20 +201,16 @@ impl Parameters {
         Parameters { link: Link::STRONG, write_back: WriteBack::Never, tuning: Tuning::PAPER, ..*self }
     }
 
-    /// What that is for `policy::write_back`.
+    /// What that is for [`turns`].
     fn scheme(&self) -> (Option<Terms>, Sharing) {
         let Tuning { idle_us, age_us, read_tickets, write_tickets } = self.tuning;
         let [idle, age] = [idle_us, age_us].map(std::time::Duration::from_micros);
         let paper = Terms { idle, ..Terms::AT_ONCE };
-        let tickets = |reads: Class, writes: Class| {
-            [Class { tickets: read_tickets, ..reads }, Class { tickets: write_tickets, ..writes }]
-        };
-        let none = Class { tickets: 0, wait_max: None };
         match self.rules {
             Rules::Paper => match self.write_back {
                 WriteBack::Never => (None, Sharing::Ends),
                 WriteBack::Idle => (Some(paper), Sharing::Ends),
-                WriteBack::Lottery => (Some(paper), Sharing::Draws { tickets: tickets(none, none), always: true }),
+                WriteBack::Lottery => (Some(paper), Sharing::Draws([read_tickets, write_tickets])),
                 WriteBack::Delayed => (Some(Terms { age, ..paper }), Sharing::Ends),
                 WriteBack::Preemptive => (Some(Terms { age, ..paper }), Sharing::Stops),
             },
@@ -222,7 +222,8 @@ impl Parameters {
                     WriteBack::Delayed => Some(Terms::delayed(age)),
                 };
                 let [demand, _, replay] = TICKETS;
-                (terms, Sharing::Draws { tickets: tickets(demand, replay), always: false })
+                let classes = [Class { tickets: read_tickets, ..demand }, Class { tickets: write_tickets, ..replay }];
+                (terms, Sharing::DrawsAmongWaiting(classes))
             }
         }
     }

@@ -1,10 +1,11 @@
 //! The experiments of Froese and Bunt, section 5: which parameters they have, and their figures.
 
+use super::activity::Work;
 use super::{Activity, Link, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate_weak, strong_stall_us};
 use crate::figure::{Axis, Curve, Figure, Scale, Shape};
 use crate::sweep::sweep;
 use policy::replacement::Replacement;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time expansions that figure 3 has lines for.
@@ -103,6 +104,28 @@ pub struct Study {
     pub(super) grid: Grid,
     /// By trace.
     pub(super) traces: Vec<(String, BTreeMap<Parameters, Outcome>)>,
+    /// By trace, from when the link is slow in the grid's base.
+    pub(super) works: Vec<Work>,
+}
+
+/// A list by trace, of parameters and what came of them.
+impl Serialize for Study {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Run<'a> {
+            parameters: &'a Parameters,
+            outcome: &'a Outcome,
+        }
+        #[derive(Serialize)]
+        struct Trace<'a> {
+            name: &'a str,
+            runs: Vec<Run<'a>>,
+        }
+        to.collect_seq(self.traces.iter().map(|(name, found)| {
+            let runs = found.iter().map(|(parameters, outcome)| Run { parameters, outcome });
+            Trace { name, runs: runs.collect() }
+        }))
+    }
 }
 
 /// Simulates all of a grid, which is as [`check`](Grid::check) lets it be, on each of these traces, which have names. `done` is told whenever one simulation is.
@@ -124,7 +147,8 @@ pub fn study(traces: &[(&str, &Activity)], grid: &Grid, done: impl Fn() + Sync) 
     let of_trace = |(name, _): &(&str, &Activity)| {
         (name.to_string(), all.iter().copied().zip(found.by_ref()).collect::<BTreeMap<_, _>>())
     };
-    Study { grid: grid.clone(), traces: traces.iter().map(of_trace).collect() }
+    let works = traces.iter().map(|(_, activity)| activity.work(grid.base.hoard_us)).collect();
+    Study { grid: grid.clone(), traces: traces.iter().map(of_trace).collect(), works }
 }
 
 /// Kilobits per second.
@@ -184,6 +208,11 @@ impl Measure {
 impl Study {
     pub(super) fn at(&self, trace: usize, of: &Parameters) -> Outcome {
         self.traces.get(trace).and_then(|(_, found)| found.get(of)).copied().unwrap_or_default()
+    }
+
+    /// The bandwidth of which the paper states a time expansion, 14.4 kb/s, or what comes next.
+    pub(super) fn modem(&self) -> u64 {
+        self.grid.slow.iter().copied().find(|link| *link >= 14_400).unwrap_or(self.grid.slow[0])
     }
 
     /// One curve: what is measured where something is varied.

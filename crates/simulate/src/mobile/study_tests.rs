@@ -1,6 +1,7 @@
 use super::findings::findings;
 use super::study::{Grid, figures, study};
 use super::*;
+use crate::figure::Finding;
 use host::SplitMix64;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +56,17 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
     }
     assert!(drawn.iter().all(|figure| figure.curves.iter().any(|curve| curve.points.len() > 1)), "{drawn:?}");
     let findings = findings(&found);
-    assert!(findings.iter().all(|one| one.why.is_empty() == (one.holds == Some(true))), "{findings:?}");
+    // What does not hold, and what has numbers, is explained by numbers of each trace, and no two of them alike.
+    let explained: Vec<&Finding> = findings.iter().filter(|one| !one.why.is_empty()).collect();
+    for one in &findings {
+        let is_explained = one.why.contains("little: ") && one.why.contains("much: ");
+        let has_value = one.theirs.contains(|letter: char| letter.is_ascii_digit()) && !one.theirs.contains("trace");
+        assert!(is_explained || (one.holds == Some(true) && !has_value), "{one:?}");
+    }
+    let whys: BTreeSet<&str> = explained.iter().map(|one| &one.why[..]).collect();
+    assert!(whys.len() * 3 > explained.len() * 2, "{whys:#?}");
+    let log = findings.iter().find(|one| one.what == "blocks make the log smaller by").expect("a finding");
+    assert!(log.why.contains("section 4.3"), "{log:?}");
     // Of this work, as small as it is, these are so.
     for what in [
         "more bandwidth expands time less",
@@ -76,6 +87,9 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
     }
     // The same again is the same.
     let again = study(&[("little", &little), ("much", &much)], &grid, || ());
+    let runs = serde_json::to_value(&found).expect("numbers");
+    let of_trace = |at: usize| runs[at]["runs"].as_array().map(Vec::len);
+    assert_eq!((runs[1]["name"].as_str(), of_trace(0), of_trace(1)), (Some("much"), Some(grid.count(1)), of_trace(0)));
     let text =
         |of: &study::Study| serde_json::to_string(&(figures(of), super::findings::findings(of))).expect("numbers");
     assert_eq!(text(&found), text(&again));
@@ -89,7 +103,57 @@ fn one_trace_is_compared_with_no_other_and_an_empty_one_says_nothing() {
     assert_eq!(two.len() - one.len(), 3);
     let empty = study(&[("empty", &Activity::default())], &grid, || ());
     assert!(!findings(&empty).is_empty() && !figures(&empty).is_empty());
+    assert!(findings(&empty).iter().all(|one| one.holds.is_none()), "{:#?}", findings(&empty));
     assert!(findings(&study(&[], &grid, || ())).iter().all(|one| one.holds.is_none()));
+}
+
+/// Findings that say yes or no of these deeds, a minute after each other, the link being slow from the beginning.
+fn said_of(deeds: &[(u64, Deed)]) -> Vec<Finding> {
+    let records = (0..).zip(deeds).map(|(at, (file, deed))| Record {
+        time_us: at * MINUTE_US,
+        client: 0,
+        file: *file,
+        deed: *deed,
+    });
+    let activity = Activity::of(records.map(Ok::<_, ()>)).expect("a right one");
+    let grid = Grid { base: Parameters { hoard_us: 0, ..grid().base }, ..grid() };
+    let mut all = findings(&study(&[("one", &activity), ("other", &activity)], &grid, || ()));
+    assert!(!all.iter().any(|one| one.ours.contains("NaN") || one.ours.contains("inf")), "{all:#?}");
+    all.retain(|one| one.holds.is_some());
+    all
+}
+
+#[test]
+fn where_nothing_was_measured_nothing_is_said() {
+    let read = Deed::Read { offset: 0, len: 8192 };
+    let write = Deed::Write { offset: 0, len: 8192 };
+    // Nothing is written, and all of a file is read, as a file or as blocks: only bandwidth makes a difference.
+    let said = said_of(&[(0, read)]);
+    assert_eq!(said.iter().map(|one| &one.what[..]).collect::<Vec<_>>(), ["more bandwidth expands time less"]);
+    assert_eq!(said[0].holds, Some(true), "{said:#?}");
+    // Nothing is read: all is said of what goes home, and nothing of what is waited for.
+    let said = said_of(&(0..40).map(|at| (at, write)).collect::<Vec<_>>());
+    let wrong = ["expand", "interfere", "bandwidth"];
+    assert!(!said.iter().any(|one| wrong.iter().any(|word| one.what.contains(word))), "{said:#?}");
+    assert!(said.iter().any(|one| one.what.contains("reintegrate sooner")), "{said:#?}");
+}
+
+#[test]
+fn why_values_differ_is_said_of_what_was_simulated() {
+    // Neither the cache nor the unit of the base are those that are varied.
+    let grid = grid();
+    let base = Parameters { hoard_us: grid.base.hoard_us, link: Link::of(20_000), ..Parameters::default() };
+    let found = findings(&study(&[("one", &work(5, 2))], &Grid { base, ..grid }, || ()));
+    for one in found.iter().filter(|one| !one.why.is_empty()) {
+        assert!(
+            !one.why.contains(" of 0 reads") && !one.why.contains("one: 0 ") && !one.why.contains("never"),
+            "{one:?}"
+        );
+    }
+    // The product logs what is written, and has no policy that stops for whoever waits.
+    let why = |what: &str| &found.iter().find(|one| one.what.starts_with(what)).expect(what).why;
+    assert!(why("blocks make the log smaller").contains("the product logs only what is written"));
+    assert!(why("conservative policies take more than five times").contains("the product's Preemptive"));
 }
 
 #[test]

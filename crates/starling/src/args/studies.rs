@@ -253,7 +253,7 @@ pub struct Availability {
     /// How many machines there are.
     #[arg(long, default_value_t = 100)]
     pub machines: u32,
-    /// Fragments of each stripe that can be missing.
+    /// Fragments of each stripe that can be missing. What redundancy costs is always shown for one.
     #[arg(long, default_value_t = 1)]
     pub parities: u32,
     /// Machines of a stripe group; all if not given.
@@ -274,9 +274,9 @@ pub struct Availability {
     /// Years of the machines' lives that are tried.
     #[arg(long, default_value_t = 2000)]
     pub years: u32,
-    /// Disks' worth of data, for what redundancy costs.
-    #[arg(long, default_value_t = 90)]
-    pub data: u32,
+    /// Disks' worth of data, for what redundancy costs; 90 if not given, or as many as a larger group has of data.
+    #[arg(long)]
+    pub data: Option<u32>,
     /// Bandwidth of small accesses, as a part of that of large ones.
     #[arg(long, default_value = "7%", value_parser = super::traces::part)]
     pub small: f64,

@@ -12,8 +12,6 @@ use std::process::ExitCode;
 
 /// Until what a disk had is elsewhere, if nothing else is said.
 const REBUILD_HOURS: f64 = 24.0;
-/// Fragments of data beside a parity where no group is given, in what redundancy costs.
-const GROUP: u32 = 9;
 
 fn hours(us: u64) -> f64 {
     us as f64 / 3.6e9
@@ -24,6 +22,14 @@ fn checked(checked: Result<(), String>) -> anyhow::Result<()> {
     checked.map_err(|fault| wrong(fault.replacen("-hours", "", 1)))
 }
 
+/// The disks of table 4-1, which has one parity in each group.
+fn disks(asked: &Availability) -> Disks {
+    let default = Disks::default();
+    // A group of one machine has no room for a parity: it gets one.
+    let group = asked.group.map_or(default.group.min(asked.data.unwrap_or(default.group)), |group| group.max(2) - 1);
+    Disks { data: asked.data.unwrap_or(default.data.max(group)), group, small: asked.small }
+}
+
 /// Does what is asked for.
 pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     let layout = Layout { machines: asked.machines, parities: asked.parities, group: asked.group };
@@ -31,8 +37,7 @@ pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     let outages = Outages { layout, up_hours: hours(asked.up), down_hours: hours(asked.down), rebuild_hours };
     let rebuild_hours = rebuild_hours.unwrap_or(REBUILD_HOURS);
     let losses = Losses { layout, life_hours: hours(asked.life), rebuild_hours };
-    let group = asked.group.map_or(GROUP.min(asked.data), |group| group.saturating_sub(asked.parities));
-    let disks = Disks { data: asked.data, group, small: asked.small };
+    let disks = disks(asked);
     if asked.years == 0 {
         return Err(usage("--years: at least one"));
     }
@@ -40,7 +45,8 @@ pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     checked(outages.check())?;
     checked(losses.check())?;
     checked(disks.check())?;
-    trial.check().map_err(|_| usage("--years: more than can be tried"))?;
+    let tried = trial.check_outages(&outages).and(trial.check_losses(&losses)).and(Study::check(&trial));
+    tried.map_err(|_| usage("--years: fewer, machines would fail too often to try"))?;
     output::check(&asked.output, None)?;
     let bar = output::progress(2 + Study::STEPS, "trials")?;
     let (computed, tried) = (outages.hours_per_month(), hours_per_month(&outages, &trial));
@@ -70,7 +76,9 @@ pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     println!("some data out of reach   {computed:.6} hours per month; tried: {:.6} ± {:.6}", tried.mean, tried.error);
     println!("from one loss to the next {years:.3e} years; tried: {:.3e} ± {:.3e} a year\n", lost.mean, lost.error);
     output::print(findings.iter().filter(|finding| !finding.stated.is_empty()));
-    println!("\n{} disks of data, groups of {group} and a parity; performance, and performance per disk:", asked.data);
+    let Disks { data, group, .. } = disks;
+    let what = format!("{data} disks of data in groups of {group}, each with one parity, as in table 4-1");
+    println!("\n{what}; performance, and performance per disk:");
     output::print(&costs);
     Ok(ExitCode::SUCCESS)
 }

@@ -108,6 +108,7 @@ pub fn run(asked: &Mobile) -> anyhow::Result<ExitCode> {
         "policies": all.iter().zip(&outcomes).map(of_policy).collect::<Vec<_>>(),
         "figures": figures,
         "findings": findings(&found),
+        "outcome": found,
     });
     output::write(&asked.output, &report, &figures)?;
     println!("{about}");

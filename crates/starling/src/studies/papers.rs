@@ -312,6 +312,6 @@ fn of_mobile(traces: &Traces, steps: &Steps) -> anyhow::Result<Section> {
         parameters: json!({ "office": format!("{office:?}"), "stress": format!("{stress:?}"), "grid": grid }),
         figures: mobile::study::figures(&found),
         findings: mobile::findings::findings(&found),
-        outcome: Value::Null,
+        outcome: json!(found),
     })
 }
