@@ -55,8 +55,9 @@ impl Evidence {
                 return Err(ActivityError::Unsorted(number));
             }
             last_us = record.time_us;
-            blocks.add(record).map_err(ActivityError::TooMany)?;
-            clients.entry(record.client).or_default().add(record).map_err(ActivityError::TooMany)?;
+            let too_many = |what| ActivityError::TooMany(what, number);
+            blocks.add(record).map_err(too_many)?;
+            clients.entry(record.client).or_default().add(record).map_err(too_many)?;
         }
         let clients = clients.into_iter().map(|(client, gathering)| (client, gathering.end())).collect();
         Ok(Evidence { clients, blocks: blocks.end() })

@@ -70,7 +70,7 @@ pub enum ActivityError<E> {
     /// This record, from 1, is earlier than the one before it.
     Unsorted(u64),
     /// There are more of these than this can count.
-    TooMany(&'static str),
+    TooMany(&'static str, u64),
 }
 
 /// An [`Activity`] while its records come.
@@ -138,7 +138,8 @@ impl Activity {
             if acts.last().is_some_and(|last| record.time_us < last.time_us) {
                 return Err(ActivityError::Unsorted(acts.len() as u64 + 1));
             }
-            gathering.add(record).map_err(ActivityError::TooMany)?;
+            let number = acts.len() as u64 + 1;
+            gathering.add(record).map_err(|what| ActivityError::TooMany(what, number))?;
         }
         Ok(gathering.end())
     }
@@ -261,9 +262,9 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let wrong = |deeds: &[_]| of(deeds).expect_err("wrong");
         assert!(matches!(wrong(&[(2, 0, read(0, 1)), (1, 0, read(0, 1))]), ActivityError::Unsorted(2)));
-        assert!(matches!(wrong(&[(0, 0, write(u64::MAX, u64::MAX))]), ActivityError::TooMany("bytes of a file")));
+        assert!(matches!(wrong(&[(0, 0, write(u64::MAX, u64::MAX))]), ActivityError::TooMany("bytes of a file", 1)));
         let much = vec![(0, 0, read(0, FILE_LEN_MAX)); 2];
-        assert!(matches!(wrong(&much), ActivityError::TooMany("blocks")));
+        assert!(matches!(wrong(&much), ActivityError::TooMany("blocks", _)));
         assert!(of(&[]).expect("nothing").is_empty());
     }
 

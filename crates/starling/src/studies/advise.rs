@@ -19,7 +19,9 @@ pub fn run(asked: &Advise) -> anyhow::Result<ExitCode> {
     let evidence = Evidence::of(source).map_err(|error| match error {
         ActivityError::Trace(error) => error,
         ActivityError::Unsorted(record) => usage(format!("{shown}: record {record}: earlier than the one before it")),
-        ActivityError::TooMany(what) => usage(format!("{shown}: more {what} than can be simulated")),
+        ActivityError::TooMany(what, record) => {
+            usage(format!("{shown}: record {record}: more {what} than can be simulated"))
+        }
     })?;
     let bar = output::progress(steps(&evidence), "simulations")?;
     let advice = advise(&evidence, || bar.inc(1));

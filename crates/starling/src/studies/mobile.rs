@@ -78,7 +78,9 @@ pub fn run(asked: &Mobile) -> anyhow::Result<ExitCode> {
     let activity = Activity::of(seen).map_err(|error| match error {
         ActivityError::Trace(error) => error,
         ActivityError::Unsorted(record) => usage(format!("{shown}: record {record} is earlier than the one before it")),
-        ActivityError::TooMany(what) => usage(format!("{shown}: more {what} than can be simulated")),
+        ActivityError::TooMany(what, record) => {
+            usage(format!("{shown}: record {record}: more {what} than can be simulated"))
+        }
     })?;
     let Some(first_us) = first_us else { return Err(usage(format!("{shown}: nothing is done in it"))) };
     let base = parameters(asked, first_us + (last_us - first_us) / 2)?;

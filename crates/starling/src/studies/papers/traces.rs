@@ -129,6 +129,6 @@ pub fn activity(records: impl Iterator<Item = Record>) -> anyhow::Result<Activit
     Activity::of(all(records)).map_err(|error| match error {
         ActivityError::Trace(never) => match never {},
         ActivityError::Unsorted(record) => anyhow::anyhow!("record {record} is earlier than the one before it"),
-        ActivityError::TooMany(what) => anyhow::anyhow!("more {what} than can be simulated"),
+        ActivityError::TooMany(what, record) => anyhow::anyhow!("record {record}: more {what} than can be simulated"),
     })
 }
