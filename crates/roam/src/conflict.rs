@@ -116,7 +116,7 @@ impl Replica {
             Operation::Remove { at, .. } => (Deed::Remove, Some(at.clone())),
             Operation::Rename { to, .. } | Operation::Exchange { to, .. } => (Deed::Rename, Some(to.clone())),
             Operation::Set { .. } | Operation::SetXattr { .. } => (Deed::Set, self.place_of(file)),
-            Operation::Store { .. } => (Deed::Store, self.place_of(file)),
+            Operation::Store { .. } => (Deed::Store, self.old_place_of(file)),
         };
         if deed == Deed::Store && self.node(file).is_ok_and(|node| node.is_dirty) {
             // It is being changed again: when that is logged, it will meet the same fate, whole.

@@ -781,12 +781,27 @@ impl Replica {
         likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
     }
 
+    /// A place that leads to a file, one that the home knows too if there is such a one.
+    pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
+        let file = self.real(file);
+        let parent = self.nodes.get(&file)?.parent;
+        let names = self.nodes.get(&parent).and_then(|dir| dir.names.as_ref());
+        let known = names.into_iter().flatten().filter(|(_, id)| **id == file);
+        let mut places = known.map(|(name, _)| (parent, name.clone()));
+        places.find(|place| self.child(place) == Child::Is(file)).or_else(|| self.place_of(file))
+    }
+
     /// A path that leads to a file from the root, without a slash at its beginning.
     pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        self.path_by(file, |file| self.place_of(file))
+    }
+
+    /// The path of a file by places that lead to files.
+    fn path_by(&self, file: FileId, place_of: impl Fn(FileId) -> Option<Place>) -> Option<Vec<u8>> {
         let root = self.membership.as_ref()?.root;
         let (mut names, mut at) = (Vec::new(), file);
         while at != root {
-            let (parent, name) = self.place_of(at)?;
+            let (parent, name) = place_of(at)?;
             names.push(name);
             at = parent;
             if names.len() > self.nodes.len() {
@@ -797,9 +812,13 @@ impl Replica {
         Some(names.join(&b'/'))
     }
 
-    /// The path of a name, whether there is anything or not.
+    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
     pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
-        let dir = self.path_of(*dir)?;
+        let removed_from = |file| match self.log.naming(file).last()? {
+            (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
+            _ => None,
+        };
+        let dir = self.path_by(*dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))?;
         Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
     }
 }
