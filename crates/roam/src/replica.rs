@@ -18,7 +18,7 @@ mod node;
 
 pub use node::Node;
 
-use crate::conflict::{Deed, Trouble};
+use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
@@ -124,6 +124,13 @@ pub enum Record {
     Ids(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
+    /// What was done about a trouble was taken back.
+    Reopened {
+        /// The number that it had.
+        number: u64,
+        /// The trouble.
+        case: Box<Case>,
+    },
     /// A file's bytes were not changed since they were last logged.
     Clean(FileId),
     /// A path is to be kept in the cache, with all below it; `None`: not any more.
@@ -153,6 +160,7 @@ wire_enum!(Record {
     16 => Clean(file),
     17 => Hoarded { path, priority },
     18 => Lost(file),
+    19 => Reopened { number, case },
 });
 
 fn makes(operation: &Operation, file: FileId) -> bool {
@@ -191,7 +199,7 @@ pub struct Replica {
     pub(crate) logged_again: Vec<(u64, u64, Change)>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
-    /// What was to be done, in troubles of attributes.
+    /// What was to be done, in troubles of attributes and of names that were moved.
     meant: BTreeMap<u64, Operation>,
     /// Ids of what was made here and was there already, as these files.
     aliases: BTreeMap<FileId, FileId>,
@@ -237,7 +245,7 @@ impl Replica {
         self.troubles.get_mut(&number)
     }
 
-    /// What was to be done, in a trouble of attributes.
+    /// What was to be done, in a trouble of attributes, or of a name that was moved.
     pub fn meant(&self, number: u64) -> Option<&Operation> {
         self.meant.get(&number)
     }
@@ -433,6 +441,17 @@ impl Replica {
                 let trouble = self.troubles.remove(&number)?;
                 self.unused.extend([trouble.base, trouble.kept]);
                 self.meant.remove(&number);
+            }
+            Record::Reopened { number, case } => {
+                let Case { trouble, meant } = *case;
+                if number > NUMBER_MAX || self.troubles.contains_key(&number) {
+                    return None;
+                }
+                self.uses(trouble.base)?;
+                self.uses(trouble.kept)?;
+                self.next_trouble = self.next_trouble.max(number);
+                self.troubles.insert(number, trouble);
+                self.meant.extend(meant.map(|meant| (number, meant)));
             }
         }
         Some(())
@@ -724,7 +743,7 @@ impl Replica {
         self.troubles.insert(self.next_trouble, trouble);
     }
 
-    /// Records a trouble of attributes, with what they were to be.
+    /// Records a trouble with what was to be done.
     pub(crate) fn note_meant(&mut self, trouble: Trouble, operation: Operation) {
         self.note(trouble);
         self.meant.insert(self.next_trouble, operation);
