@@ -555,6 +555,7 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             _ => String::new(),
         };
         let held_up = one["held_up"].as_str().map_or(String::new(), |why| format!(", held up: {why}"));
+        let path = crate::names::shown(path);
         println!("{what:<14} {path}   ({bytes}, {} ago{home_in}{held_up})", age(&one["age_s"]));
     }
     Ok(ExitCode::SUCCESS)
