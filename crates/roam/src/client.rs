@@ -1,7 +1,8 @@
 //! A client that roams: opening its cache, and what runs in the background.
 
+use crate::conflict::{Case, Trouble};
 use crate::live::{Forget, LinkState, Live, Need};
-use crate::replica::{Record, Replica};
+use crate::replica::{Child, Record, Replica};
 use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::trunk::Line;
@@ -311,6 +312,37 @@ impl Client {
         }
         self.0.log.settled().await?;
         Ok(true)
+    }
+
+    /// A conflict, for whoever sees to it and may take that back. `None` if there is none of this number.
+    pub fn case(&self, number: u64) -> Option<Case> {
+        let live = self.0.live.lock();
+        let trouble = Trouble { base: 0, kept: 0, ..live.replica.trouble(number)?.clone() };
+        Some(Case { trouble, meant: live.replica.meant(number).cloned() })
+    }
+
+    /// What was done about a conflict was taken back: it is there again. `mine`: the name beside the home's of this client's version, if that had no place before.
+    pub async fn reopen(&self, number: u64, case: Case, mine: Option<Vec<u8>>) -> Result<(), CacheError> {
+        {
+            let mut live = self.0.live.lock();
+            if live.replica.trouble(number).is_some() {
+                return Ok(());
+            }
+            let mut case = Box::new(case);
+            let is_meant = case.meant.is_some();
+            let trouble = &mut case.trouble;
+            let root = live.replica.membership().map(|membership| membership.root);
+            let dir = trouble.place.as_ref().map(|(dir, _)| *dir).or(root);
+            trouble.mine = trouble.mine.take().or_else(|| Some((dir?, mine?)));
+            // It may be another file that is there by now.
+            if (trouble.mine.is_some() || !is_meant)
+                && let Some(Child::Is(file)) = trouble.place.as_ref().map(|place| live.replica.child(place))
+            {
+                trouble.file = file;
+            }
+            live.record(Record::Reopened { number, case });
+        }
+        Ok(self.0.log.settled().await?)
     }
 
     /// Ends, when everything that was acknowledged is durable.

@@ -6,11 +6,14 @@
 
 use crate::content::BASE_LEN_MAX;
 use crate::replica::{Child, Node, Replica};
+use roam_wire::codec::Wire;
 use roam_wire::message::{Conflict, Outcome};
 use roam_wire::operation::{Change, Made, Operation, Place};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
+use types::codec::{DecodeError, Reader};
 use types::{FileId, Kind, Time};
+use vfs::acl;
 use vfs::fs::NAME_LEN_MAX;
 
 /// So many names of a version that are taken are known to have been tried.
@@ -73,6 +76,33 @@ pub struct Trouble {
 }
 wire_struct!(Trouble { deed, place, file, outcome, when, mine, base, kept });
 
+/// A trouble as whoever has seen to it keeps it, so that it can be there again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// Without files of the cache, which are not there any more.
+    pub trouble: Trouble,
+    /// What was to be done, where the trouble does not say all of that.
+    pub meant: Option<Operation>,
+}
+
+/// Version of a case that is kept.
+const CASE_VERSION: u16 = 1;
+
+impl Wire for Case {
+    fn encode(&self, out: &mut Vec<u8>) {
+        CASE_VERSION.encode(out);
+        self.trouble.encode(out);
+        self.meant.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u16::decode(r)? {
+            CASE_VERSION => Ok(Case { trouble: Wire::decode(r)?, meant: Wire::decode(r)? }),
+            found => Err(DecodeError::Version { what: "a conflict", found, known: CASE_VERSION }),
+        }
+    }
+}
+
 impl Trouble {
     /// Why it was not done, as users read it.
     pub fn why(&self) -> String {
@@ -116,7 +146,7 @@ impl Replica {
             Operation::Remove { at, .. } => (Deed::Remove, Some(at.clone())),
             Operation::Rename { to, .. } | Operation::Exchange { to, .. } => (Deed::Rename, Some(to.clone())),
             Operation::Set { .. } | Operation::SetXattr { .. } => (Deed::Set, self.place_of(file)),
-            Operation::Store { .. } => (Deed::Store, self.place_of(file)),
+            Operation::Store { .. } => (Deed::Store, self.old_place_of(file)),
         };
         if deed == Deed::Store && self.node(file).is_ok_and(|node| node.is_dirty) {
             // It is being changed again: when that is logged, it will meet the same fate, whole.
@@ -169,7 +199,7 @@ impl Replica {
         }
         let trouble = Trouble { deed, place, file, outcome, when, mine, base, kept };
         match deed {
-            Deed::Set => self.note_meant(trouble, operation),
+            Deed::Set | Deed::Rename => self.note_meant(trouble, operation),
             _ => self.note(trouble),
         }
     }
@@ -340,6 +370,11 @@ impl Replica {
         self.put(mine, copy);
         self.log_again(Operation::Make { at: beside.clone(), file: mine, made }, when);
         self.log_again(Operation::Store { file: mine, change }, when);
+        // Others mean something to the home, or come with being made.
+        let is_users = |name: &[u8]| name.starts_with(b"user.") || name == acl::XATTR_ACCESS;
+        for (name, value) in node.facts.xattrs.into_iter().filter(|(name, _)| is_users(name)) {
+            self.log_again(Operation::SetXattr { file: mine, name, value: Some(value) }, when);
+        }
         // They are the other's now.
         self.take_bytes(file);
         Some(beside)

@@ -431,6 +431,13 @@ impl Live {
         }
     }
 
+    /// Tells whoever has cached it that there is something new in a directory.
+    pub(crate) fn forget_listing(&self, dir: FileId) {
+        if let Some(cachers) = &self.cachers {
+            let _ = cachers.send(Forget::File(dir));
+        }
+    }
+
     /// Tells whoever has cached it that a file is not what it was.
     pub(crate) fn forget(&self, file: FileId) {
         let Some(cachers) = &self.cachers else { return };

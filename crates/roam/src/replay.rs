@@ -411,7 +411,10 @@ impl Client {
                     let at = |place: &Place| live.replica.path_at(place).unwrap_or_else(|| place.1.clone());
                     let path = trouble.place.as_ref().map_or_else(Vec::new, at);
                     let (path, here, why) = (String::from_utf8_lossy(&path), trouble.deed.text(), trouble.why());
-                    tracing::warn!(number, %path, here, why, "a conflict: see `starling conflicts`");
+                    tracing::warn!(number, ?path, here, why, "a conflict: see `starling conflicts`");
+                    if let Some((dir, _)) = trouble.mine {
+                        live.forget_listing(dir);
+                    }
                 }
                 if let Some(Operation::Store { file, .. }) = about
                     && failed

@@ -18,7 +18,7 @@ mod node;
 
 pub use node::Node;
 
-use crate::conflict::{Deed, Trouble};
+use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
@@ -124,6 +124,13 @@ pub enum Record {
     Ids(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
+    /// What was done about a trouble was taken back.
+    Reopened {
+        /// The number that it had.
+        number: u64,
+        /// The trouble.
+        case: Box<Case>,
+    },
     /// A file's bytes were not changed since they were last logged.
     Clean(FileId),
     /// A path is to be kept in the cache, with all below it; `None`: not any more.
@@ -153,6 +160,7 @@ wire_enum!(Record {
     16 => Clean(file),
     17 => Hoarded { path, priority },
     18 => Lost(file),
+    19 => Reopened { number, case },
 });
 
 fn makes(operation: &Operation, file: FileId) -> bool {
@@ -191,7 +199,7 @@ pub struct Replica {
     pub(crate) logged_again: Vec<(u64, u64, Change)>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
-    /// What was to be done, in troubles of attributes.
+    /// What was to be done, in troubles of attributes and of names that were moved.
     meant: BTreeMap<u64, Operation>,
     /// Ids of what was made here and was there already, as these files.
     aliases: BTreeMap<FileId, FileId>,
@@ -237,7 +245,7 @@ impl Replica {
         self.troubles.get_mut(&number)
     }
 
-    /// What was to be done, in a trouble of attributes.
+    /// What was to be done, in a trouble of attributes, or of a name that was moved.
     pub fn meant(&self, number: u64) -> Option<&Operation> {
         self.meant.get(&number)
     }
@@ -433,6 +441,17 @@ impl Replica {
                 let trouble = self.troubles.remove(&number)?;
                 self.unused.extend([trouble.base, trouble.kept]);
                 self.meant.remove(&number);
+            }
+            Record::Reopened { number, case } => {
+                let Case { trouble, meant } = *case;
+                if number > NUMBER_MAX || self.troubles.contains_key(&number) {
+                    return None;
+                }
+                self.uses(trouble.base)?;
+                self.uses(trouble.kept)?;
+                self.next_trouble = self.next_trouble.max(number);
+                self.troubles.insert(number, trouble);
+                self.meant.extend(meant.map(|meant| (number, meant)));
             }
         }
         Some(())
@@ -724,7 +743,7 @@ impl Replica {
         self.troubles.insert(self.next_trouble, trouble);
     }
 
-    /// Records a trouble of attributes, with what they were to be.
+    /// Records a trouble with what was to be done.
     pub(crate) fn note_meant(&mut self, trouble: Trouble, operation: Operation) {
         self.note(trouble);
         self.meant.insert(self.next_trouble, operation);
@@ -781,12 +800,27 @@ impl Replica {
         likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
     }
 
+    /// A place that leads to a file, one that the home knows too if there is such a one.
+    pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
+        let file = self.real(file);
+        let parent = self.nodes.get(&file)?.parent;
+        let names = self.nodes.get(&parent).and_then(|dir| dir.names.as_ref());
+        let known = names.into_iter().flatten().filter(|(_, id)| **id == file);
+        let mut places = known.map(|(name, _)| (parent, name.clone()));
+        places.find(|place| self.child(place) == Child::Is(file)).or_else(|| self.place_of(file))
+    }
+
     /// A path that leads to a file from the root, without a slash at its beginning.
     pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        self.path_by(file, |file| self.place_of(file))
+    }
+
+    /// The path of a file by places that lead to files.
+    fn path_by(&self, file: FileId, place_of: impl Fn(FileId) -> Option<Place>) -> Option<Vec<u8>> {
         let root = self.membership.as_ref()?.root;
         let (mut names, mut at) = (Vec::new(), file);
         while at != root {
-            let (parent, name) = self.place_of(at)?;
+            let (parent, name) = place_of(at)?;
             names.push(name);
             at = parent;
             if names.len() > self.nodes.len() {
@@ -797,9 +831,13 @@ impl Replica {
         Some(names.join(&b'/'))
     }
 
-    /// The path of a name, whether there is anything or not.
+    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
     pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
-        let dir = self.path_of(*dir)?;
+        let removed_from = |file| match self.log.naming(file).last()? {
+            (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
+            _ => None,
+        };
+        let dir = self.path_by(*dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))?;
         Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
     }
 }

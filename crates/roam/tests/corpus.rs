@@ -1,5 +1,6 @@
 //! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
 
+use roam::conflict::{Case, Deed, Trouble};
 use roam::replica::{Membership, Record, Replica};
 use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
@@ -90,6 +91,11 @@ fn records() -> Vec<Record> {
     let made =
         Made { kind: Kind::Directory, mode: 0o755, uid: 1000, gid: 100, rdev: 0, target: Vec::new(), when: TIME };
     let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
+    let (place, mine) = (Some((id(1), b"file".to_vec())), Some((id(1), b"file (conflict)".to_vec())));
+    let outcome = Outcome::Conflict(Conflict::Changed);
+    let trouble = Trouble { deed: Deed::Store, place, file: id(2), outcome, when: TIME, mine, base: 0, kept: 0 };
+    let meant = Some(Operation::Set { file: id(2), attributes });
+    let case = Case { trouble, meant };
     records.extend([
         Record::Pinned(5),
         answered(1, Outcome::Conflict(Conflict::Taken)),
@@ -107,6 +113,7 @@ fn records() -> Vec<Record> {
         Record::AllBroken,
         Record::Hoarded { path: b"sub/folder".to_vec(), priority: Some(7) },
         Record::Lost(id(100)),
+        Record::Reopened { number: 1, case: Box::new(case) },
     ]);
     records
 }
@@ -140,7 +147,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("did", record(8)),
             ("answer", record(19)),
             ("became", record(26)),
-            ("lost", record(all - 1)),
+            ("lost", record(all - 2)),
+            ("reopened", record(all - 1)),
             ("doing", life(18)),
             ("life", life(all)),
         ],

@@ -464,10 +464,11 @@ pub struct Connect {
   starling conflicts show ./work 3                      how both versions differ from what they were made of
   starling conflicts resolve ./work 3 theirs            keeps the home's version; or mine, or both
   starling conflicts resolve ./work 3 --merge 'diff3 -m'
-  starling conflicts undo ./work 3                      both are there again
+  starling conflicts undo ./work 3                      both are there again, and in conflict
 
 What was changed here while somebody else changed it at home is beside the home's version, as NAME (conflict).EXTENSION. A merge program is
-called with three files, mine, base and theirs, and writes what is wanted to its standard output.")]
+called with three files, mine, base and theirs, and writes what is wanted to its standard output. Resolving replaces contents: the file keeps its
+owner, mode, attributes and other names.")]
 pub struct Conflicts {
     /// What to do.
     #[command(subcommand)]

@@ -43,6 +43,14 @@ impl Meant {
         }
     }
 
+    /// Rights that are not as another's, in words.
+    pub fn rights_unlike(&self, other: &Meant) -> String {
+        let unlike = |mine: Option<u32>, theirs| mine.filter(|_| mine != theirs);
+        let (mode, uid, gid) =
+            (unlike(self.mode, other.mode), unlike(self.uid, other.uid), unlike(self.gid, other.gid));
+        Meant { mode, uid, gid, ..Meant::default() }.text()
+    }
+
     /// In words.
     pub fn text(&self) -> String {
         let time = |(sec, nsec): (i64, u32)| format!("{sec}.{nsec:09} s after 1970");
@@ -78,6 +86,16 @@ impl Meant {
             mtime: self.mtime.map(|_| time(meta.mtime(), meta.mtime_nsec())),
             xattr,
         })
+    }
+
+    /// All that can be set of a file, in the order in which it is to be set. When it was read last is nothing of it.
+    pub fn all_of(path: &Path) -> anyhow::Result<Vec<Meant>> {
+        let most = Meant { mode: Some(0), uid: Some(0), gid: Some(0), mtime: Some((0, 0)), ..Meant::default() };
+        let mut all = vec![most.now(path)?];
+        for name in names_of(path).with_context(|| path.display().to_string())? {
+            all.push(Meant { xattr: Some((name, None)), ..Meant::default() }.now(path)?);
+        }
+        Ok(all)
     }
 
     /// Sets them.
@@ -140,6 +158,20 @@ fn value_of(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     if error.raw_os_error() == Some(libc::ENODATA) { Ok(None) } else { Err(error) }
 }
 
+/// The names of all extended attributes.
+fn names_of(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut names = vec![0u8; VALUE_LEN_MAX];
+    // SAFETY: the name ends with NUL, and the buffer is as long as is said.
+    let len = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
+    let Ok(len) = usize::try_from(len) else {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOTSUP) { Ok(Vec::new()) } else { Err(error) };
+    };
+    names.truncate(len);
+    Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,10 +196,19 @@ mod tests {
         before.set(&path).expect("set");
         before.set(&path).expect("again");
         assert_eq!(meant.now(&path).expect("attributes"), before);
+        meant.set(&path).expect("set");
+        let all = Meant::all_of(&path).expect("attributes");
+        let other = dir.path().join("other");
+        std::fs::write(&other, "text").expect("write");
+        all.iter().for_each(|one| one.set(&other).expect("set"));
+        assert_eq!(Meant::all_of(&other).expect("attributes"), all);
+        assert!(all.iter().any(|one| one.xattr == xattr(Some(b"\xffnew"))), "{all:?}");
         assert_eq!(
             meant.text(),
             "mode 4750, read 5.000000006 s after 1970, modified -7.000000008 s after 1970, user.note = \\xffnew"
         );
+        let other = Meant { mode: Some(0o640), ..meant.clone() };
+        assert_eq!([meant.rights_unlike(&other), meant.rights_unlike(&meant)], ["mode 4750", ""]);
         assert!(meant.set(&dir.path().join("nothing")).is_err());
     }
 }

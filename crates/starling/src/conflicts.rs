@@ -1,79 +1,131 @@
 //! `starling conflicts`: settling what two have changed at the same time.
 //!
 //! Everything is done to the files of the mount, as a user would, so that it goes home like any other change. Before anything is taken away, both
-//! versions are copied to `resolved/VOLUME/NUMBER/` in the cache, where `undo` finds them.
+//! versions are kept in the cache, where `undo` finds them.
+//!
+//! `kept`: what is kept of a conflict; `versions`: what is at a place, and how it gets there.
+
+mod kept;
+mod versions;
+
+pub use kept::{BASE, TROUBLE};
 
 use crate::attributes::Meant;
 use crate::control::{Request, ask};
-use crate::hoarding::{inside, mount_of};
-use crate::private;
+use crate::hoarding::inside;
+use crate::names::{get, shown};
 use crate::roaming::age;
 use crate::usage;
 use anyhow::Context;
+use kept::{Kept, Version, Versions, What, rename};
 use roam::conflict::Deed;
 use serde::Deserialize;
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
+use versions::{Kind, Tree, kind, put};
 
-/// What is kept of a conflict that was resolved.
-const MINE: &str = "mine";
-const THEIRS: &str = "theirs";
-/// Attributes that bring back what was, as JSON.
-const ATTRIBUTES: &str = "attributes";
-/// Where both were, a line each: the home's, and this mount's.
-const PLACES: &str = "places";
+/// What is to become of a conflict.
+enum Choice<'a> {
+    Mine,
+    Theirs,
+    Both,
+    /// What this program makes of both.
+    Merge(&'a str),
+}
 
-/// One conflict, with paths that lead to its versions.
+impl Choice<'_> {
+    fn text(&self) -> &'static str {
+        match self {
+            Choice::Mine => "kept mine",
+            Choice::Theirs => "kept theirs",
+            Choice::Both => "kept both",
+            Choice::Merge(_) => "merged",
+        }
+    }
+}
+
+/// One conflict. Paths are from the mount's root, unless they are [`PathBuf`]s.
 struct Conflict {
-    place: PathBuf,
-    mine: Option<PathBuf>,
-    /// Mine is a file of the mount.
-    is_beside: bool,
+    number: u64,
+    /// Of the home's version, and of what was in conflict.
+    place: Vec<u8>,
+    /// Of this mount's version, if that is there.
+    mine: Option<Vec<u8>>,
+    /// This mount's version, if it is in the cache only.
+    in_cache: Option<PathBuf>,
     base: Option<PathBuf>,
     /// Attributes that were to be set.
     meant: Option<Meant>,
+    /// What was renamed to the place: what it was called here before, and what it is called now.
+    renamed: Option<(Vec<u8>, Option<Vec<u8>>)>,
     /// Where its versions are kept when it is resolved.
     kept: PathBuf,
     about: Value,
 }
 
-async fn find(mount: &Path, number: u64) -> anyhow::Result<Conflict> {
-    let (root, _) = mount_of(mount)?;
-    let (all, kept) = of_volume(mount, number).await?;
-    let about = all["conflicts"].as_array().into_iter().flatten().find(|one| one["number"] == number).cloned();
-    let about = about.ok_or_else(|| usage(format!("there is no conflict {number}: see `starling conflicts list`")))?;
-    let path = |field: &str| about[field].as_str().map(|path| root.join(path));
-    let base = about["base"].as_str().map(PathBuf::from);
-    let place = path("path").context("the conflict's path")?;
-    let mine = match path("mine") {
-        Some(mine) if seen(&mine)? => Some(mine),
-        _ => None,
-    };
-    // What the home refused is in the cache only.
-    let mine = mine.or_else(|| about["kept"].as_str().map(PathBuf::from));
-    let is_beside = about["mine"].is_string();
-    let meant = Option::<Meant>::deserialize(&about["meant"]).context("attributes")?;
-    Ok(Conflict { place, mine, is_beside, base, meant, kept, about })
+impl Conflict {
+    async fn find(mount: &Path, tree: &Tree, number: u64) -> anyhow::Result<Conflict> {
+        let (all, kept) = of_volume(mount, number).await?;
+        let about = all["conflicts"].as_array().into_iter().flatten().find(|one| one["number"] == number).cloned();
+        let about =
+            about.ok_or_else(|| usage(format!("there is no conflict {number}: see `starling conflicts list`")))?;
+        let place = get(&about, "path").context("the conflict's path")?;
+        let mine = match get(&about, "mine") {
+            Some(mine) if kind(&tree.at(&mine)?)?.is_some() => Some(mine),
+            _ => None,
+        };
+        let in_cache = |field: &str| get(&about, field).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
+        Ok(Conflict {
+            number,
+            place,
+            mine,
+            // What the home refused.
+            in_cache: in_cache("kept"),
+            base: in_cache("base"),
+            meant: Option::<Meant>::deserialize(&about["meant"]).context("attributes")?,
+            renamed: get(&about, "before").map(|before| (before, get(&about, "now"))),
+            kept,
+            about,
+        })
+    }
+
+    /// True if what is there now was removed here.
+    fn is_removed(&self) -> bool {
+        self.about["here"] == Deed::Remove.text()
+    }
+
+    /// Where this mount's version goes if it has no place of its own.
+    fn beside(&self) -> Vec<u8> {
+        [&self.place[..], format!(" (conflict {})", self.number).as_bytes()].concat()
+    }
+
+    /// Where this mount's version is, if anywhere.
+    fn mine(&self, tree: &Tree) -> anyhow::Result<Option<PathBuf>> {
+        Ok(match &self.mine {
+            Some(mine) => Some(tree.at(mine)?),
+            None => self.in_cache.clone(),
+        })
+    }
 }
 
 /// All conflicts of the volume that a path leads to, and where versions of this one are kept when it is resolved.
 async fn of_volume(path: &Path, number: u64) -> anyhow::Result<(Value, PathBuf)> {
     let all = ask(path, Request::Conflicts { path: inside(path)? }, |_| {}).await?;
-    let Some(resolved) = all["resolved"].as_str() else {
+    let Some(resolved) = get(&all, "resolved") else {
         return Err(usage(format!(
             "several volumes are mounted at {}: give a path in the one whose conflict {number} is meant",
             path.display()
         )));
     };
-    let kept = Path::new(resolved).join(number.to_string());
+    let kept = Path::new(OsStr::from_bytes(&resolved)).join(number.to_string());
     Ok((all, kept))
 }
 
-/// True if there is something, false if there is nothing. What cannot be looked at now may be there.
-fn seen(path: &Path) -> anyhow::Result<bool> {
-    let looked = path.try_exists();
-    looked.with_context(|| format!("{} cannot be seen now: nothing was done; try again later", path.display()))
+async fn settle(mount: &Path, number: u64) -> anyhow::Result<()> {
+    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await.map(drop)
 }
 
 /// `starling conflicts list`.
@@ -94,13 +146,15 @@ pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 
 fn line(one: &Value) -> String {
     let text = |field: &str| one[field].as_str().unwrap_or("?").to_string();
+    let path = |field: &str| get(one, field).map(|path| shown(OsStr::from_bytes(&path)));
     let meant = Option::<Meant>::deserialize(&one["meant"]).ok().flatten();
-    let mine = one["mine"].as_str().map(str::to_string).or_else(|| meant.map(|meant| meant.text()));
+    let mine = path("mine").or_else(|| meant.map(|meant| meant.text()));
     let mine = mine.map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
+    let before = path("before").map(|before| format!(", {before} before")).unwrap_or_default();
     format!(
-        "{:>4}  {}: {} here {} ago, {}{mine}",
+        "{:>4}  {}{before}: {} here {} ago, {}{mine}",
         one["number"].as_u64().unwrap_or(0),
-        text("path"),
+        path("path").unwrap_or_default(),
         text("here"),
         age(&one["age_s"]),
         text("why")
@@ -109,22 +163,35 @@ fn line(one: &Value) -> String {
 
 /// `starling conflicts show`.
 pub async fn show(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
-    let conflict = find(mount, number).await?;
+    let tree = Tree::of(mount)?;
+    let conflict = Conflict::find(mount, &tree, number).await?;
     println!("{}", line(&conflict.about));
+    let place = tree.at(&conflict.place)?;
     if let Some(meant) = &conflict.meant {
         println!("mine    {}", meant.text());
-        match meant.now(&conflict.place) {
+        match meant.now(&place) {
             Ok(now) => println!("theirs  {}", now.text()),
             Err(e) => println!("theirs  ({e:#})"),
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let shown = |path: &Option<PathBuf>| path.as_ref().map_or("(none)".into(), |path| path.display().to_string());
-    println!("theirs  {}", conflict.place.display());
-    println!("mine    {}", shown(&conflict.mine));
-    println!("base    {}", shown(&conflict.base));
-    let versions = [(&conflict.mine, "mine"), (&conflict.place.exists().then(|| conflict.place.clone()), "theirs")];
-    for (version, name) in versions {
+    let at = |path: &Option<PathBuf>| path.as_ref().map_or("(none)".into(), shown);
+    let theirs = kind(&place)?.is_some().then(|| place.clone());
+    let mine = conflict.mine(&tree)?;
+    if let (Some((before, now)), None) = (&conflict.renamed, &mine) {
+        let now = now.as_ref().map(|now| tree.at(now)).transpose()?;
+        println!("before  {}", shown(tree.at(before)?));
+        println!("mine    {}", shown(&place));
+        println!("theirs  {}", at(&now));
+        if theirs.is_some() {
+            println!("in the way of mine is something else: {}", shown(&place));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("theirs  {}", at(&theirs));
+    println!("mine    {}", at(&mine));
+    println!("base    {}", at(&conflict.base));
+    for (version, name) in [(&mine, "mine"), (&theirs, "theirs")] {
         if let (Some(version), Some(base)) = (version, &conflict.base) {
             println!("\nwhat {name} has changed:");
             let mut diff = Command::new("diff");
@@ -135,219 +202,176 @@ pub async fn show(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies a file, with its mode, durably.
-fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
-    std::fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
-    Ok(std::fs::File::open(to)?.sync_all()?)
-}
-
-/// Where versions were, when all of them are copied: from then on they can be brought back.
-fn keep_places(kept: &Path, [theirs, mine]: [&Path; 2]) -> anyhow::Result<()> {
-    let places = [theirs.as_os_str().as_encoded_bytes(), b"\n", mine.as_os_str().as_encoded_bytes()].concat();
-    private::put(kept, PLACES, &places)?;
-    // Its own name is new, too, as may be those of the folders above.
-    Ok(kept.ancestors().skip(1).take(3).try_for_each(private::sync)?)
-}
-
-/// Where a version goes that has no place of its own.
-fn beside(place: &Path, number: u64) -> PathBuf {
-    let mut name = place.file_name().unwrap_or_default().to_owned();
-    name.push(format!(" (conflict {number})"));
-    place.with_file_name(name)
-}
-
-/// Puts contents in a file's place, whole.
-fn put(from: &Path, place: &Path) -> anyhow::Result<()> {
-    let mut beside = place.as_os_str().to_owned();
-    beside.push(".starling-new");
-    keep(from, Path::new(&beside))?;
-    std::fs::rename(&beside, place).with_context(|| format!("replace {}", place.display()))
-}
-
 /// `starling conflicts resolve`.
 pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Option<&str>) -> anyhow::Result<ExitCode> {
-    let conflict = find(mount, number).await?;
-    if let Some(meant) = conflict.meant.clone() {
-        return resolve_attributes(mount, number, &conflict, &meant, which).await;
-    }
-    if which == Some("mine") && conflict.about["here"] == Deed::Remove.text() {
-        return remove_theirs(mount, number, &conflict).await;
-    }
-    let Conflict { place, mine, is_beside, base, kept, .. } = conflict;
-    let theirs = seen(&place)?;
-    if which == Some("mine") && mine.is_none() {
-        return Err(usage(format!(
-            "this one's version of conflict {number} is not there: it was moved or removed, or there never was one; resolve it as theirs"
-        )));
-    }
-    // Where nothing is taken away, nothing can be brought back.
-    let mut undo = String::new();
-    match (&mine, which) {
-        (None, _) if merge.is_some() => {
-            return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
+    let choice = match (which, merge) {
+        (Some("mine"), _) => Choice::Mine,
+        (Some("theirs"), _) => Choice::Theirs,
+        (None, Some(program)) => Choice::Merge(program),
+        _ => Choice::Both,
+    };
+    let tree = Tree::of(mount)?;
+    let conflict = Conflict::find(mount, &tree, number).await?;
+    let place = tree.at(&conflict.place)?;
+    let (is_undoable, stays) = match (&conflict.meant, &conflict.renamed, &choice) {
+        (Some(meant), ..) => (set_attributes(&tree, &conflict, meant, &choice)?, String::new()),
+        (None, Some((_, now)), Choice::Mine) if conflict.mine(&tree)?.is_none() => {
+            (set_name(&tree, &conflict, now.as_deref())?, String::new())
         }
-        (None, _) => {}
-        (Some(_), Some("both")) if is_beside => {}
-        (Some(mine), Some("both")) => {
-            let to = if theirs { beside(&place, number) } else { place.clone() };
-            if theirs && seen(&to)? {
-                return Err(usage(format!("{} is there: move it away first", to.display())));
-            }
-            put(mine, &to)?;
-        }
-        (Some(mine), _) => {
-            if mine.is_dir() || place.is_dir() {
-                return Err(usage(
-                    "these are directories: move what is wanted from one to the other, then resolve it as both",
-                ));
-            }
-            private::make(&kept)?;
-            let taken = match merge {
-                Some(program) => {
-                    let before = kept.join(THEIRS);
-                    let theirs = if before.exists() { &before } else { &place };
-                    Some(merged(program, mine, base.as_deref(), theirs, &kept)?)
-                }
-                None => (which == Some("mine")).then(|| mine.clone()),
-            };
-            // If this was cut short before, what was then is what undoing brings back.
-            if !kept.join(PLACES).exists() {
-                keep(mine, &kept.join(MINE))?;
-                if theirs {
-                    keep(&place, &kept.join(THEIRS))?;
-                }
-                let back = if is_beside { mine.clone() } else { beside(&place, number) };
-                keep_places(&kept, [&place, &back])?;
-            }
-            if let Some(taken) = taken {
-                put(&taken, &place)?;
-            }
-            undo = format!("; `starling conflicts undo {} {number}` brings both back", mount.display());
-            if is_beside {
-                std::fs::remove_file(mine).with_context(|| format!("remove {}", mine.display()))?;
-            }
-        }
-    }
-    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
-    let how = which.map_or("merged".to_string(), |which| format!("kept {which}"));
-    println!("{}: {how}{undo}", place.display());
+        _ => set_contents(&tree, &conflict, &choice)?,
+    };
+    settle(mount, number).await?;
+    let undo = match is_undoable {
+        true => format!("; `starling conflicts undo {} {number}` takes that back", mount.display()),
+        false => String::new(),
+    };
+    println!("{}: {}{stays}{undo}", shown(place), choice.text());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same of a file that was removed here: what the home has in its place goes, too.
-async fn remove_theirs(mount: &Path, number: u64, conflict: &Conflict) -> anyhow::Result<ExitCode> {
-    let Conflict { place, kept, .. } = conflict;
-    let mut undo = String::new();
-    if seen(place)? {
-        if place.is_dir() {
+/// What is chosen comes to the place, and this mount's version is not beside it any more. Gives whether that can be undone, and what there is to say of what stays as it
+/// was.
+fn set_contents(tree: &Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Result<(bool, String)> {
+    // If this was cut short before, what was then is what undoing brings back.
+    let begun = match Kept::open(&conflict.kept, tree)? {
+        Some(mut kept) if !matches!(kept.what, What::Contents(_)) => {
+            kept.restore()?;
+            kept.forget()?;
+            None
+        }
+        Some(kept) if !kept.is_untouched()? => Some(kept),
+        _ => None,
+    };
+    let kept = match (begun, choice) {
+        (Some(mut begun), Choice::Both) => {
+            begun.restore()?;
+            begun.forget()?;
+            return Ok((false, String::new()));
+        }
+        (Some(begun), _) => Some(begun),
+        (None, Choice::Both) => {
+            keep_both(tree, conflict)?;
+            None
+        }
+        (None, _) => keep_versions(tree, conflict, choice)?,
+    };
+    // Where nothing is taken away, nothing can be brought back.
+    let Some(mut kept) = kept else { return Ok((false, String::new())) };
+    let version = match choice {
+        Choice::Mine => Version::Mine,
+        Choice::Theirs | Choice::Both => Version::Theirs,
+        Choice::Merge(program) => {
+            kept.merge(program)?;
+            Version::Merged
+        }
+    };
+    kept.bring(version)?;
+    let rights = kept.rights_of_mine().filter(|_| version != Version::Theirs);
+    let rights = rights.map(|rights| format!("; its rights stay the home's, without this mount's {rights}"));
+    let changed = kept.remove_mine()?.map(|mine| format!("; {} was changed since, and stays", shown(mine)));
+    Ok((true, rights.into_iter().chain(changed).collect()))
+}
+
+/// What is only in the cache comes to where users see it.
+fn keep_both(tree: &Tree, conflict: &Conflict) -> anyhow::Result<()> {
+    let (None, Some(mine)) = (&conflict.mine, &conflict.in_cache) else { return Ok(()) };
+    let place = tree.at(&conflict.place)?;
+    let to = if kind(&place)?.is_some() { tree.at(&conflict.beside())? } else { place };
+    match kind(&to)? {
+        Some(_) => Err(usage(format!("{} is there: move it away first", shown(to)))),
+        None => put(mine, &[], &to),
+    }
+}
+
+/// Keeps both versions, if what is chosen takes anything away.
+fn keep_versions<'a>(tree: &'a Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Result<Option<Kept<'a>>> {
+    let (number, place) = (conflict.number, tree.at(&conflict.place)?);
+    let (theirs, mine) = (kind(&place)?, conflict.mine(tree)?);
+    let by_hand = |what: &Path, how: &str| usage(format!("{} is a directory: {how}", shown(what)));
+    let mine = match (mine, choice) {
+        (Some(mine), Choice::Mine | Choice::Merge(_)) if theirs == Some(Kind::Directory) => {
+            let how = format!("move it away, then resolve as mine, or see to {} and resolve as theirs", shown(mine));
+            return Err(by_hand(&place, &how));
+        }
+        (Some(mine), _) if kind(&mine)? == Some(Kind::Directory) => {
+            let how = "move what is wanted of either to where it is wanted, then resolve as both";
+            return Err(by_hand(&mine, how));
+        }
+        (Some(mine), _) => Some((mine, conflict.mine.clone().unwrap_or_else(|| conflict.beside()))),
+        (None, Choice::Mine) if conflict.is_removed() => match theirs {
+            None => return Ok(None),
+            Some(Kind::Directory) => return Err(by_hand(&place, "remove what is not wanted, then resolve as theirs")),
+            Some(_) => None,
+        },
+        (None, Choice::Mine) => {
             return Err(usage(format!(
-                "{} is a directory: remove what is not wanted, then resolve it as theirs",
-                place.display()
+                "this one's version of conflict {number} is not there: it was moved or removed, or there never was one; resolve it as theirs"
             )));
         }
-        if !kept.join(PLACES).exists() {
-            private::make(kept)?;
-            keep(place, &kept.join(THEIRS))?;
-            keep_places(kept, [place, Path::new("")])?;
+        (None, Choice::Merge(_)) => {
+            return Err(usage(format!("there is only one version of conflict {number}: nothing to merge")));
         }
-        std::fs::remove_file(place).with_context(|| format!("remove {}", place.display()))?;
-        undo = format!("; `starling conflicts undo {} {number}` brings it back", mount.display());
-    }
-    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
-    println!("{}: removed{undo}", place.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The same of a conflict of attributes: theirs are those that the file has.
-async fn resolve_attributes(
-    mount: &Path,
-    number: u64,
-    conflict: &Conflict,
-    meant: &Meant,
-    which: Option<&str>,
-) -> anyhow::Result<ExitCode> {
-    let Conflict { place, kept, .. } = conflict;
-    let back = match which {
-        Some("mine") => meant.now(place)?,
-        Some("theirs") => meant.clone(),
-        _ => return Err(usage(format!("conflict {number} is of attributes: resolve it as mine or theirs"))),
+        (None, _) => return Ok(None),
     };
-    private::make(kept)?;
-    private::put(kept, PLACES, place.as_os_str().as_encoded_bytes())?;
-    // If this was cut short before, what was then is what undoing brings back.
-    if !kept.join(ATTRIBUTES).exists() {
-        private::put(kept, ATTRIBUTES, &serde_json::to_vec(&back)?)?;
-    }
-    kept.ancestors().skip(1).take(3).try_for_each(private::sync)?;
-    if which == Some("mine") {
-        meant.set(place)?;
-    }
-    ask(mount, Request::Settle { path: inside(mount)?, number }, |_| {}).await?;
-    let (place, mount) = (place.display(), mount.display());
-    println!("{place}: kept {}; `starling conflicts undo {mount} {number}` sets the others", which.unwrap_or_default());
-    Ok(ExitCode::SUCCESS)
+    let mine = mine.as_ref().map(|(path, back)| (&**path, back.clone()));
+    let is_beside = conflict.mine.is_some();
+    let versions = Versions { place: &conflict.place, mine, is_beside, base: conflict.base.as_deref() };
+    Kept::make_of(&conflict.kept, tree, versions).map(Some)
 }
 
-/// What a program makes of three versions.
-fn merged(program: &str, mine: &Path, base: Option<&Path>, theirs: &Path, kept: &Path) -> anyhow::Result<PathBuf> {
-    let base = base.ok_or_else(|| usage("what both versions were made of is not known: merge them by hand"))?;
-    let mut words = program.split_whitespace();
-    let name = words.next().ok_or_else(|| usage("--merge: name a program"))?;
-    let output = kept.join("merged");
-    let to = std::fs::File::create(&output)?;
-    let mut command = Command::new(name);
-    command.args(words).arg(mine).arg(base).arg(theirs).stdin(Stdio::null()).stdout(to);
-    let status = command.status().map_err(|e| usage(format!("--merge {name}: {e}")))?;
-    if !status.success() {
-        return Err(usage(format!(
-            "{name} could not merge them ({status}): both are as they were; merge them by hand"
-        )));
+/// What was renamed on both sides is called as it was here.
+fn set_name(tree: &Tree, conflict: &Conflict, now: Option<&[u8]>) -> anyhow::Result<bool> {
+    let place = tree.at(&conflict.place)?;
+    let before = now.ok_or_else(|| usage(format!("what was to be {} is gone: resolve as theirs", shown(&place))))?;
+    if conflict.place == before {
+        return Ok(Kept::open(&conflict.kept, tree)?.is_some());
     }
-    Ok(output)
+    let at = tree.at(before)?;
+    match kind(&place)?.is_some() && kind(&at)?.is_some() {
+        true => Err(usage(format!("{} is there: move it away first, or resolve as theirs", shown(place)))),
+        false => {
+            Kept::make(&conflict.kept, tree, What::Name { place: conflict.place.clone(), before: before.to_vec() })?;
+            rename(&at, &place)?;
+            Ok(true)
+        }
+    }
+}
+
+/// The attributes are those that were chosen: theirs are those that the file has.
+fn set_attributes(tree: &Tree, conflict: &Conflict, meant: &Meant, choice: &Choice) -> anyhow::Result<bool> {
+    let place = tree.at(&conflict.place)?;
+    let before = match choice {
+        Choice::Mine => Some(meant.now(&place)?),
+        Choice::Theirs => None,
+        _ => {
+            let number = conflict.number;
+            return Err(usage(format!("conflict {number} is of attributes: resolve it as mine or theirs")));
+        }
+    };
+    // If this was cut short before, what was then is what undoing brings back.
+    let begun = Kept::open(&conflict.kept, tree)?.map(|kept| kept.what);
+    if !matches!(begun, Some(What::Attributes { before: Some(_), .. })) {
+        Kept::make(&conflict.kept, tree, What::Attributes { place: conflict.place.clone(), before })?;
+    }
+    if matches!(choice, Choice::Mine) {
+        meant.set(&place)?;
+    }
+    Ok(true)
 }
 
 /// `starling conflicts undo`.
 pub async fn undo(mount: &Path, number: u64) -> anyhow::Result<ExitCode> {
-    let (_, kept) = of_volume(mount, number).await?;
-    let places = std::fs::read(kept.join(PLACES))
-        .map_err(|_| usage(format!("nothing was taken away to resolve conflict {number}")))?;
-    let mut places = places.split(|byte| *byte == b'\n').map(|path| {
-        use std::os::unix::ffi::OsStrExt;
-        PathBuf::from(std::ffi::OsStr::from_bytes(path))
-    });
-    let place = places.next().context("a path")?;
-    if let Ok(attributes) = std::fs::read(kept.join(ATTRIBUTES)) {
-        let back: Meant = serde_json::from_slice(&attributes).context("attributes")?;
-        back.set(&place)?;
-        std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
-        println!("{} has now {}", place.display(), back.text());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mine = places.next().context("a path")?;
-    if !kept.join(MINE).exists() {
-        if seen(&place)? {
-            return Err(usage(format!("{} is there: move it away first", place.display())));
-        }
-        put(&kept.join(THEIRS), &place)?;
-        std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
-        println!("{} is as it was at home", place.display());
-        return Ok(ExitCode::SUCCESS);
-    }
-    // Where both are one place, the version of this mount had none.
-    let mine = if mine == place { beside(&place, number) } else { mine };
-    if seen(&mine)? {
-        return Err(usage(format!("{} is there: move it away first", mine.display())));
-    }
-    put(&kept.join(MINE), &mine)?;
-    let theirs = kept.join(THEIRS).exists();
-    if theirs {
-        put(&kept.join(THEIRS), &place)?;
-    }
-    std::fs::remove_dir_all(&kept).with_context(|| format!("remove {}", kept.display()))?;
-    let here = mine.display();
-    match theirs {
-        true => println!("{} is as it was at home, and {here} has this mount's version", place.display()),
-        false => println!("{here} has this mount's version, {} stays as it is", place.display()),
-    }
+    let (tree, (_, folder)) = (Tree::of(mount)?, of_volume(mount, number).await?);
+    let kept = Kept::open(&folder, &tree)?;
+    let mut kept = kept.ok_or_else(|| usage(format!("nothing was taken away to resolve conflict {number}")))?;
+    let done = kept.restore()?;
+    let mine = match &kept.what {
+        What::Contents(contents) => contents.mine.clone(),
+        _ => None,
+    };
+    let name = mine.and_then(|mine| Some(Path::new(OsStr::from_bytes(&mine)).file_name()?.as_bytes().to_vec()));
+    ask(mount, Request::Reopen { path: inside(mount)?, number, mine: name }, |_| {}).await?;
+    kept.forget()?;
+    println!("{done}; the conflict is there again: resolve it another way");
     Ok(ExitCode::SUCCESS)
 }

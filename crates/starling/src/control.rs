@@ -94,6 +94,15 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// Says that what was done about a conflict was taken back.
+    Reopen {
+        /// From the mount's root, to a volume if there are several.
+        path: String,
+        /// Its number.
+        number: u64,
+        /// The name beside the home's of this mount's version, if that had no place of its own before.
+        mine: Option<Vec<u8>>,
+    },
     /// See [`crate::recording`].
     Record,
     /// Ends a recording.

@@ -5,7 +5,7 @@
 //! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
-//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either.
+//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either; `names`: of files, as users see them.
 //! - `recording`: tells `trace record` what is done on a mount.
 //! - `traces`: makes traces; `studies`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
@@ -26,6 +26,7 @@ mod hoarding;
 mod home;
 mod keys;
 mod location;
+mod names;
 mod private;
 mod recording;
 mod roaming;

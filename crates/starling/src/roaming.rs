@@ -154,7 +154,14 @@ fn unhex(text: &str) -> Option<PeerKey> {
 
 /// Where the cache belongs; accepts the invitation if it belongs nowhere yet, or belongs there by another one: the home may be elsewhere by now, or
 /// have turned this client away.
-async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> anyhow::Result<About> {
+///
+/// `is_known` is set while the home may know this client.
+async fn belong(
+    cache: &Path,
+    token: Option<&Token>,
+    identity: &Identity,
+    is_known: &mut bool,
+) -> anyhow::Result<About> {
     let path = cache.join(ABOUT);
     let known: Option<About> = match std::fs::read(&path) {
         Ok(bytes) => Some(serde_json::from_slice(&bytes).map_err(|e| usage(format!("{}: {e}", path.display())))?),
@@ -184,24 +191,25 @@ async fn belong(cache: &Path, token: Option<&Token>, identity: &Identity) -> any
         if known.accepted == asked.accepted {
             return Ok(known);
         }
-        match accept(token, identity).await {
+        match accept(token, identity, is_known).await {
             // It may be this very invitation that it was made by.
             Err(_) if known.accepted.is_none() => return Ok(known),
             accepted => accepted?,
         }
     } else {
-        accept(token, identity).await?;
+        accept(token, identity, is_known).await?;
     }
     private::put(cache, ABOUT, &serde_json::to_vec_pretty(&asked)?).with_context(|| path.display().to_string())?;
     Ok(asked)
 }
 
-/// Makes the home know this client.
-async fn accept(token: &Token, identity: &Identity) -> anyhow::Result<()> {
+/// Makes the home know this client. `is_known` says whether it may when this fails.
+async fn accept(token: &Token, identity: &Identity, is_known: &mut bool) -> anyhow::Result<()> {
     let dialer = QuicDialer::new(token.addresses.clone(), token.home, identity);
     let asking = async {
         let channel = dialer.dial().await.map_err(|e| usage(format!("{}: {e}", token.addresses.join(", "))))?;
         let request = roam_wire::message::Request::Enroll { secret: token.secret };
+        *is_known = true;
         let answer = channel.ask(Class::Interactive, pack(&request)).await?;
         channel.close();
         Ok::<_, anyhow::Error>(unpack::<Reply>(&answer)?)
@@ -213,9 +221,12 @@ async fn accept(token: &Token, identity: &Identity) -> anyhow::Result<()> {
         ))),
         Ok(answer) => match answer? {
             Reply::Enrolled { .. } => Ok(()),
-            Reply::Refused(Refusal::Secret) => Err(usage(
-                "the home does not accept this invitation: it was used before, or is too old; ask for another (`starling invite` there)",
-            )),
+            Reply::Refused(Refusal::Secret) => {
+                *is_known = false;
+                Err(usage(
+                    "the home does not accept this invitation: it was used before, or is too old; ask for another (`starling invite` there)",
+                ))
+            }
             other => Err(anyhow::anyhow!("the home answers something else: {other:?}")),
         },
     }
@@ -224,9 +235,16 @@ async fn accept(token: &Token, identity: &Identity) -> anyhow::Result<()> {
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     crate::up::check_mountpoint(&asked.mountpoint, &asked.cache, asked.allow_other)?;
+    let is_new = !asked.cache.exists();
     let cache = private::make(&asked.cache)?;
     let identity = Identity::load_or_make(&cache, KEY).map_err(|e| usage(e.to_string()))?;
-    let about = belong(&cache, asked.token.as_ref(), &identity).await?;
+    let mut is_known = false;
+    let belongs = belong(&cache, asked.token.as_ref(), &identity, &mut is_known).await;
+    if belongs.is_err() && is_new && !is_known {
+        // Nobody knows this key. What else is there by now is not this process's.
+        let _ = std::fs::remove_file(cache.join(KEY)).and_then(|()| std::fs::remove_dir(&cache));
+    }
+    let about = belongs?;
     let home = unhex(&about.home).ok_or_else(|| usage(format!("{}: its home's key is none", cache.display())))?;
     let mut disks = Vec::new();
     for volume in &about.volumes {
@@ -537,6 +555,7 @@ pub async fn pending(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             _ => String::new(),
         };
         let held_up = one["held_up"].as_str().map_or(String::new(), |why| format!(", held up: {why}"));
+        let path = crate::names::shown(path);
         println!("{what:<14} {path}   ({bytes}, {} ago{home_in}{held_up})", age(&one["age_s"]));
     }
     Ok(ExitCode::SUCCESS)

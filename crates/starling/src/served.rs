@@ -2,13 +2,16 @@
 
 use crate::args::Behaviour;
 use crate::attributes::Meant;
+use crate::conflicts::{BASE, TROUBLE};
 use crate::control::{self, Request, not_here};
-use crate::hoarding;
 use crate::recording::Recordings;
+use crate::{hoarding, names, private};
 use host::{Clock, join_all};
+use roam::conflict::Case;
 use roam::replica::Replica;
 use roam::schedule::Direction;
 use roam::{Client, Fullness, LinkState, Writes};
+use roam_wire::codec::Wire;
 use roam_wire::operation::{Operation, Place};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -86,6 +89,11 @@ impl Mounted {
     /// What a volume's paths begin with.
     fn prefix(&self, volume: &Volume) -> String {
         if self.volumes.len() == 1 { String::new() } else { format!("{}/", volume.name) }
+    }
+
+    /// Where what is kept of a volume's conflicts that were resolved is.
+    fn resolved(&self, volume: &Volume) -> PathBuf {
+        self.cache.join(RESOLVED).join(&volume.name)
     }
 
     fn clients(&self) -> Vec<Client> {
@@ -182,8 +190,11 @@ impl Mounted {
             Request::Conflicts { path } => {
                 let asked = self.asked(&path)?;
                 let all: Value = asked.volumes.iter().flat_map(|volume| self.conflicts(volume)).collect();
-                let resolved = asked.only().ok().map(|volume| self.cache.join(RESOLVED).join(&volume.name));
-                ready(json!({ "conflicts": all, "resolved": resolved }))
+                let mut answer = json!({ "conflicts": all });
+                if let Ok(only) = asked.only() {
+                    names::put(&mut answer, "resolved", self.resolved(only).as_os_str().as_encoded_bytes());
+                }
+                ready(answer)
             }
             Request::Connect { state, now } => {
                 let state = match &state[..] {
@@ -203,13 +214,36 @@ impl Mounted {
                 })
             }
             Request::Settle { path, number } => {
-                let client = self.asked(&path)?.only()?.client.clone();
+                let asked = self.asked(&path)?;
+                let volume = asked.only()?;
+                let (client, kept) = (volume.client.clone(), self.resolved(volume).join(number.to_string()));
                 Box::pin(async move {
+                    if let Some(case) = client.case(number)
+                        && kept.is_dir()
+                    {
+                        private::put(&kept, TROUBLE, &case.to_bytes())
+                            .map_err(|e| format!("{}: {e}", kept.display()))?;
+                    }
                     match client.settle(number).await {
                         Ok(true) => Ok(json!({})),
                         Ok(false) => Err(format!("there is no conflict {number}")),
                         Err(e) => Err(e.to_string()),
                     }
+                })
+            }
+            Request::Reopen { path, number, mine } => {
+                let asked = self.asked(&path)?;
+                let volume = asked.only()?;
+                let (client, kept) = (volume.client.clone(), self.resolved(volume).join(number.to_string()));
+                Box::pin(async move {
+                    // If it was never settled, it is there.
+                    if client.case(number).is_none() {
+                        let failed = |e: String| format!("{}: {e}", kept.join(TROUBLE).display());
+                        let case = std::fs::read(kept.join(TROUBLE)).map_err(|e| failed(e.to_string()))?;
+                        let case = Case::from_bytes(&case).map_err(|e| failed(e.to_string()))?;
+                        client.reopen(number, case, mine).await.map_err(|e| e.to_string())?;
+                    }
+                    Ok(json!({}))
                 })
             }
             Request::Down | Request::Scrub { .. } | Request::Clients | Request::TurnAway { .. } => {
@@ -233,13 +267,14 @@ fn state_name(state: LinkState) -> &'static str {
 }
 
 /// A place's path, from the mount's root.
-fn path_at(replica: &Replica, prefix: &str, place: &Place) -> String {
-    prefix.to_string() + &replica.path_at(place).map_or_else(|| text(&place.1), |path| text(&path))
+fn path_at(replica: &Replica, prefix: &str, place: &Place) -> Vec<u8> {
+    let path = replica.path_at(place);
+    [prefix.as_bytes(), path.as_ref().unwrap_or(&place.1)].concat()
 }
 
 /// What an operation does, in words, and to what.
 fn describe(replica: &Replica, prefix: &str, operation: &Operation) -> (&'static str, String) {
-    let at = |place: &Place| path_at(replica, prefix, place);
+    let at = |place: &Place| text(&path_at(replica, prefix, place));
     let file = |id| replica.path_of(id).map_or_else(|| format!("file {id}"), |path| prefix.to_string() + &text(&path));
     match operation {
         Operation::Make { at: place, .. } => ("make", at(place)),
@@ -450,28 +485,51 @@ impl Mounted {
 
     fn conflicts(&self, volume: &Volume) -> Vec<Value> {
         let (now, prefix) = (self.clock.wall(), self.prefix(volume));
-        let state = state_folder(&self.cache, &volume.name);
-        let in_cache = |number| (number > 0).then(|| state.join(roam::data_name(number)));
-        volume.client.look(|replica, _| {
+        let (state, resolved) = (state_folder(&self.cache, &volume.name), self.resolved(volume));
+        let all: Vec<(Value, Option<PathBuf>)> = volume.client.look(|replica, _| {
             let all = replica.troubles().map(|(number, trouble)| {
+                let operation = replica.meant(number);
+                let meant = operation.map(Meant::of).filter(|meant| *meant != Meant::default());
                 let at = |place: &Place| path_at(replica, &prefix, place);
+                let file = || Some([prefix.as_bytes(), &replica.path_of(trouble.file)?].concat());
                 // Attributes are the file's, wherever it is by now.
-                let file = replica.meant(number).and_then(|_| replica.path_of(trouble.file));
-                let path = file.map(|path| prefix.clone() + &text(&path));
-                json!({
+                let path = meant.as_ref().and_then(|_| file()).or_else(|| trouble.place.as_ref().map(at));
+                // Where it was may not be known any more.
+                let path = path.unwrap_or_else(|| [prefix.as_bytes(), b"lost"].concat());
+                let in_cache = |number| (number > 0).then(|| state.join(roam::data_name(number)));
+                let mut about = json!({
                     "number": number,
-                    // Where it was may not be known any more.
-                    "path": path.or_else(|| trouble.place.as_ref().map(at)).unwrap_or_else(|| format!("{prefix}lost")),
                     "here": trouble.deed.text(),
                     "why": trouble.why(),
-                    "mine": trouble.mine.as_ref().map(at),
-                    "base": in_cache(trouble.base),
-                    "kept": in_cache(trouble.kept),
-                    "meant": replica.meant(number).map(Meant::of),
+                    "mine": null,
+                    "base": null,
+                    "kept": null,
+                    "meant": meant,
                     "age_s": seconds_since(now, Some(trouble.when)),
-                })
+                });
+                let (mut before, mut named_now) = (None, None);
+                if let (Some(Operation::Rename { from, .. }), None) = (operation, &trouble.mine) {
+                    (before, named_now) = (Some(at(from)), file());
+                }
+                let kept = in_cache(trouble.kept).map(|path| path.into_os_string().into_encoded_bytes());
+                let mine = trouble.mine.as_ref().map(at);
+                let paths =
+                    [("path", Some(path)), ("mine", mine), ("kept", kept), ("before", before), ("now", named_now)];
+                for (field, path) in paths {
+                    path.into_iter().for_each(|path| names::put(&mut about, field, &path));
+                }
+                (about, in_cache(trouble.base))
             });
             all.collect()
-        })
+        });
+        let with_base = all.into_iter().map(|(mut about, base)| {
+            // What was resolved before and is to be resolved again has it there.
+            let kept = || resolved.join(about["number"].to_string()).join(BASE);
+            if let Some(base) = base.or_else(|| Some(kept()).filter(|path| path.exists())) {
+                names::put(&mut about, "base", base.as_os_str().as_encoded_bytes());
+            }
+            about
+        });
+        with_base.collect()
     }
 }

@@ -3,6 +3,7 @@
 use crate::background;
 use crate::control::{self, Request, Server, not_here};
 use crate::folder::Folder;
+use crate::hoarding::mount_of;
 use crate::location::Location;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -180,6 +181,12 @@ fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
 /// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
 pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
     check_apart(mountpoint, data)?;
+    if control::check(mountpoint).is_ok() && mount_of(mountpoint).is_ok_and(|(root, path)| root == path) {
+        let mountpoint = mountpoint.display();
+        return Err(usage(format!(
+            "{mountpoint} is a mount of starling already: choose another folder, or `starling down {mountpoint}` first"
+        )));
+    }
     let mountpoint = std::path::absolute(mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);

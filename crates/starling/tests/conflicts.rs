@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/roaming.rs"]
 mod roaming;
+#[path = "common/xattr.rs"]
+mod xattr;
 
 use common::{run, starling, tree};
 use linkem::units::Rate;
@@ -10,8 +12,10 @@ use linkem::{Direction, Shape};
 use roaming::{Home, LONG, Laptop, noise, warm};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,6 +28,26 @@ fn number_of(conflicts: &Value, path: &str) -> String {
 /// What `starling conflicts` says, of a mount.
 fn conflict(laptop: &Laptop, what: &[&str]) -> String {
     run(starling().arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
+}
+
+/// Does something while the mount is without its home, and waits until that is home.
+fn apart(laptop: &Laptop, change: impl FnOnce()) {
+    warm(&laptop.mountpoint);
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    change();
+    run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
+    laptop.wait_until_home(LONG);
+}
+
+/// Everything in a folder, as text.
+fn names_in(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("list")
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name != ".starling")
+        .collect();
+    names.sort();
+    names
 }
 
 #[test]
@@ -101,14 +125,18 @@ fn attributes_that_two_have_set_are_shown_chosen_and_taken_back() {
     let both = common::refused(starling().args(["conflicts", "resolve"]).arg(&laptop.mountpoint).args(["1", "both"]));
     assert!(both.contains("resolve it as mine or theirs"), "{both}");
     let path = |number: usize| all[number - 1]["path"].as_str().expect("a path").to_string();
-    for (number, which, chosen, other) in [(1, "mine", 0o600, 0o640), (2, "theirs", 0o640, 0o600)] {
+    for (number, which, chosen) in [(1, "mine", 0o600), (2, "theirs", 0o640)] {
         let (file, text) = (path(number), number.to_string());
         conflicts("resolve", &[&text, which]);
         laptop.wait_until_home(LONG);
         assert_eq!((mode(&here(&file)), mode(&there(&file))), (chosen, chosen));
         conflicts("undo", &[&text]);
         laptop.wait_until_home(LONG);
-        assert_eq!((mode(&here(&file)), mode(&there(&file))), (other, other));
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (0o640, 0o640));
+        assert!(conflicts("list", &[]).contains(&format!("{file}: attributes set here")));
+        conflicts("resolve", &[&text, "mine"]);
+        laptop.wait_until_home(LONG);
+        assert_eq!((mode(&here(&file)), mode(&there(&file))), (0o600, 0o600));
     }
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
 }
@@ -150,6 +178,7 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     assert!(read("removed").is_err());
     conflict(&["undo", &number("removed")]);
     assert_eq!(read("removed").expect("read"), "theirs");
+    conflict(&["resolve", &number("removed"), "theirs"]);
     let shown = conflict(&["show", &number("poem")]);
     assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
     conflict(&["resolve", &number("poem"), "--merge", "diff3 -m"]);
@@ -158,6 +187,7 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     conflict(&["undo", &number("poem")]);
     assert_eq!(read("poem").expect("read"), lines("first", "theirs"));
     assert_eq!(read("poem (conflict)").expect("read"), lines("mine", "last"));
+    conflict(&["resolve", &number("poem"), "both"]);
     // What cannot be found is not said to be kept.
     let [mine, elsewhere] = ["other (conflict)", "elsewhere"].map(|name| laptop.mountpoint.join(name));
     fs::rename(&mine, &elsewhere).expect("rename");
@@ -212,12 +242,15 @@ fn regression_what_the_home_refused_is_kept_beside_and_not_lost_when_a_choice_is
     let said = conflict(&["undo", &number("first")]);
     assert!(said.contains("(conflict"), "{said}");
     assert_eq!((read("first").as_deref(), beside("first").as_deref()), (Some("theirs"), Some("mine")));
+    conflict(&["resolve", &number("first"), "both"]);
     conflict(&["resolve", &number("second"), "both"]);
     assert_eq!((read("second").as_deref(), beside("second").as_deref()), (Some("theirs"), Some("mine")));
     conflict(&["resolve", &number("third"), "theirs"]);
     assert_eq!((read("third").as_deref(), beside("third")), (Some("theirs"), None));
     conflict(&["undo", &number("third")]);
     assert_eq!((read("third").as_deref(), beside("third").as_deref()), (Some("theirs"), Some("mine")));
+    conflict(&["resolve", &number("third"), "theirs"]);
+    assert_eq!((read("third").as_deref(), beside("third")), (Some("theirs"), None));
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
     laptop.wait_until_home(LONG);
 }
@@ -332,4 +365,302 @@ fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
         at_home.retain(|(path, _)| !path.starts_with(".starling"));
         laptop.wait(LONG, "what is at home", |laptop| relative(&laptop.mountpoint) == at_home);
     }
+}
+
+#[test]
+fn regression_resolving_replaces_what_is_in_a_file_and_leaves_it_the_file_that_it_was() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("left out: only root can give files away");
+        return;
+    }
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let names = ["one", "other"];
+    for path in names.map(|name| home.exported.join(name)) {
+        fs::write(&path, "first\n\n\nlast\n").expect("write");
+        fs::set_permissions(&path, Permissions::from_mode(0o751)).expect("chmod");
+        chown(&path, Some(1000), Some(1001)).expect("chown");
+        assert!(xattr::set_xattr(&path, "user.tag", b"tagged").is_ok());
+    }
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        for name in names {
+            fs::write(laptop.mountpoint.join(name), "mine\n\n\nlast\n").expect("write");
+            fs::write(home.exported.join(name), "first\n\n\ntheirs\n").expect("write");
+        }
+    });
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let about = |name: &str| {
+        [&home.exported, &laptop.mountpoint].map(|root| {
+            let (path, text) = (root.join(name), fs::read_to_string(root.join(name)).expect("read"));
+            let meta = fs::metadata(&path).expect("stat");
+            (
+                text,
+                meta.uid(),
+                meta.gid(),
+                meta.mode() & 0o7777,
+                xattr::get_xattr(&path, "user.tag").expect("attribute"),
+            )
+        })
+    };
+    let as_it_was = |text: &str| [(); 2].map(|()| (text.to_string(), 1000, 1001, 0o751, b"tagged".to_vec()));
+    for (name, how, resolved) in
+        [("one", &["mine"][..], "mine\n\n\nlast\n"), ("other", &["--merge", "diff3 -m"], "mine\n\n\ntheirs\n")]
+    {
+        let (number, mine) = (number_of(&conflicts, name), format!("{name} (conflict)"));
+        assert_eq!(about(&mine), as_it_was("mine\n\n\nlast\n"), "{mine}");
+        conflict(&laptop, &[&["resolve", &number], how].concat());
+        laptop.wait_until_home(LONG);
+        assert_eq!(about(name), as_it_was(resolved), "{name}");
+        assert!(!home.exported.join(&mine).exists());
+        conflict(&laptop, &["undo", &number]);
+        laptop.wait_until_home(LONG);
+        assert_eq!(about(name), as_it_was("first\n\n\ntheirs\n"), "{name}");
+        assert_eq!(about(&mine), as_it_was("mine\n\n\nlast\n"), "{mine}");
+    }
+}
+
+#[test]
+fn regression_names_of_one_file_stay_names_of_one_file_when_a_conflict_is_resolved() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        fs::write(laptop.mountpoint.join("file"), "mine").expect("write");
+        fs::hard_link(laptop.mountpoint.join("file"), laptop.mountpoint.join("another")).expect("link");
+        fs::write(home.exported.join("file"), "theirs").expect("write");
+    });
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    let number = number_of(&conflicts, "file");
+    for (what, text) in [(&["resolve", &number, "mine"][..], "mine"), (&["undo", &number], "theirs")] {
+        conflict(&laptop, what);
+        laptop.wait_until_home(LONG);
+        for path in
+            [&home.exported, &laptop.mountpoint].iter().flat_map(|root| ["file", "another"].map(|n| root.join(n)))
+        {
+            let links = fs::metadata(&path).expect("stat").nlink();
+            assert_eq!((&*fs::read_to_string(&path).expect("read"), links), (text, 2), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn regression_a_conflict_is_there_again_when_its_resolution_is_undone() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let lines = |first: &str, last: &str| format!("{first}\n{}{last}\n", "between\n".repeat(10));
+    fs::write(home.exported.join("poem"), lines("first", "last")).expect("write");
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        fs::write(laptop.mountpoint.join("poem"), lines("mine", "last")).expect("write");
+        fs::write(home.exported.join("poem"), lines("first", "theirs")).expect("write");
+    });
+    // What is not in conflict is the home's, and it is said what is lost of this mount's.
+    fs::set_permissions(laptop.mountpoint.join("poem"), Permissions::from_mode(0o600)).expect("chmod");
+    laptop.wait_until_home(LONG);
+    let listed = |laptop: &Laptop| {
+        let all = laptop.ask(&["conflicts", "list"]);
+        ["number", "path", "here", "why", "mine"].map(|field| all[0][field].clone())
+    };
+    let before = listed(&laptop);
+    for how in ["theirs", "mine"] {
+        let said = conflict(&laptop, &["resolve", "1", how]);
+        assert_eq!(said.contains("without this mount's mode 644"), how == "mine", "{said}");
+        assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+        conflict(&laptop, &["undo", "1"]);
+        assert_eq!(listed(&laptop), before);
+        let again = common::refused(starling().args(["conflicts", "undo"]).arg(&laptop.mountpoint).arg("1"));
+        assert!(again.contains("nothing was taken away"), "{again}");
+    }
+    // It is lasting.
+    laptop.wait_until_home(LONG);
+    laptop.stop(libc::SIGKILL);
+    laptop.mount_again();
+    assert_eq!(listed(&laptop), before);
+    let shown = conflict(&laptop, &["show", "1"]);
+    assert!(shown.contains("+mine") && shown.contains("+theirs"), "{shown}");
+    conflict(&laptop, &["resolve", "1", "--merge", "diff3 -m"]);
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("poem")).expect("read"), lines("mine", "theirs"));
+    assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
+    // What was done since is not undone.
+    fs::write(laptop.mountpoint.join("poem"), "new").expect("write");
+    let refused = common::refused(starling().args(["conflicts", "undo"]).arg(&laptop.mountpoint).arg("1"));
+    assert!(refused.contains("was changed since"), "{refused}");
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("poem")).expect("read"), "new");
+}
+
+#[test]
+fn regression_whatever_names_are_made_of_conflicts_are_resolved_and_undone_in_their_place() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let names = [OsStr::from_bytes(b"line\nx"), OsStr::from_bytes(b"caf\xe9.txt"), OsStr::from_bytes(b"\x1b[31mred")];
+    names.iter().for_each(|name| fs::write(home.exported.join(name), "old").expect("write"));
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        for name in names {
+            fs::write(laptop.mountpoint.join(name), "mine").expect("write");
+            fs::write(home.exported.join(name), "theirs").expect("write");
+        }
+    });
+    let all = laptop.ask(&["conflicts", "list"]);
+    let paths = names.map(OsStr::to_string_lossy);
+    let numbers = [0, 1, 2].map(|at| number_of(&all, &paths[at]));
+    let listed = conflict(&laptop, &["list"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!([r"line\nx:", r"caf\xe9.txt:", r"\u{1b}[31mred:"].iter().all(|name| listed.contains(name)), "{listed}");
+    let elsewhere = tempfile::tempdir().expect("folder");
+    let conflict = |what: &[&str]| {
+        run(starling().current_dir(&elsewhere).arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
+    };
+    let read = |name: &OsStr| fs::read_to_string(laptop.mountpoint.join(name)).expect("read");
+    laptop.wait(LONG, "both versions are listed", |_| names_in(&laptop.mountpoint).len() == 6);
+    let before = names_in(&laptop.mountpoint);
+    for how in ["theirs", "mine"] {
+        for (name, number) in names.iter().zip(&numbers) {
+            conflict(&["resolve", number, how]);
+            assert_eq!((read(name), names_in(&laptop.mountpoint).len()), (how.to_string(), 5), "{name:?}");
+            conflict(&["undo", number]);
+            assert_eq!((read(name), names_in(&laptop.mountpoint)), ("theirs".to_string(), before.clone()), "{name:?}");
+        }
+    }
+    for (name, number) in names.iter().zip(&numbers) {
+        conflict(&["resolve", number, "mine"]);
+        assert_eq!(read(name), "mine", "{name:?}");
+    }
+    laptop.wait_until_home(LONG);
+    assert_eq!((names_in(&laptop.mountpoint).len(), names_in(elsewhere.path()).len()), (3, 0));
+    assert_eq!(names_in(&home.exported).len(), 3);
+}
+
+#[test]
+fn regression_a_link_that_is_in_the_way_is_replaced_and_not_followed() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let outside = below.path().join("outside");
+    fs::write(&outside, "outside").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        fs::write(laptop.mountpoint.join("new"), "mine").expect("write");
+        symlink(&outside, home.exported.join("new")).expect("link");
+    });
+    let is_link = || fs::read_link(laptop.mountpoint.join("new")).ok().is_some_and(|target| target == outside);
+    laptop.wait(LONG, "the link", |_| is_link());
+    conflict(&laptop, &["resolve", "1", "mine"]);
+    assert!(!is_link());
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("new")).expect("read"), "mine");
+    conflict(&laptop, &["undo", "1"]);
+    assert!(is_link());
+    assert_eq!(fs::read_to_string(laptop.mountpoint.join("new (conflict)")).expect("read"), "mine");
+    assert_eq!(fs::read_to_string(&outside).expect("read"), "outside");
+}
+
+#[test]
+fn regression_names_that_two_have_given_a_file_are_chosen_from() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    fs::create_dir(home.exported.join("dir")).expect("mkdir");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        for name in ["file", "dir"] {
+            let to = |root: &Path, whose: &str| fs::rename(root.join(name), root.join(format!("{name} of {whose}")));
+            to(&laptop.mountpoint, "mine").expect("rename");
+            to(&home.exported, "theirs").expect("rename");
+        }
+    });
+    let names = ["file", "dir"].map(|name| ["theirs", "mine"].map(|whose| format!("{name} of {whose}")));
+    let are = |whose: usize| {
+        let names = names.clone().map(|both| both[whose].clone());
+        laptop.wait(LONG, "one name of each", |laptop| {
+            names_in(&laptop.mountpoint) == [&names[1][..], &names[0]]
+                && names_in(&home.exported) == names_in(&laptop.mountpoint)
+        });
+    };
+    are(0);
+    let conflicts = laptop.ask(&["conflicts", "list"]);
+    for (name, [theirs, mine]) in ["file", "dir"].iter().zip(&names) {
+        let number = number_of(&conflicts, mine);
+        let shown = conflict(&laptop, &["show", &number]);
+        let line = |what: &str, name: &str| format!("{what}{}\n", laptop.mountpoint.join(name).display());
+        for line in [line("before  ", name), line("mine    ", mine), line("theirs  ", theirs)] {
+            assert!(shown.contains(&line), "{shown}");
+        }
+    }
+    let numbers = names.clone().map(|[_, mine]| number_of(&conflicts, &mine));
+    numbers.iter().for_each(|number| drop(conflict(&laptop, &["resolve", number, "mine"])));
+    are(1);
+    numbers.iter().for_each(|number| drop(conflict(&laptop, &["undo", number])));
+    are(0);
+    assert_eq!(laptop.ask(&["conflicts", "list"]).as_array().map(Vec::len), Some(2));
+    numbers.iter().for_each(|number| drop(conflict(&laptop, &["resolve", number, "theirs"])));
+    are(0);
+}
+
+#[test]
+fn regression_a_file_gives_way_to_a_directory_and_what_is_to_be_done_by_hand_is_said() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        fs::write(laptop.mountpoint.join("new"), "mine").expect("write");
+        fs::create_dir(home.exported.join("new")).expect("mkdir");
+    });
+    let (place, mine) = (laptop.mountpoint.join("new"), laptop.mountpoint.join("new (conflict)"));
+    laptop.wait(LONG, "the directory", |_| place.is_dir());
+    for how in [&["mine"][..], &["--merge", "diff3 -m"]] {
+        let said =
+            common::refused(starling().args(["conflicts", "resolve"]).arg(&laptop.mountpoint).arg("1").args(how));
+        assert!(said.contains("is a directory: move it away"), "{said}");
+    }
+    conflict(&laptop, &["resolve", "1", "theirs"]);
+    assert!(place.is_dir() && !mine.exists());
+    conflict(&laptop, &["undo", "1"]);
+    assert_eq!(fs::read_to_string(&mine).expect("read"), "mine");
+    fs::remove_dir(&place).expect("remove");
+    conflict(&laptop, &["resolve", "1", "mine"]);
+    assert_eq!((fs::read_to_string(&place).expect("read"), mine.exists()), ("mine".to_string(), false));
+}
+
+#[test]
+fn regression_a_resolution_that_was_cut_short_goes_on_with_what_was_kept() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "old").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    apart(&laptop, || {
+        fs::write(laptop.mountpoint.join("file"), "mine, in all its length").expect("write");
+        fs::write(home.exported.join("file"), "theirs").expect("write");
+    });
+    let [place, mine] = ["file", "file (conflict)"].map(|name| laptop.mountpoint.join(name));
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let about = laptop.cache.join("resolved/src/1/kept.json");
+    for how in ["mine", "theirs", "undo"] {
+        conflict(&laptop, &["resolve", "1", "mine"]);
+        let mut kept: Value = serde_json::from_slice(&fs::read(&about).expect("read")).expect("JSON");
+        kept["what"]["contents"]["is_whole"] = false.into();
+        let trouble = fs::read(about.with_file_name("trouble")).expect("read");
+        conflict(&laptop, &["undo", "1"]);
+        // As if the machine had gone down while the file was being written.
+        for (name, text) in [("mine", "mine, in all its length"), ("theirs", "theirs")] {
+            fs::write(about.with_file_name(name), text).expect("write");
+        }
+        fs::write(about.with_file_name("trouble"), trouble).expect("write");
+        fs::write(&about, kept.to_string()).expect("write");
+        fs::write(&place, "mine, in").expect("write");
+        match how {
+            "undo" => drop(conflict(&laptop, &["undo", "1"])),
+            how => {
+                conflict(&laptop, &["resolve", "1", how]);
+                let chosen = if how == "mine" { "mine, in all its length" } else { "theirs" };
+                assert_eq!((read(&place).as_deref(), read(&mine)), (Some(chosen), None));
+                conflict(&laptop, &["undo", "1"]);
+            }
+        }
+        assert_eq!(read(&place).as_deref(), Some("theirs"));
+        assert_eq!(read(&mine).as_deref(), Some("mine, in all its length"));
+    }
+    laptop.wait_until_home(LONG);
+    assert_eq!(names_in(&home.exported), ["file", "file (conflict)"]);
 }

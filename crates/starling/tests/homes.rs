@@ -293,8 +293,11 @@ fn invitations_are_for_one_use_and_caches_for_one_home() {
     used.arg("mount").arg(&token).arg(below.path().join("mnt")).arg("--cache").arg(below.path().join("first.cache"));
     let mut used = used.arg("--background").spawn().expect("start");
     assert!(used.wait().expect("wait").success());
+    // Nothing is mounted over it.
+    assert!(mount(&home.invite(home.address), &other).contains("is a mount of starling already"));
     run(starling().arg("down").arg(below.path().join("mnt")));
     assert!(mount(&token, &other).contains("used before"));
+    assert!(!other.exists(), "what was made for it is there still");
     // Another home's invitation does not fit a cache.
     let second = tempfile::tempdir().expect("folder");
     let another = Home::serve(second.path());

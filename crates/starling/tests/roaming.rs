@@ -9,7 +9,7 @@ mod xattr;
 use common::{run, starling, tree};
 use linkem::units::Rate;
 use linkem::{Direction, Shape};
-use roaming::{Home, LONG, Laptop, noise};
+use roaming::{Home, LONG, Laptop, noise, warm};
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -373,6 +373,21 @@ fn what_waits_says_for_how_long_and_for_what() {
     assert_eq!(laptop.ask(&["pending"]), serde_json::json!([]));
     let said = run(starling().arg("down").arg(&laptop.mountpoint));
     assert!(said.contains("everything is home"), "{said}");
+}
+
+#[test]
+fn regression_what_is_removed_with_its_directory_waits_under_its_whole_path() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::create_dir_all(home.exported.join("dir/sub")).expect("mkdir");
+    fs::write(home.exported.join("dir/sub/file"), "text").expect("write");
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
+    fs::remove_dir_all(laptop.mountpoint.join("dir")).expect("remove");
+    let pending = laptop.ask(&["pending"]);
+    let paths: Vec<_> = pending.as_array().expect("a list").iter().map(|one| one["path"].clone()).collect();
+    assert_eq!(paths, ["dir/sub/file", "dir/sub", "dir"]);
 }
 
 #[test]
