@@ -5,47 +5,14 @@
 //! access fails, as with a disk that is pulled.
 
 mod common;
+#[path = "common/lua.rs"]
+mod lua;
 
-use common::programs::bring;
 use common::{Mounted, run, starling, tree};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Where cargo keeps the sources of the Lua interpreter.
-fn lua_sources() -> PathBuf {
-    // Without the filter it would ask for crates of other systems, which are not there.
-    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let output = run(Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", &platform])
-        .current_dir(env!("CARGO_MANIFEST_DIR")));
-    let metadata: serde_json::Value = serde_json::from_str(&output).expect("cargo metadata");
-    let packages = metadata["packages"].as_array().expect("packages");
-    let lua = packages.iter().find(|p| p["name"] == "lua-src").expect("lua-src is a dev-dependency");
-    let manifest = Path::new(lua["manifest_path"].as_str().expect("manifest path"));
-    let found = fs::read_dir(manifest.parent().expect("folder")).expect("sources").flatten().map(|e| e.path());
-    found.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("lua-5.4"))).max().expect("Lua 5.4")
-}
-
-/// The crate has the library's sources only.
-const MAIN: &str = r#"
-#include "lauxlib.h"
-#include "lualib.h"
-int main(int argc, char **argv) {
-    lua_State *state = luaL_newstate();
-    luaL_openlibs(state);
-    return argc != 2 || luaL_dostring(state, argv[1]);
-}
-"#;
-
-const MAKEFILE: &str = "\
-OBJECTS := $(patsubst %.c,%.o,$(filter-out luac.c onelua.c ltests.c,$(wildcard *.c)))
-lua: $(OBJECTS)
-\t$(CC) -o $@ $^ -lm
-%.o: %.c $(wildcard *.h)
-\t$(CC) -O1 -c -o $@ $<
-";
 
 /// Flips a byte in every 8 KiB of what a store has written.
 fn corrupt(store: &Path) {
@@ -62,8 +29,7 @@ fn corrupt(store: &Path) {
 
 #[test]
 fn crash_sources_are_built_while_stores_fail_and_everything_synced_survives() {
-    bring("make", "make");
-    bring("cc", "gcc libc6-dev");
+    lua::bring_tools();
     let dir = tempfile::tempdir().expect("temporary folder");
     let disk = Mounted::up(dir.path(), "disk", &["--stores", "2", "--store-size", "2GiB"]);
     let mut fs = {
@@ -76,9 +42,7 @@ fn crash_sources_are_built_while_stores_fail_and_everything_synced_survives() {
     };
 
     let lua = fs.mountpoint.join("lua");
-    run(Command::new("cp").arg("-r").arg(lua_sources()).arg(&lua));
-    fs::write(lua.join("main.c"), MAIN).expect("main.c");
-    fs::write(lua.join("Makefile"), MAKEFILE).expect("Makefile");
+    lua::put_sources(&lua);
     run(starling().arg("sync").arg(&fs.mountpoint));
 
     let make = Command::new("make").arg("-j2").current_dir(&lua).stdout(std::process::Stdio::piped()).spawn();

@@ -1,6 +1,8 @@
 //! `starling trace`: making traces, by hand and on real mounts.
 
 mod common;
+#[path = "common/lua.rs"]
+mod lua;
 #[path = "common/roaming.rs"]
 mod roaming;
 
@@ -348,6 +350,42 @@ fn what_is_done_on_a_mount_that_roams_is_recorded() {
     let home = Home::serve(below.path());
     let laptop = Laptop::mount(&home, below.path(), "laptop");
     record_work(&laptop.mountpoint, below.path());
+}
+
+#[test]
+fn what_is_recorded_of_a_build_is_what_policies_are_tried_on() {
+    lua::bring_tools();
+    let below = tempfile::tempdir().expect("folder");
+    let at = |name: &str| below.path().join(name);
+    let home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    let recording = Recording::begin(&laptop.mountpoint, &at("build.trace"));
+    let lua = laptop.mountpoint.join("lua");
+    lua::put_sources(&lua);
+    run(Command::new("make").arg("-j2").current_dir(&lua));
+    let objects =
+        fs::read_dir(&lua).expect("list").flatten().filter(|one| one.path().extension() == Some("o".as_ref()));
+    let (objects, program) = (objects.count() as u64, fs::metadata(lua.join("lua")).expect("program"));
+    recording.signal(libc::SIGINT);
+    let records = recording.end();
+    assert!(deeds(&records, program.ino()).iter().any(|deed| matches!(deed, Deed::Write { .. })));
+    let facts = shown(&at("build.trace"));
+    assert!(
+        facts["files"].as_u64() > Some(2 * objects) && facts["written_bytes"].as_u64() > Some(program.len()),
+        "{facts}"
+    );
+    let study = |words: &[&str], json: &str| -> Value {
+        let mut command = starling();
+        run(command.args(words).arg("--trace").arg(at("build.trace")).arg("--json").arg(at(json)));
+        serde_json::from_slice(&fs::read(at(json)).expect("numbers")).expect("JSON")
+    };
+    let cooperative =
+        study(&["sim", "cooperative", "--client-cache", "1MiB", "--algorithm", "n-chance"], "cooperative");
+    assert!(cooperative["algorithms"][1]["outcome"]["reads"][0].as_u64() > Some(objects), "{cooperative}");
+    let mobile = study(&["sim", "mobile", "--caches", "1MiB", "--bandwidths", "28800"], "mobile");
+    assert!(mobile["policies"][0]["outcome"]["reads"].as_u64() > Some(objects), "{}", mobile["policies"][0]);
+    let advice = study(&["advise"], "advice");
+    assert!(advice["advice"]["items"].as_array().is_some_and(|items| !items.is_empty()), "{advice}");
 }
 
 #[test]
