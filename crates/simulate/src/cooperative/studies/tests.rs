@@ -90,6 +90,12 @@ fn a_comparison_is_of_all_and_adds_up() {
         let best = &found.rows[9];
         assert!(row.algorithm == Algorithm::Direct || row.mean_us >= best.mean_us, "{}", row.name);
     }
+    // Of many clients it is drawn which part of them gains how much.
+    let mut many = found.clone();
+    many.rows.iter_mut().for_each(|row| row.clients = (0..=100).map(|at| (5, 2.0 - f64::from(at) / 100.0)).collect());
+    let drawn = &comparison::figures(&many, Workload::Other)[3];
+    assert!(drawn.curves.iter().all(|curve| curve.points.len() == 21 && curve.points[5] == (25.0, 1.25)), "{drawn:?}");
+    sound(std::slice::from_ref(drawn));
     assert!(comparison::findings(&found, Workload::Other).len() < comparison::findings(&found, Workload::Sprite).len());
     assert_eq!(found, comparison::compare(&blocks, &SETUP, || ()), "one seed, one result");
 }

@@ -38,12 +38,6 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
     };
     let of_sprite = |what: &str| if workload == Workload::Sprite { what.to_owned() } else { String::new() };
     let axis = |label: &str| Axis { label: label.into(), scale: Scale::Linear };
-    let mut clients: Vec<Curve> = Vec::new();
-    for row in rows.iter().filter(|row| row.algorithm != Algorithm::Base) {
-        let mut points: Vec<(f64, f64)> = row.clients.iter().map(|(reads, speed)| (*reads as f64, *speed)).collect();
-        points.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
-        clients.push(Curve { name: row.name.clone(), points });
-    }
     vec![
         Figure {
             title: "Mean time of a read, by where it is served from".into(),
@@ -74,18 +68,43 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
                 curve("other", &|row| 100.0 * row.outcome.load.other as f64 / base),
             ],
         },
-        Figure {
-            title: "Each client's speed-up".into(),
-            repeats: of_sprite("Dahlin, figure 3-6"),
-            shape: Shape::Points,
-            x: Axis {
-                label: if hidden > 0.0 { "reads of the client in the trace" } else { "reads of the client" }.into(),
-                scale: Scale::Log,
-            },
-            y: Axis { label: "times as fast as in the base case".into(), scale: Scale::Log },
-            curves: clients,
-        },
+        each_client(&rows, workload),
     ]
+}
+
+/// With more clients than these, a point for each says nothing: what is shown is how much the clients gain at least, by their share.
+const POINTS_MAX: usize = 64;
+/// In so many steps.
+const SHARES: usize = 20;
+
+/// Figure 3-6.
+fn each_client(rows: &[&Row], workload: Workload) -> Figure {
+    let reads = if workload.hidden_hits() > 0.0 { "reads of the client in the trace" } else { "reads of the client" };
+    let are_many = rows.iter().any(|row| row.clients.len() > POINTS_MAX);
+    let (shape, label, scale) = match are_many {
+        true => (Shape::Lines, "clients, those that gain least first (%)", Scale::Linear),
+        false => (Shape::Points, reads, Scale::Log),
+    };
+    let points = |row: &Row| {
+        let mut points: Vec<(f64, f64)> = row.clients.iter().map(|(reads, speed)| (*reads as f64, *speed)).collect();
+        if !are_many {
+            points.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
+            return points;
+        }
+        points.sort_by(|one, other| one.1.total_cmp(&other.1));
+        let last = points.len().saturating_sub(1);
+        let at = |step: usize| Some((100.0 * step as f64 / SHARES as f64, points.get(last * step / SHARES)?.1));
+        (0..=SHARES).filter_map(at).collect()
+    };
+    let others = rows.iter().filter(|row| row.algorithm != Algorithm::Base);
+    Figure {
+        title: "Each client's speed-up".into(),
+        repeats: if workload == Workload::Sprite { "Dahlin, figure 3-6".into() } else { String::new() },
+        shape,
+        x: Axis { label: label.into(), scale },
+        y: Axis { label: "times as fast as in the base case".into(), scale: Scale::Log },
+        curves: others.map(|row| Curve { name: row.name.clone(), points: points(row) }).collect(),
+    }
 }
 
 const SYNTHETIC: &str = "The trace is synthetic: it is like theirs in what they state of it, and which blocks are read again, when and by whom, is not among that.";
