@@ -31,7 +31,7 @@ pub fn run(asked: &Advise) -> anyhow::Result<ExitCode> {
     }
     output::write(&files, &json!({ "about": about, "advice": advice }), &[])?;
     println!("{about}");
-    println!("{} clients, {} records\n", advice.clients, advice.records);
+    println!("clients: {}; records: {}\n", advice.clients, advice.records);
     let of = |verdict| advice.items.iter().filter(move |item| item.verdict == verdict);
     match of(Verdict::Change).next() {
         None if of(Verdict::Keep).next().is_none() => println!("the trace is too short to say something"),

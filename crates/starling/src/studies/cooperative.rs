@@ -63,7 +63,7 @@ pub fn run(asked: &Cooperative) -> anyhow::Result<ExitCode> {
     output::write(&asked.output, &report, &figures)?;
     println!("{about}");
     println!(
-        "{} clients with {client_blocks} blocks of {block_bytes} bytes each, {server_blocks} at the server; of {} accesses {warm_up} fill the caches\n",
+        "clients: {}, each with {client_blocks} blocks of {block_bytes} bytes; {server_blocks} at the server; of {} accesses {warm_up} fill the caches\n",
         blocks.clients(),
         blocks.len()
     );

@@ -49,7 +49,7 @@ pub fn run(asked: &Locality) -> anyhow::Result<ExitCode> {
     });
     output::write(&asked.output, &report, &figures)?;
     println!("{about}");
-    println!("{} clients with {cache_blocks} blocks of {} bytes each\n", accesses.clients(), has.block);
+    println!("clients: {}, each with {cache_blocks} blocks of {} bytes\n", accesses.clients(), has.block);
     println!(
         "{:<13} {:>12} {:>10} {:>10} {:>10} {:>10}",
         "manager", "messages", "per read", "per miss", "per write", "per delete"
