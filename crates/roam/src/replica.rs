@@ -8,50 +8,32 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `answers`: what the home answers to operations.
+//! `node`: one file; `deeds`: what operations do to files; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
+//! on the disk.
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
 //! before the home has answered; what an id means instead has no other meaning itself.
 
 mod answers;
+mod deeds;
+mod kept;
 mod node;
+mod paths;
 
 pub use node::Node;
 
 use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;
-use roam_wire::codec::Wire;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
-use roam_wire::operation::{Attributes, Change, Made, Operation, Place};
+use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
-use types::codec::{DecodeError, Reader};
-use types::{FileId, FsError, Kind, Time};
-use vfs::acl;
-use vfs::perm::{self, XattrEffect};
-
-/// Version of what is kept. The first did not know what attributes were to be in troubles.
-const VERSION: u16 = 2;
+use types::{FileId, FsError, Time};
 
 /// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
 const NUMBER_MAX: u64 = 1 << 62;
-
-/// A node, as it is kept.
-struct Kept {
-    facts: Facts,
-    seen: u64,
-    is_stale: bool,
-    names: Option<BTreeMap<Vec<u8>, FileId>>,
-    names_of: Option<u64>,
-    parent: FileId,
-    data: u64,
-    kept: Ranges,
-    is_dirty: bool,
-    base: u64,
-}
-wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base });
 
 /// Where a client belongs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -255,19 +237,6 @@ impl Replica {
         &self.hoard
     }
 
-    /// What is at a path from the root, as far as that is known.
-    pub fn at_path(&self, path: &[u8]) -> Child {
-        let Some(membership) = &self.membership else { return Child::Unknown };
-        let mut at = membership.root;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            match self.child(&(at, name.to_vec())) {
-                Child::Is(id) => at = id,
-                other => return other,
-            }
-        }
-        Child::Is(at)
-    }
-
     /// All files that are known.
     pub fn nodes(&self) -> impl Iterator<Item = (FileId, &Node)> {
         self.nodes.iter().map(|(id, node)| (*id, node))
@@ -342,38 +311,6 @@ impl Replica {
     /// True if others have changed the file, and nobody has asked the home since.
     pub fn is_stale(&self, id: FileId) -> bool {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
-    }
-
-    /// True if what is known of a directory's names is as the home has them, but for what was done here.
-    pub fn has_names(&self, dir: FileId) -> bool {
-        let known = self.node(dir);
-        known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
-    }
-
-    /// What a name means.
-    pub fn child(&self, place: &Place) -> Child {
-        if let Some(here) = self.log.at(place) {
-            return here.map_or(Child::Nothing, Child::Is);
-        }
-        let names = self.nodes.get(&place.0).and_then(|dir| dir.names.as_ref());
-        match names.map(|names| names.get(&place.1)) {
-            Some(Some(id)) => Child::Is(*id),
-            Some(None) => Child::Nothing,
-            None => Child::Unknown,
-        }
-    }
-
-    /// What is in a directory; `None` if only the home knows.
-    pub fn list(&self, dir: FileId) -> Option<BTreeMap<Vec<u8>, FileId>> {
-        let dir = self.real(dir);
-        let mut names = self.nodes.get(&dir)?.names.clone()?;
-        for (name, here) in self.log.changed_in(dir) {
-            match here {
-                Some(id) => names.insert(name.to_vec(), id),
-                None => names.remove(name),
-            };
-        }
-        Some(names)
     }
 
     /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring about.
@@ -577,157 +514,6 @@ impl Replica {
         };
     }
 
-    /// What an operation does to what users see.
-    fn act(&mut self, operation: &Operation, when: Time) -> Option<()> {
-        match operation {
-            Operation::Make { at, file, made } => self.make(at, *file, made, when)?,
-            Operation::Link { file, at } => {
-                self.nodes.get_mut(&at.0)?.modified(when);
-                let node = self.nodes.get_mut(file)?;
-                node.facts.nlink = node.facts.nlink.saturating_add(1);
-                node.facts.ctime = when;
-            }
-            Operation::Remove { at, file, .. } => {
-                self.nodes.get_mut(&at.0)?.modified(when);
-                self.lose_link(*file, at.0, when)?;
-            }
-            Operation::Rename { file, from, to, replaced } => {
-                self.nodes.get_mut(&from.0)?.modified(when);
-                self.nodes.get_mut(&to.0)?.modified(when);
-                self.moved(*file, from.0, to.0, when)?;
-                if let Some((gone, _)) = replaced {
-                    self.lose_link(*gone, to.0, when)?;
-                }
-            }
-            Operation::Exchange { file, from, other, to } => {
-                self.nodes.get_mut(&from.0)?.modified(when);
-                self.nodes.get_mut(&to.0)?.modified(when);
-                self.moved(*file, from.0, to.0, when)?;
-                self.moved(*other, to.0, from.0, when)?;
-            }
-            Operation::Set { file, attributes } => self.set(*file, attributes, when)?,
-            Operation::SetXattr { file, name, value } => {
-                let node = self.nodes.get_mut(file)?;
-                let set = value.as_ref().map(|v| perm::set_xattr(&vfs::Cred::ROOT, &node.subject(), name, v));
-                match set {
-                    Some(Ok((effect, mode))) => {
-                        node.facts.mode = mode;
-                        let value = match effect {
-                            XattrEffect::Store(value) => Some(value),
-                            XattrEffect::Remove => None,
-                        };
-                        node.set_xattr(name, value);
-                    }
-                    Some(Err(_)) => return None,
-                    None => node.set_xattr(name, None),
-                }
-                node.facts.ctime = when;
-            }
-            Operation::Store { file, change } => {
-                let node = self.nodes.get_mut(file)?;
-                node.have.cut(change.cut);
-                // Beyond where it was cut, it is zeroes, but for what was written.
-                node.have.add(change.cut..change.size);
-                node.have.add_all(&change.ranges);
-                node.kept = node.have.clone();
-                node.is_dirty = false;
-                node.facts.size = change.size;
-                node.facts.blocks = change.size.div_ceil(512);
-                node.facts.mtime = change.mtime;
-                node.facts.ctime = node.facts.ctime.max(change.mtime);
-            }
-        }
-        Some(())
-    }
-
-    fn make(&mut self, at: &Place, file: FileId, made: &Made, when: Time) -> Option<()> {
-        let dir = self.nodes.get_mut(&at.0)?;
-        dir.modified(when);
-        let is_dir = made.kind == Kind::Directory;
-        dir.facts.nlink = dir.facts.nlink.saturating_add(u32::from(is_dir));
-        let mut xattrs = Vec::new();
-        if let Some(acl) = dir.xattr(acl::XATTR_DEFAULT)
-            && made.kind != Kind::Symlink
-            && let Ok((_, access, default)) = acl::inherit(acl, made.mode)
-        {
-            xattrs.extend(access.map(|acl| (acl::XATTR_ACCESS.to_vec(), acl)));
-            xattrs.extend(default.filter(|_| is_dir).map(|acl| (acl::XATTR_DEFAULT.to_vec(), acl)));
-        }
-        let facts = Facts {
-            id: file,
-            version: 0,
-            contents: 0,
-            kind: made.kind,
-            mode: made.mode,
-            nlink: if is_dir { 2 } else { 1 },
-            uid: made.uid,
-            gid: made.gid,
-            rdev: made.rdev,
-            size: made.target.len() as u64,
-            blocks: 0,
-            atime: when,
-            mtime: when,
-            ctime: when,
-            crtime: when,
-            target: made.target.clone(),
-            xattrs,
-        };
-        let mut node = Node::new(facts);
-        node.parent = at.0;
-        (node.names, node.names_of) = (is_dir.then(BTreeMap::new), is_dir.then_some(0));
-        node.is_dirty = made.kind == Kind::File;
-        self.nodes.insert(file, node);
-        if (self.ids.0..self.ids.0.saturating_add(self.ids.1)).contains(&file.raw()) {
-            let used = file.raw() - self.ids.0 + 1;
-            self.ids = (self.ids.0 + used, self.ids.1 - used);
-        }
-        Some(())
-    }
-
-    fn lose_link(&mut self, file: FileId, from: FileId, when: Time) -> Option<()> {
-        let node = self.nodes.get_mut(&file)?;
-        node.facts.ctime = when;
-        if node.facts.kind == Kind::Directory {
-            node.facts.nlink = 0;
-            let dir = self.nodes.get_mut(&from)?;
-            dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
-        } else {
-            node.facts.nlink = node.facts.nlink.saturating_sub(1);
-        }
-        Some(())
-    }
-
-    fn moved(&mut self, file: FileId, from: FileId, to: FileId, when: Time) -> Option<()> {
-        let node = self.nodes.get_mut(&file)?;
-        node.facts.ctime = when;
-        node.parent = to;
-        if node.facts.kind == Kind::Directory {
-            let dir = self.nodes.get_mut(&from)?;
-            dir.facts.nlink = dir.facts.nlink.saturating_sub(1);
-            let dir = self.nodes.get_mut(&to)?;
-            dir.facts.nlink = dir.facts.nlink.saturating_add(1);
-        }
-        Some(())
-    }
-
-    fn set(&mut self, file: FileId, attributes: &Attributes, when: Time) -> Option<()> {
-        let node = self.nodes.get_mut(&file)?;
-        if let Some(mode) = attributes.mode
-            && let Some(acl) = node.xattr(acl::XATTR_ACCESS)
-            && let Ok(acl) = acl::chmod(acl, mode)
-        {
-            node.set_xattr(acl::XATTR_ACCESS, Some(acl));
-        }
-        let facts = &mut node.facts;
-        facts.mode = attributes.mode.unwrap_or(facts.mode);
-        facts.uid = attributes.uid.unwrap_or(facts.uid);
-        facts.gid = attributes.gid.unwrap_or(facts.gid);
-        facts.atime = attributes.atime.unwrap_or(facts.atime);
-        facts.mtime = attributes.mtime.unwrap_or(facts.mtime);
-        facts.ctime = when;
-        Some(())
-    }
-
     /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.
     pub fn forget_nameless(&mut self, file: FileId) -> bool {
         let file = self.real(file);
@@ -784,130 +570,5 @@ impl Replica {
         let id = self.next_id()?;
         self.ids = (id.raw() + 1, self.ids.1 - 1);
         Some(id)
-    }
-
-    /// A place that leads to a file, if one is known.
-    pub fn place_of(&self, file: FileId) -> Option<Place> {
-        let file = self.real(file);
-        let in_dir = |dir: FileId| {
-            let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
-            let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
-            let here = self.log.changed_in(dir).filter(|(_, id)| *id == Some(file)).map(|(name, _)| name.to_vec());
-            let mut places = here.chain(at_home).map(|name| (dir, name));
-            places.find(|place| self.child(place) == Child::Is(file))
-        };
-        let likely = self.nodes.get(&file).and_then(|node| in_dir(node.parent));
-        likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
-    }
-
-    /// A place that leads to a file, one that the home knows too if there is such a one.
-    pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
-        let file = self.real(file);
-        let parent = self.nodes.get(&file)?.parent;
-        let names = self.nodes.get(&parent).and_then(|dir| dir.names.as_ref());
-        let known = names.into_iter().flatten().filter(|(_, id)| **id == file);
-        let mut places = known.map(|(name, _)| (parent, name.clone()));
-        places.find(|place| self.child(place) == Child::Is(file)).or_else(|| self.place_of(file))
-    }
-
-    /// A path that leads to a file from the root, without a slash at its beginning.
-    pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
-        self.path_by(file, |file| self.place_of(file))
-    }
-
-    /// The path of a file by places that lead to files.
-    fn path_by(&self, file: FileId, place_of: impl Fn(FileId) -> Option<Place>) -> Option<Vec<u8>> {
-        let root = self.membership.as_ref()?.root;
-        let (mut names, mut at) = (Vec::new(), file);
-        while at != root {
-            let (parent, name) = place_of(at)?;
-            names.push(name);
-            at = parent;
-            if names.len() > self.nodes.len() {
-                return None;
-            }
-        }
-        names.reverse();
-        Some(names.join(&b'/'))
-    }
-
-    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
-    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
-        let removed_from = |file| match self.log.naming(file).last()? {
-            (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
-            _ => None,
-        };
-        let dir = self.path_by(*dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))?;
-        Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
-    }
-}
-
-impl Wire for Replica {
-    fn encode(&self, out: &mut Vec<u8>) {
-        VERSION.encode(out);
-        self.membership.encode(out);
-        self.stamp.encode(out);
-        (self.nodes.len() as u64).encode(out);
-        for node in self.nodes.values() {
-            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
-            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
-        }
-        self.log.encode(out);
-        self.done.encode(out);
-        self.answered.encode(out);
-        self.ids.encode(out);
-        self.next_data.encode(out);
-        self.hoard.encode(out);
-        self.troubles.encode(out);
-        self.next_trouble.encode(out);
-        self.aliases.encode(out);
-        self.meant.encode(out);
-    }
-
-    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let version = u16::decode(r)?;
-        if !(1..=VERSION).contains(&version) {
-            return Err(DecodeError::Version { what: "the cache", found: version, known: VERSION });
-        }
-        let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
-        let (mut nodes, mut last) = (BTreeMap::new(), None);
-        for _ in 0..u64::decode(r)? {
-            let Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
-            let have = kept.clone();
-            let id = facts.id;
-            if last.replace(id) >= Some(id) {
-                return Err(DecodeError::Invalid("order of files"));
-            }
-            let node =
-                Node { seen, is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
-            nodes.insert(id, node);
-        }
-        let log = OpLog::decode(r)?;
-        nodes.values_mut().for_each(|node| node.listed_at = log.pinned());
-        let replica = Replica {
-            membership,
-            stamp,
-            nodes,
-            log,
-            done: Wire::decode(r)?,
-            answered: Wire::decode(r)?,
-            ids: Wire::decode(r)?,
-            next_data: Wire::decode(r)?,
-            hoard: Wire::decode(r)?,
-            unused: Vec::new(),
-            logged_again: Vec::new(),
-            troubles: Wire::decode(r)?,
-            next_trouble: Wire::decode(r)?,
-            aliases: Wire::decode(r)?,
-            meant: if version == 1 { BTreeMap::new() } else { Wire::decode(r)? },
-        };
-        if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
-            return Err(DecodeError::Invalid("id that means another file"));
-        }
-        let (first, count) = replica.ids;
-        if first.checked_add(count).is_none() || replica.next_data.max(replica.next_trouble) > NUMBER_MAX {
-            return Err(DecodeError::Invalid("numbers of a cache"));
-        }
-        Ok(replica)
     }
 }

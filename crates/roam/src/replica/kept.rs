@@ -1,0 +1,99 @@
+//! What a client knows, as it is kept on its disk.
+
+use super::{NUMBER_MAX, Node, Replica};
+use crate::oplog::OpLog;
+use roam_wire::codec::Wire;
+use roam_wire::message::Facts;
+use roam_wire::ranges::Ranges;
+use roam_wire::wire_struct;
+use std::collections::BTreeMap;
+use types::FileId;
+use types::codec::{DecodeError, Reader};
+
+/// Version of what is kept. The first did not know what attributes were to be in troubles.
+const VERSION: u16 = 2;
+
+/// A node, as it is kept.
+struct Kept {
+    facts: Facts,
+    seen: u64,
+    is_stale: bool,
+    names: Option<BTreeMap<Vec<u8>, FileId>>,
+    names_of: Option<u64>,
+    parent: FileId,
+    data: u64,
+    kept: Ranges,
+    is_dirty: bool,
+    base: u64,
+}
+wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base });
+
+impl Wire for Replica {
+    fn encode(&self, out: &mut Vec<u8>) {
+        VERSION.encode(out);
+        self.membership.encode(out);
+        self.stamp.encode(out);
+        (self.nodes.len() as u64).encode(out);
+        for node in self.nodes.values() {
+            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
+            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
+        }
+        self.log.encode(out);
+        self.done.encode(out);
+        self.answered.encode(out);
+        self.ids.encode(out);
+        self.next_data.encode(out);
+        self.hoard.encode(out);
+        self.troubles.encode(out);
+        self.next_trouble.encode(out);
+        self.aliases.encode(out);
+        self.meant.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let version = u16::decode(r)?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(DecodeError::Version { what: "the cache", found: version, known: VERSION });
+        }
+        let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
+        let (mut nodes, mut last) = (BTreeMap::new(), None);
+        for _ in 0..u64::decode(r)? {
+            let Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
+            let have = kept.clone();
+            let id = facts.id;
+            if last.replace(id) >= Some(id) {
+                return Err(DecodeError::Invalid("order of files"));
+            }
+            let node =
+                Node { seen, is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
+            nodes.insert(id, node);
+        }
+        let log = OpLog::decode(r)?;
+        nodes.values_mut().for_each(|node| node.listed_at = log.pinned());
+        let replica = Replica {
+            membership,
+            stamp,
+            nodes,
+            log,
+            done: Wire::decode(r)?,
+            answered: Wire::decode(r)?,
+            ids: Wire::decode(r)?,
+            next_data: Wire::decode(r)?,
+            hoard: Wire::decode(r)?,
+            unused: Vec::new(),
+            logged_again: Vec::new(),
+            troubles: Wire::decode(r)?,
+            next_trouble: Wire::decode(r)?,
+            aliases: Wire::decode(r)?,
+            meant: if version == 1 { BTreeMap::new() } else { Wire::decode(r)? },
+        };
+        if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
+            return Err(DecodeError::Invalid("id that means another file"));
+        }
+        let (first, count) = replica.ids;
+        if first.checked_add(count).is_none() || replica.next_data.max(replica.next_trouble) > NUMBER_MAX {
+            return Err(DecodeError::Invalid("numbers of a cache"));
+        }
+        Ok(replica)
+    }
+}

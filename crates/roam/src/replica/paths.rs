@@ -1,0 +1,108 @@
+//! Names as users see them, the home's with what was done here on top, and the paths that they make.
+
+use super::{Child, Replica};
+use roam_wire::operation::{Operation, Place};
+use std::collections::BTreeMap;
+use types::FileId;
+
+impl Replica {
+    /// True if what is known of a directory's names is as the home has them, but for what was done here.
+    pub fn has_names(&self, dir: FileId) -> bool {
+        let known = self.node(dir);
+        known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
+    }
+
+    /// What a name means.
+    pub fn child(&self, place: &Place) -> Child {
+        if let Some(here) = self.log.at(place) {
+            return here.map_or(Child::Nothing, Child::Is);
+        }
+        let names = self.nodes.get(&place.0).and_then(|dir| dir.names.as_ref());
+        match names.map(|names| names.get(&place.1)) {
+            Some(Some(id)) => Child::Is(*id),
+            Some(None) => Child::Nothing,
+            None => Child::Unknown,
+        }
+    }
+
+    /// What is in a directory; `None` if only the home knows.
+    pub fn list(&self, dir: FileId) -> Option<BTreeMap<Vec<u8>, FileId>> {
+        let dir = self.real(dir);
+        let mut names = self.nodes.get(&dir)?.names.clone()?;
+        for (name, here) in self.log.changed_in(dir) {
+            match here {
+                Some(id) => names.insert(name.to_vec(), id),
+                None => names.remove(name),
+            };
+        }
+        Some(names)
+    }
+
+    /// What is at a path from the root, as far as that is known.
+    pub fn at_path(&self, path: &[u8]) -> Child {
+        let Some(membership) = &self.membership else { return Child::Unknown };
+        let mut at = membership.root;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            match self.child(&(at, name.to_vec())) {
+                Child::Is(id) => at = id,
+                other => return other,
+            }
+        }
+        Child::Is(at)
+    }
+
+    /// A place that leads to a file, if one is known.
+    pub fn place_of(&self, file: FileId) -> Option<Place> {
+        let file = self.real(file);
+        let in_dir = |dir: FileId| {
+            let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
+            let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
+            let here = self.log.changed_in(dir).filter(|(_, id)| *id == Some(file)).map(|(name, _)| name.to_vec());
+            let mut places = here.chain(at_home).map(|name| (dir, name));
+            places.find(|place| self.child(place) == Child::Is(file))
+        };
+        let likely = self.nodes.get(&file).and_then(|node| in_dir(node.parent));
+        likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
+    }
+
+    /// A place that leads to a file, one that the home knows too if there is such a one.
+    pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
+        let file = self.real(file);
+        let parent = self.nodes.get(&file)?.parent;
+        let names = self.nodes.get(&parent).and_then(|dir| dir.names.as_ref());
+        let known = names.into_iter().flatten().filter(|(_, id)| **id == file);
+        let mut places = known.map(|(name, _)| (parent, name.clone()));
+        places.find(|place| self.child(place) == Child::Is(file)).or_else(|| self.place_of(file))
+    }
+
+    /// A path that leads to a file from the root, without a slash at its beginning.
+    pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        self.path_by(file, |file| self.place_of(file))
+    }
+
+    /// The path of a file by places that lead to files.
+    fn path_by(&self, file: FileId, place_of: impl Fn(FileId) -> Option<Place>) -> Option<Vec<u8>> {
+        let root = self.membership.as_ref()?.root;
+        let (mut names, mut at) = (Vec::new(), file);
+        while at != root {
+            let (parent, name) = place_of(at)?;
+            names.push(name);
+            at = parent;
+            if names.len() > self.nodes.len() {
+                return None;
+            }
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
+    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
+    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        let removed_from = |file| match self.log.naming(file).last()? {
+            (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
+            _ => None,
+        };
+        let dir = self.path_by(*dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))?;
+        Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
+    }
+}
