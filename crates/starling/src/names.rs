@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Puts a name or path into an object: as text, and if it is none, as bytes in `FIELD_bytes`, too.
 pub fn put(object: &mut Value, field: &str, name: &[u8]) {
@@ -24,6 +25,12 @@ fn bytes_of(field: &str) -> String {
     format!("{field}_bytes")
 }
 
+/// The folder that a path is in.
+pub fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
 /// A name or path in one line, without what a terminal would obey.
 pub fn shown(name: impl AsRef<OsStr>) -> String {
     let mut shown = String::new();
@@ -42,6 +49,13 @@ pub fn shown(name: impl AsRef<OsStr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_folder_in_its_path_is_in_the_current_one() {
+        for (path, folder) in [("name", "."), ("a/name", "a"), ("/name", "/"), ("./name", ".")] {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder));
+        }
+    }
 
     #[test]
     fn any_name_is_shown_in_a_line_and_comes_back_from_json() {

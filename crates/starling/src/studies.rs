@@ -15,7 +15,8 @@ mod plot;
 use crate::args::{Machines, SimCommand};
 use crate::usage;
 use policy::defaults;
-use simulate::cooperative::{BlocksError, studies as cooperative_studies};
+use simulate::cooperative::BlocksError;
+use simulate::cooperative::studies::Setup;
 use std::process::ExitCode;
 use striped_log::fragment::FRAGMENT_LEN_MAX;
 
@@ -50,18 +51,22 @@ impl Has {
         segment: (defaults::STORES - defaults::PARITIES as u16) as u64 * FRAGMENT_LEN_MAX as u64,
         technology: "nvme-25g",
     };
+
     /// The thesis's.
-    const PAPER: Has = Has {
-        client_cache: 16 << 20,
-        server_cache: 128 << 20,
-        block: cooperative_studies::BLOCK_BYTES,
-        segment: 512 << 10,
-        technology: "atm",
-    };
+    fn paper() -> Has {
+        let Setup { block_bytes, client_blocks, server_blocks, .. } = Setup::thesis(0, 0);
+        Has {
+            client_cache: u64::from(client_blocks) * block_bytes,
+            server_cache: u64::from(server_blocks) * block_bytes,
+            block: block_bytes,
+            segment: simulate::cleaning::Parameters::default().segment_bytes,
+            technology: "atm",
+        }
+    }
 
     /// What is there, with what was said of it.
     fn of(asked: &Machines) -> anyhow::Result<Has> {
-        let has = named("rules", &asked.rules, [("product", Has::PRODUCT), ("paper", Has::PAPER)])?;
+        let has = named("rules", &asked.rules, [("product", Has::PRODUCT), ("paper", Has::paper())])?;
         let (client_cache, block) = (asked.client_cache.unwrap_or(has.client_cache), asked.block.unwrap_or(has.block));
         Ok(Has { client_cache, block, ..has })
     }

@@ -1,6 +1,7 @@
 //! The command line of `starling sim`.
 
 use clap::{Args as ClapArgs, Subcommand};
+use policy::replacement::Replacement;
 use std::path::PathBuf;
 
 /// Arguments of `sim`.
@@ -170,7 +171,7 @@ pub struct Mobile {
     #[arg(long)]
     pub unit: Option<String>,
     /// What the cache gives up first: lru, lfu, random, largest or smallest.
-    #[arg(long, default_value = "lru")]
+    #[arg(long, default_value = Replacement::default().name())]
     pub replacement: String,
     /// Size of blocks.
     #[arg(long, default_value = "4KiB", value_parser = crate::size::parse)]

@@ -2,6 +2,7 @@
 
 use super::plot;
 use crate::args::Output;
+use crate::names::folder_of;
 use crate::usage;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,7 +18,7 @@ use tempfile::NamedTempFile;
 pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
     let all = [("json", &output.json), ("plot", &output.plot)];
     for (option, path) in all.iter().filter_map(|(option, path)| Some((option, path.as_deref()?))) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder_of(path);
         let fault = match () {
             () if path == Path::new("-") => {
                 "figures go to files, the table is on standard output: ./- is a file of this name"
@@ -87,12 +88,11 @@ fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
 /// A durable file beside its place, under a name of its own; removed when dropped.
 fn partial(path: &Path, text: &str) -> anyhow::Result<NamedTempFile> {
     let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut partial = tempfile::Builder::new()
         .prefix(".starling-")
         .suffix(".partial")
         .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
+        .tempfile_in(folder_of(&place))?;
     partial.write_all(text.as_bytes())?;
     partial.as_file().sync_all()?;
     Ok(partial)

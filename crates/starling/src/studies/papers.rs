@@ -7,6 +7,7 @@ mod traces;
 
 use super::output;
 use crate::args::Papers;
+use crate::names::folder_of;
 use crate::usage;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -120,7 +121,7 @@ fn partial(out: &Path) -> anyhow::Result<PathBuf> {
     if partial.symlink_metadata().is_ok() {
         return Err(wrong(&format!("{} is there, of a report that was not finished: remove it", partial.display())));
     }
-    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(out);
     if !folder.is_dir() {
         return Err(wrong("its folder is not there"));
     }

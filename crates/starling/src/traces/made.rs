@@ -3,6 +3,7 @@
 //! Until then it has none where the folder's file system can do that (O_TMPFILE), and whatever ends this process, nothing is left of it. Elsewhere it is beside its
 //! place, under a name of its own that ends with `.partial`.
 
+use crate::names::folder_of;
 use crate::usage;
 use anyhow::Context;
 use std::ffi::CString;
@@ -40,7 +41,7 @@ impl Made {
             return Err(exists(out));
         }
         let wrong = |error: io::Error| usage(format!("{}: {error}", out.display()));
-        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder_of(out);
         let nameless = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(folder);
         let (file, partial) = match nameless {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {

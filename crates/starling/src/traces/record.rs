@@ -3,6 +3,7 @@
 use super::made::Made;
 use crate::args;
 use crate::control::{self, Request, ask};
+use crate::names::folder_of;
 use crate::recording::records_of;
 use crate::usage;
 use anyhow::Context;
@@ -30,7 +31,7 @@ struct Coming {
 
 /// A trace on the mount would be of its own writing.
 fn check_apart(mountpoint: &Path, out: &Path) -> anyhow::Result<()> {
-    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(out);
     let device = |path: &Path| path.metadata().ok().map(|facts| facts.dev());
     match device(mountpoint).is_some_and(|mount| device(folder) == Some(mount)) {
         true => {
