@@ -89,6 +89,24 @@ pub struct SegmentUsage {
     pub live_bytes: u64,
 }
 
+/// What changed in a manager's counts since its follower last asked.
+///
+/// A segment may be deleted when it is covered by all managers and none counts a live byte in it; a count that reached zero in a
+/// covered segment stays zero.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UsageChanges {
+    /// To be passed to the next call.
+    pub until: u64,
+    /// True: `changed` has every segment in which the manager counts live bytes, and `covered` is empty, as what was covered
+    /// before is not known by name. False: only what changed.
+    pub is_whole: bool,
+    /// Counts as they are now, by segment; zero where nothing lives any more.
+    pub changed: Vec<SegmentUsage>,
+    /// Segments that the durable checkpoint has come to cover, those without a live byte among them; each once, in order of its
+    /// log. Of the manager's own log: all that it has written up to the newest root.
+    pub covered: Vec<SegmentId>,
+}
+
 /// A block that a cleaner wants to move: still where it found it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockAt {
@@ -150,8 +168,11 @@ pub trait Manager: Send + Sync + 'static {
     /// Which of these runs are still where the cleaner found them: the same order, clipped to the blocks that are still
     /// exactly there (a run can come back in several pieces, or in none).
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError>;
-    /// Utilisation of all segments in which this manager counts live bytes.
+    /// Utilisation of all segments in which this manager counts live bytes. Costs as much as there are: for start, fsck and tests.
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError>;
+    /// What changed since the answer with `until == since`, at the cost of what changed. The first call, any number that is not of
+    /// the newest answers, and a follower that did not ask for very long get the whole table. One follower at a time.
+    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError>;
     /// Writes a checkpoint and returns what the durable state covers. Concurrent calls share one checkpoint.
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError>;
     /// Moves index nodes and imap pieces of this manager's own log out of `segments` (part of the next checkpoint).

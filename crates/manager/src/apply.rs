@@ -41,6 +41,7 @@ impl State {
     /// All deltas of the segment were applied.
     pub fn advance(&mut self, segment: SegmentId) {
         self.positions.insert(segment.log, segment.seq);
+        self.uncovered.push_back(segment);
     }
 
     /// Errs when a delta makes no sense. To be asked before anything of a segment is applied.
@@ -138,8 +139,10 @@ impl State {
         let Some((node, stamp)) = self.node_mut(file) else { return };
         for old in node.set_blocks(extent, stamp) {
             self.data_usage.sub(old.addr);
+            self.changes.touch(old.addr.segment);
         }
         self.data_usage.add(extent.addr);
+        self.changes.touch(extent.addr.segment);
     }
 
     fn apply_unmap(&mut self, file: FileId, first: u64, end: u64) -> Result<(), Missing> {
@@ -148,6 +151,7 @@ impl State {
         {
             for old in node.unmap(first, end, stamp) {
                 self.data_usage.sub(old.addr);
+                self.changes.touch(old.addr.segment);
             }
         }
         Ok(())
@@ -162,6 +166,7 @@ impl State {
         {
             for old in node.range(0, u64::MAX) {
                 self.data_usage.sub(old.addr);
+                self.changes.touch(old.addr.segment);
             }
         }
         self.put(file, None);

@@ -162,7 +162,8 @@ impl Core {
         let root_segment = root.segment;
         let root_records = std::iter::once(root).chain(parts).collect();
         self.committed(root_segment.seq).await?;
-        Ok(Written { homes, imap: moved.imap, own_usage: moved.usage, root_segment, root_records })
+        let (own_usage, own_changed) = (moved.usage, moved.changed);
+        Ok(Written { homes, imap: moved.imap, own_usage, own_changed, root_segment, root_records })
     }
 
     /// Loads the pieces that will change, before any segment is begun.

@@ -11,6 +11,7 @@
 //! - [`tokens`]: who holds which token.
 //! - [`frontier`]: which index numbers were handed out.
 //! - [`index_node`], [`imap`], [`usage`]: a manager's knowledge of files, of where that is stored, and of live bytes.
+//! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
 //! Plumbing: [`server`], [`recovery`], [`audit`] and the writing of checkpoints.
@@ -18,6 +19,7 @@
 pub mod api;
 pub mod apply;
 pub mod audit;
+mod changes;
 mod checkpoint;
 pub mod extents;
 pub mod frontier;

@@ -10,7 +10,7 @@
 
 use crate::api::{
     BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
-    SegmentUsage,
+    SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
 use crate::frontier::Allocation;
@@ -431,6 +431,10 @@ impl Manager for Server {
 
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
         Answer::ok(self.core.state.lock().usage())
+    }
+
+    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
+        Answer::ok(self.core.state.lock().usage_changes(since))
     }
 
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {

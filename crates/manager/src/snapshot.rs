@@ -50,6 +50,8 @@ pub struct Written {
     pub imap: Imap,
     /// Live bytes of the own log, without the root's records.
     pub own_usage: Usage,
+    /// The segments of the own log whose live bytes changed.
+    pub own_changed: BTreeSet<SegmentId>,
     /// The segment with the root record.
     pub root_segment: SegmentId,
     /// The root record and its parts.
@@ -112,11 +114,27 @@ impl State {
         }
         self.imap = written.imap;
         self.own_usage = written.own_usage;
+        written.own_changed.into_iter().for_each(|segment| self.changes.touch(segment));
         for key in &forced_pieces {
             self.forced_pieces.remove(key);
         }
         self.force_root = false;
+        let covered_before = self.root.as_ref().map_or(0, |root| root.segment.seq);
+        for (segment, _) in self.own_tail.range(covered_before + 1..=written.root_segment.seq).map(|(_, kept)| kept) {
+            self.changes.cover(*segment);
+        }
+        for (segment, _) in self.own_tail.range(..written.root_segment.seq).map(|(_, kept)| kept) {
+            self.changes.touch(*segment);
+        }
         self.own_tail.retain(|&seq, _| seq >= written.root_segment.seq);
+        let changes = &mut self.changes;
+        self.uncovered.retain(|segment| {
+            let is_covered = root.positions.get(&segment.log).is_some_and(|&through| segment.seq <= through);
+            if is_covered {
+                changes.cover(*segment);
+            }
+            !is_covered
+        });
         self.frontiers.made_durable(&root.reserves);
         self.root = Some(DurableRoot {
             segment: written.root_segment,
@@ -144,6 +162,8 @@ pub struct Relocation {
     pub imap: Imap,
     /// The own log's usage so far.
     pub usage: Usage,
+    /// Segments whose live bytes changed.
+    pub changed: BTreeSet<SegmentId>,
     /// Pieces with changes that are not written yet, by number.
     pub pieces: BTreeMap<u64, Piece>,
 }
@@ -151,7 +171,12 @@ pub struct Relocation {
 impl Relocation {
     /// Starts from the last checkpoint.
     pub fn new(root: &Root) -> Self {
-        Relocation { imap: root.imap.clone(), usage: root.own_usage.clone(), pieces: BTreeMap::new() }
+        Relocation {
+            imap: root.imap.clone(),
+            usage: root.own_usage.clone(),
+            changed: BTreeSet::new(),
+            pieces: BTreeMap::new(),
+        }
     }
 
     /// A file's node is at `addr` now (`None`: the file is gone), its leaves at `new` instead of `old`. The file's piece is in
@@ -159,23 +184,33 @@ impl Relocation {
     pub fn move_file(&mut self, file: FileId, addr: Option<BlockAddr>, old: &LeafHomes, new: &LeafHomes) {
         for (index, home) in old {
             if new.get(index) != Some(home) {
-                self.usage.sub(*home);
+                self.sub(*home);
             }
         }
         for (index, home) in new {
             if old.get(index) != Some(home) {
-                self.usage.add(*home);
+                self.add(*home);
             }
         }
         let piece = self.piece_mut(piece_of(file));
         let before = piece.get(file);
         piece.set(file, addr);
         if let Some(before) = before {
-            self.usage.sub(before);
+            self.sub(before);
         }
         if let Some(addr) = addr {
-            self.usage.add(addr);
+            self.add(addr);
         }
+    }
+
+    fn add(&mut self, addr: BlockAddr) {
+        self.usage.add(addr);
+        self.changed.insert(addr.segment);
+    }
+
+    fn sub(&mut self, addr: BlockAddr) {
+        self.usage.sub(addr);
+        self.changed.insert(addr.segment);
     }
 
     /// A piece that is to be written.
@@ -187,11 +222,11 @@ impl Relocation {
     /// A piece is at `home` now (`None`: it is empty and has no record any more).
     pub fn move_piece(&mut self, key: u64, home: Option<BlockAddr>, piece: Piece) {
         if let Some(before) = self.imap.home(key) {
-            self.usage.sub(before);
+            self.sub(before);
         }
         match home {
             Some(home) => {
-                self.usage.add(home);
+                self.add(home);
                 self.imap.replace(key, home, Arc::new(piece));
             }
             None => self.imap.remove(key),

@@ -11,7 +11,8 @@
 //! - `imap`, `own_usage` and `root` change only when a checkpoint has become durable ([`crate::snapshot`]).
 //! - Every cached file is exactly once in `ring`.
 
-use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX, SegmentUsage};
+use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX, SegmentUsage, UsageChanges};
+use crate::changes::Changes;
 use crate::frontier::{Frontiers, Reserves};
 use crate::imap::{Imap, Lookup, Piece, piece_of};
 use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
@@ -127,7 +128,11 @@ pub struct State {
     pub(crate) own_usage: Usage,
     /// All segments of the own log from the floor on, by seq, with their payload length: they count as fully live.
     pub(crate) own_tail: BTreeMap<u64, (SegmentId, u32)>,
+    /// Names of segments for the follower of the counts.
+    pub(crate) changes: Changes,
     pub(crate) orphans: BTreeSet<FileId>,
+    /// Segments that were applied and that no durable checkpoint covers yet, per log in order.
+    pub(crate) uncovered: VecDeque<SegmentId>,
     /// Per log: the last seq applied.
     pub(crate) positions: BTreeMap<LogId, u64>,
     pub(crate) frontiers: Frontiers,
@@ -173,6 +178,8 @@ impl State {
             data_usage: root.data_usage,
             own_usage: root.own_usage,
             own_tail: BTreeMap::new(),
+            changes: Changes::default(),
+            uncovered: VecDeque::new(),
             orphans: root.orphans,
             frontiers: Frontiers::new(slots, identity.index_range_len, &root.reserves),
             file_count: root.file_count,
@@ -231,6 +238,7 @@ impl State {
     /// A segment of the own log that recovery may need, or that is being written: it counts as fully live.
     pub(crate) fn keep_own_segment(&mut self, segment: SegmentId, payload_len: u32) {
         self.own_tail.insert(segment.seq, (segment, payload_len));
+        self.changes.touch(segment);
     }
 
     /// Like [`find`](Self::find), with all leaves that hold any of the blocks `first .. end`.
@@ -411,6 +419,29 @@ impl State {
         let own = self.own_usage.iter().filter(|u| !kept(u.segment));
         let tail = self.own_tail.values().map(|&(segment, len)| SegmentUsage { segment, live_bytes: len.into() });
         self.data_usage.iter().chain(own).chain(tail).collect()
+    }
+
+    /// Live bytes of one segment, as [`usage`](Self::usage) has them.
+    fn usage_of(&self, segment: SegmentId) -> u64 {
+        match self.own_tail.get(&segment.seq) {
+            _ if segment.log != self.identity.log => self.data_usage.of(segment),
+            Some(&(_, len)) => len.into(),
+            None => self.own_usage.of(segment),
+        }
+    }
+
+    /// What changed since the answer with number `since`.
+    pub fn usage_changes(&mut self, since: u64) -> UsageChanges {
+        let told = self.changes.tell(since);
+        let is_whole = told.touched.is_none();
+        let changed = match told.touched {
+            None => self.usage(),
+            Some(touched) => {
+                let now = |segment| SegmentUsage { segment, live_bytes: self.usage_of(segment) };
+                touched.into_iter().map(now).collect()
+            }
+        };
+        UsageChanges { until: told.until, is_whole, changed, covered: told.covered }
     }
 
     /// For `status`.

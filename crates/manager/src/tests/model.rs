@@ -1,12 +1,12 @@
 //! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per block.
 
-use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
+use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas, SegmentUsage};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
 use host::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
 use types::token::Mode;
-use types::{BlockAddr, ClientId, Delta, Extent, FileId, InodeRecord, SegmentId};
+use types::{BlockAddr, ClientId, Delta, Extent, FileId, InodeRecord, LogId, SegmentId};
 
 const CLIENT: ClientId = ClientId::new(1);
 /// Ids that are in use at a time; a removed file's id is never used again.
@@ -81,6 +81,59 @@ struct World {
     version: u64,
     /// Committed, and known to the model, but not yet sent to the manager.
     unsent: Vec<SegmentDeltas>,
+    follower: Follower,
+}
+
+/// Keeps up with the manager's counts by what changes.
+#[derive(Default)]
+struct Follower {
+    since: u64,
+    live: BTreeMap<SegmentId, u64>,
+    /// Segments that were told to be covered since the manager's start.
+    covered: BTreeSet<SegmentId>,
+    /// Those that the checkpoint covered when the table was told whole.
+    before: BTreeMap<LogId, u64>,
+}
+
+impl Follower {
+    /// Takes in what changed. Sometimes the answer is lost on its way.
+    async fn follow(&mut self, server: &crate::Server, is_lost: bool) {
+        let covered = server.core.state.lock().covered();
+        let told = server.usage_changes(self.since).await.unwrap();
+        if is_lost {
+            return;
+        }
+        self.since = told.until;
+        if told.is_whole {
+            self.live.clear();
+            self.covered.clear();
+            self.before = covered.into_iter().collect();
+        }
+        for SegmentUsage { segment, live_bytes } in told.changed {
+            match live_bytes {
+                0 => drop(self.live.remove(&segment)),
+                _ => drop(self.live.insert(segment, live_bytes)),
+            }
+        }
+        for segment in told.covered {
+            assert!(self.before.get(&segment.log).is_none_or(|&seq| seq < segment.seq), "{segment} covered again");
+            assert!(self.covered.insert(segment), "{segment} covered twice");
+        }
+    }
+
+    /// The follower knows what the manager would tell anew, and every segment there is that is covered.
+    async fn compare(&mut self, run: &Running) {
+        let covered: BTreeMap<_, _> = run.server.checkpoint().await.unwrap().covered.into_iter().collect();
+        self.follow(&run.server, false).await;
+        let usage = run.server.usage().await.unwrap();
+        let usage: BTreeMap<_, _> = usage.into_iter().map(|u| (u.segment, u.live_bytes)).collect();
+        assert_eq!(self.live, usage);
+        for segment in run.stripe.segments().await.unwrap().into_keys() {
+            let is_covered = covered.get(&segment.log).is_some_and(|&seq| segment.seq <= seq);
+            let was_covered = self.before.get(&segment.log).is_some_and(|&seq| segment.seq <= seq);
+            assert_eq!(is_covered && !was_covered, self.covered.contains(&segment), "{segment}");
+        }
+    }
 }
 
 impl World {
@@ -91,7 +144,16 @@ impl World {
         setup.segment_len_max = [9_000, 40_000, 1 << 20][random.below(3) as usize];
         let ids = (0..FILES).map(|n| FileId::in_slot(0, 0, COUNTER_FIRST + n * 40)).collect();
         let model = Model::default();
-        World { setup, random, model, ids, next_id: FILES, version: 0, unsent: Vec::new() }
+        World {
+            setup,
+            random,
+            model,
+            ids,
+            next_id: FILES,
+            version: 0,
+            unsent: Vec::new(),
+            follower: Follower::default(),
+        }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -292,6 +354,7 @@ impl World {
         machine.crash();
         drop(machine);
         self.unsent.clear();
+        self.follower = Follower::default();
         // Recovery itself may crash, too.
         if self.below(3) == 0 {
             let node = self.setup.sim.machine("node");
@@ -347,6 +410,7 @@ impl World {
         assert_eq!(usage.map(|u| (u.segment, u.live_bytes)).collect::<BTreeMap<_, _>>(), self.model.usage());
         let report = run.server.audit().await.unwrap();
         assert!(report.is_clean(), "{report:?}");
+        self.follower.compare(run).await;
     }
 }
 
@@ -361,13 +425,17 @@ fn run(seed: u64, steps: u32) -> u64 {
     sim.block_on(async {
         let mut run = world.setup.start().await.unwrap();
         for _ in 0..steps {
-            match world.below(21) {
+            match world.below(22) {
                 0..=9 => world.change(&mut run).await,
                 10..=12 => world.clean(&mut run).await,
                 13..=15 => drop(run.server.checkpoint().await.unwrap()),
                 16 => world.reclaim(&run).await,
                 17 => world.compare(&run).await,
                 18 => world.bustle(&mut run).await,
+                19 => {
+                    let is_lost = world.below(3) == 0;
+                    world.follower.follow(&run.server, is_lost).await;
+                }
                 _ => {
                     run = world.crash(run).await;
                     world.compare(&run).await;
