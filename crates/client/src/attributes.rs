@@ -26,9 +26,10 @@ impl Core {
             (Some(mode), Some(value)) => Some(acl::chmod(value, mode).map_err(|_| FsError::Io)?),
             _ => None,
         };
+        let access_bytes = access.as_ref().map_or(0, |value| xattr_bytes(acl::XATTR_ACCESS, value));
         match allowed.size {
-            Some(size) => self.resize(s, cred, id, size)?,
-            None => self.admit(s, access.as_ref().map_or(0, |a| a.len() as u64 + 64), true)?,
+            Some(size) => self.resize(s, cred, id, size, access_bytes)?,
+            None => self.admit(s, access_bytes, true)?,
         }
         let now = self.wall();
         let chosen = |t: SetTime| match t {
@@ -47,7 +48,7 @@ impl Core {
         r.atime = allowed.atime.map_or(r.atime, chosen);
         r.mtime = allowed.mtime.map_or(r.mtime, chosen);
         if set != SetAttr::default() {
-            self.changed(s, id, 0, now);
+            self.changed(s, id, access_bytes, now);
         }
         Ok(self.entry(self.attr(s.inode(id)?)))
     }
@@ -114,7 +115,7 @@ impl Core {
         if xattr_len(inode, name) + name.len() + value.len() > XATTR_TOTAL_LEN_MAX {
             return Err(FsError::NoSpace.into());
         }
-        let need = (name.len() + value.len() + 64) as u64;
+        let need = xattr_bytes(name, value);
         self.admit(s, need, false)?;
         let inode = s.inode(id)?;
         match effect {
@@ -139,7 +140,7 @@ impl Core {
         if !inode.xattrs.contains_key(name) {
             return Err(FsError::NoSuchXattr.into());
         }
-        let need = name.len() as u64 + 64;
+        let need = xattr_bytes(name, &[]);
         self.admit(s, need, true)?;
         let inode = s.inode(id)?;
         inode.xattrs.remove(name);
@@ -162,6 +163,11 @@ impl Core {
             block_size: self.config.block_size,
         }
     }
+}
+
+/// What a cut needs for an extended attribute, at most.
+fn xattr_bytes(name: &[u8], value: &[u8]) -> u64 {
+    (name.len() + value.len() + 64) as u64
 }
 
 /// Bytes of all extended attributes but `name`.

@@ -420,9 +420,12 @@ impl Core {
         Ok(id)
     }
 
-    /// Called by every mutation before it changes anything: room in the segment for `need_bytes` more, on the way to the
+    /// Called by every mutation before it changes anything: a log that can be written, room in the segment for `need_bytes` more, on the way to the
     /// stores, and, unless the operation frees space, on them.
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
+        if self.log.ended().is_some() {
+            return Err(FsError::ReadOnly.into());
+        }
         let dirty = state.dirty_bytes + need_bytes;
         let fits = state.used_bytes + dirty <= state.limit_bytes
             && state.placed_bytes + self.stripe.share_of(dirty) <= state.placed_bytes_max;

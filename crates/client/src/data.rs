@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{BlockAddr, FileId, FsError, Kind};
 use vfs::atime;
-use vfs::fs::{Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
+use vfs::fs::{Appended, Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
 use vfs::perm;
 
 /// What a read attempt found: pieces that are partly in the log, to be taken from the cache without the state's lock.
@@ -31,7 +31,7 @@ impl Core {
             _ => perm::check(cred, &subject(inode), perm::open_mask(flags))?,
         }
         if flags.truncate && inode.record.kind == Kind::File && flags.write {
-            self.resize(s, cred, id, 0)?;
+            self.resize(s, cred, id, 0, 0)?;
         }
         Ok(s.open(id, flags))
     }
@@ -149,17 +149,25 @@ impl Core {
         Ok(inode)
     }
 
-    pub(crate) fn try_write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Attempt<u32> {
+    /// Writes at an offset, or at the end.
+    pub(crate) fn try_write(
+        &self,
+        cred: &Cred,
+        id: FileId,
+        handle: Handle,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Attempt<Appended> {
         let s = &mut *self.state.lock();
         let open = s.handle(id, handle)?;
         if !open.flags.write {
             return Err(FsError::BadHandle.into());
         }
-        let append = open.flags.append;
+        let offset = offset.filter(|_| !open.flags.append);
         let inode = s.inode(id)?;
-        let offset = if append { inode.record.size } else { offset };
+        let offset = offset.unwrap_or(inode.record.size);
         if data.is_empty() {
-            return Ok(0);
+            return Ok(Appended { offset, count: 0 });
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)?;
         self.mapped(s, id)?;
@@ -173,7 +181,7 @@ impl Core {
             r.size = r.size.max(end);
             (r.mtime, r.ctime) = (now, now);
         }
-        Ok(data.len() as u32)
+        Ok(Appended { offset, count: data.len() as u32 })
     }
 
     /// Writes bytes into blocks, after making sure that all can be. Does not change size or times. `in_place`: only where the
@@ -206,11 +214,11 @@ impl Core {
         Ok(())
     }
 
-    /// Sets the size of a file, as truncate does. Also its times and set-id bits.
-    pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64) -> Attempt<()> {
+    /// Sets the size of a file, as truncate does. Also its times and set-id bits. The caller will change `more_bytes` of the inode besides.
+    pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64, more_bytes: u64) -> Attempt<()> {
         self.mapped(s, id)?;
         let bs = u64::from(self.config.block_size);
-        self.admit(s, bs, true)?;
+        self.admit(s, bs + DROP_DELTA_BYTES + more_bytes, true)?;
         let now = self.wall();
         let (last, rest) = (size / bs, (size % bs) as u32);
         let inode = s.inode(id)?;

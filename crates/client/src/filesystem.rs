@@ -8,8 +8,8 @@ use bytes::Bytes;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
-    RenameFlags, Seek, SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode,
+    OpenFlags, RenameFlags, Seek, SetAttr, XattrMode,
 };
 
 impl FileSystem for Client {
@@ -133,31 +133,11 @@ impl FileSystem for Client {
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
-        let core = &self.core;
-        if data.len() <= core.write_len_max {
-            return core.answer(core.try_write(cred, id, handle, offset, data), || {
-                let (cred, data) = (cred.clone(), data.to_vec());
-                move |core| core.try_write(&cred, id, handle, offset, &data)
-            });
-        }
-        let (core, cred, data) = (core.clone(), cred.clone(), data.to_vec());
-        Answer::later(async move {
-            let mut at = 0;
-            for part in data.chunks(core.write_len_max) {
-                let attempt = |core: &Arc<Core>| core.try_write(&cred, id, handle, offset + at, part);
-                let written = match attempt(&core) {
-                    Ok(n) => Ok(n),
-                    Err(Stop::Fail(e)) => Err(e),
-                    Err(Stop::Miss(miss)) => core.clone().repeat(miss, attempt).await,
-                };
-                match written {
-                    Ok(n) => at += u64::from(n),
-                    Err(_) if at > 0 => break,
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(at as u32)
-        })
+        self.put(cred, (id, handle), Some(offset), data, |done| done.count)
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        self.put(cred, (id, handle), None, data, |done| done)
     }
 
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
@@ -332,6 +312,44 @@ impl FileSystem for Client {
 }
 
 impl Client {
+    /// Writes at an offset, or at the end, in parts of which each is in a segment as a whole.
+    fn put<T: Send + 'static>(
+        &self,
+        cred: &Cred,
+        (id, handle): (FileId, Handle),
+        offset: Option<u64>,
+        data: &[u8],
+        answer: fn(Appended) -> T,
+    ) -> Answer<T> {
+        let core = &self.core;
+        if data.len() <= core.write_len_max {
+            return core.answer(core.try_write(cred, id, handle, offset, data).map(answer), || {
+                let (cred, data) = (cred.clone(), data.to_vec());
+                move |core| core.try_write(&cred, id, handle, offset, &data).map(answer)
+            });
+        }
+        let (core, cred, data) = (core.clone(), cred.clone(), data.to_vec());
+        Answer::later(async move {
+            let mut done: Option<Appended> = None;
+            for part in data.chunks(core.write_len_max) {
+                let at = offset.map(|offset| offset + u64::from(done.map_or(0, |done| done.count)));
+                let attempt = |core: &Arc<Core>| core.try_write(&cred, id, handle, at, part);
+                let written = match attempt(&core) {
+                    Ok(written) => Ok(written),
+                    Err(Stop::Fail(e)) => Err(e),
+                    Err(Stop::Miss(miss)) => core.clone().repeat(miss, attempt).await,
+                };
+                match (written, &mut done) {
+                    (Ok(more), Some(done)) => done.count += more.count,
+                    (Ok(first), None) => done = Some(first),
+                    (Err(_), Some(_)) => break,
+                    (Err(e), None) => return Err(e),
+                }
+            }
+            done.map(answer).ok_or(FsError::Io)
+        })
+    }
+
     fn close(&self, s: &mut State, id: FileId, handle: Handle) {
         s.handles.remove(&handle.0);
         if let Some(inode) = s.inodes.get_mut(&id) {

@@ -25,7 +25,7 @@ use host::Host;
 use manager::api::ManagerError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stripe::{LogTail, LogWriter, Stripe};
+use stripe::{LogTail, LogWriter, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
 
 /// Bytes of each store that writers leave to managers and the cleaner.
@@ -58,6 +58,8 @@ pub struct ClientStatus {
     pub last_cut: u64,
     /// Messages sent to managers.
     pub message_count: u64,
+    /// Why nothing can be changed any more: the log cannot be written.
+    pub read_only: Option<StripeError>,
 }
 
 impl Client {
@@ -181,6 +183,7 @@ impl Client {
             inode_fetch_count: self.core.inode_fetch_count.load(Relaxed),
             last_cut: state.last_cut,
             message_count: self.core.managers.message_count(),
+            read_only: self.core.log.ended(),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! What is durable without any sync, to the second of the simulated clock, and what fsync says when nothing can become durable.
 
 use cluster::Place;
+use cluster::config::CLIENT_LOG;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
+use stripe::StripeError;
 use types::{FileId, FsError};
-use vfs::fs::{Cred, FileSystem, OpenFlags};
+use vfs::acl::{Acl, AclEntry, Tag, XATTR_ACCESS};
+use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, XattrMode};
 
 const STORE_BYTES: u64 = 256 << 20;
 const RUN: Run =
@@ -105,4 +108,75 @@ fn fsync_fails_while_too_few_stores_answer_and_a_later_one_covers_the_change() {
     assert_eq!(again, Ok(()), "what could not become durable was not forgotten");
     let machine = rig.restart();
     assert_eq!(rig.lookup(&machine, b"a"), Ok(1));
+}
+
+/// An access list of so many users, as an extended attribute.
+fn access_list(users: u32) -> Vec<u8> {
+    let entry = |tag, perm| AclEntry { tag, perm };
+    let mut entries = vec![entry(Tag::UserObj, 6)];
+    entries.extend((0..users).map(|user| entry(Tag::User(1000 + user), 4)));
+    entries.extend([entry(Tag::GroupObj, 4), entry(Tag::Mask, 4), entry(Tag::Other, 0)]);
+    Acl::new(entries).expect("a list").encode()
+}
+
+/// chmod writes the access list anew. It was not counted, so that enough of them made a segment that no store takes, and every later
+/// fsync failed.
+#[test]
+fn regression_chmod_of_many_files_with_long_access_lists_can_be_synced() {
+    for (users, files) in [(22, 20), (4000, 200)] {
+        let rig = Rig::new(101);
+        let machine = rig.start(true);
+        let client = machine.client.clone();
+        let (modes, ids) = rig.sim.block_on(async move {
+            let mut ids = Vec::new();
+            for number in 0..files {
+                let name = format!("file{number}");
+                let made = client.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o640, 0, WRITE).await;
+                let (entry, handle) = made.expect("create");
+                let (id, list) = (entry.attr.id, access_list(users));
+                let set = client.setxattr(&Cred::ROOT, id, XATTR_ACCESS, &list, XattrMode::Any).await;
+                set.expect("set the access list");
+                client.release(id, handle, None).await.expect("release");
+                ids.push(id);
+            }
+            client.sync().await.expect("sync");
+            for id in &ids {
+                let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                client.setattr(&Cred::ROOT, *id, None, set).await.expect("chmod");
+            }
+            client.sync().await.expect("sync after chmod");
+            let mut modes = Vec::new();
+            for id in &ids {
+                modes.push(client.getattr(*id).await.expect("getattr").attr.mode);
+            }
+            (modes, ids)
+        });
+        assert_eq!(modes, vec![0o600; ids.len()]);
+    }
+}
+
+/// A log that another writer has sealed cannot be written any more: nothing is accepted from then on that could not become durable.
+#[test]
+fn regression_log_that_cannot_be_written_makes_the_mount_read_only_at_once() {
+    let rig = Rig::new(102);
+    let machine = rig.start(true);
+    rig.make(&machine, b"a");
+    let (client, stripe) = (machine.client.clone(), machine.stripe.clone());
+    rig.sim.block_on(async move {
+        client.sync().await.expect("sync");
+        assert_eq!(client.status().read_only, None);
+        stripe.open_log(CLIENT_LOG, 1).await.expect("another writer opens the log");
+        let made = client.mkdir(&Cred::ROOT, FileId::ROOT, b"b", 0o755, 0).await;
+        made.expect("nobody knows yet");
+        assert_eq!(client.sync().await, Err(FsError::Io));
+        assert_eq!(client.status().read_only, Some(StripeError::Fenced));
+        let made = client.mkdir(&Cred::ROOT, FileId::ROOT, b"c", 0o755, 0).await;
+        assert_eq!(made.map(|_| ()), Err(FsError::ReadOnly));
+        let id = client.lookup(&Cred::ROOT, FileId::ROOT, b"a").await.expect("reading goes on").attr.id;
+        assert_eq!(client.unlink(&Cred::ROOT, FileId::ROOT, b"a").await, Err(FsError::ReadOnly));
+        assert_eq!(client.open(&Cred::ROOT, id, OpenFlags { truncate: true, ..WRITE }).await, Err(FsError::ReadOnly));
+        let handle = client.open(&Cred::ROOT, id, WRITE).await.expect("open");
+        assert_eq!(client.write(&Cred::ROOT, id, handle, 0, b"x").await, Err(FsError::ReadOnly));
+        assert_eq!(&client.read(id, handle, 0, 9).await.expect("read")[..], b"a");
+    });
 }

@@ -1,6 +1,6 @@
 //! Between the kernel's numbers, fuser's types and ours. Pure.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{Attr, FsError, Kind, Time};
 use vfs::fs::{Fallocate, OpenFlags, RenameFlags, Seek, SetTime, XattrMode};
@@ -109,9 +109,8 @@ pub(crate) fn set_time(at: fuser::TimeOrNow) -> SetTime {
     }
 }
 
-/// Flags of an open. O_APPEND is not passed on: under its inode lock the kernel turns it into an offset, which is right while
-/// all writers are on this machine. An appending handle would be wrong, for it may also carry mapped pages of other processes back,
-/// and fcntl(2) can take O_APPEND off an open file.
+/// Flags of an open. O_APPEND is not passed on: each write says whether it appends ([`appends`]). An appending handle would be wrong, for
+/// it may also carry mapped pages of other processes back, and fcntl(2) can take O_APPEND off an open file.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     let access = flags & libc::O_ACCMODE;
     OpenFlags {
@@ -121,6 +120,12 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
         truncate: flags & libc::O_TRUNC != 0,
         execute: flags & FMODE_EXEC != 0,
     }
+}
+
+/// Whether a write goes to the end of the file. Its offset is then what the kernel takes for the end, which is wrong where others write, too.
+/// What the kernel writes back from its page cache keeps its place.
+pub(crate) fn appends(flags: i32, write: WriteFlags) -> bool {
+    flags & libc::O_APPEND != 0 && !write.contains(WriteFlags::FUSE_WRITE_CACHE)
 }
 
 /// Flags of a rename; `None` for those that are not supported.
@@ -201,6 +206,13 @@ mod tests {
         assert_eq!(flags, OpenFlags { read: true, execute: true, ..OpenFlags::default() });
         let flags = open_flags(libc::O_RDWR | libc::O_TRUNC | libc::O_APPEND);
         assert_eq!(flags, OpenFlags { read: true, write: true, truncate: true, ..OpenFlags::default() });
+    }
+
+    #[test]
+    fn writes_append_unless_the_page_cache_makes_them() {
+        assert!(appends(libc::O_APPEND | libc::O_RDWR, WriteFlags::FUSE_WRITE_LOCKOWNER));
+        assert!(!appends(libc::O_APPEND, WriteFlags::FUSE_WRITE_CACHE));
+        assert!(!appends(libc::O_RDWR, WriteFlags::empty()));
     }
 
     #[test]

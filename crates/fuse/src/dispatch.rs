@@ -2,6 +2,7 @@
 
 use crate::convert::errno;
 use crate::count::{Counters, Op};
+use crate::forgetting::Forgetting;
 use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
 use crate::options::MountOptions;
@@ -30,6 +31,7 @@ pub(crate) struct FrontEnd {
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) forgetting: Arc<Forgetting>,
     /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
     kernel: Arc<OnceLock<fuser::Notifier>>,
     groups: GroupCache,
@@ -84,10 +86,11 @@ impl FrontEnd {
         counters: Arc<Counters>,
         passing: Arc<Passing>,
         recorder: Arc<Recorder>,
+        forgetting: Arc<Forgetting>,
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, passing, recorder, kernel, groups: GroupCache::new(), tasks }
+        FrontEnd { fs, options, counters, passing, recorder, forgetting, kernel, groups: GroupCache::new(), tasks }
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {

@@ -328,12 +328,23 @@ impl Filesystem for FrontEnd {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (file, recorder) = (self.file(ino), self.recorder.if_on());
+        if convert::appends(flags.0, write_flags) {
+            let forgetting = Arc::clone(&self.forgetting);
+            let call = |fs: &dyn FileSystem| fs.append(&self.cred(req), file, Handle(fh.0), data);
+            return self.answer(Op::Write, reply, call, move |reply, done| {
+                recorder.iter().for_each(|recorder| recorder.note_write(file, done.offset, done.count.into()));
+                reply.written(done.count);
+                if done.offset != offset {
+                    forgetting.file(ino);
+                }
+            });
+        }
         let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), file, Handle(fh.0), offset, data);
         self.answer(Op::Write, reply, call, move |reply, written| {
             recorder.iter().for_each(|recorder| recorder.note_write(file, offset, written.into()));

@@ -4,6 +4,7 @@
 //! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
 //!   cache of groups. `listing` fills the replies of directory listings.
 //! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
+//! - `forgetting` has the kernel forget files, on a thread of its own.
 //! - `record` notes what is done with files while somebody records it.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
@@ -22,6 +23,7 @@ mod convert;
 mod count;
 mod dispatch;
 mod error;
+mod forgetting;
 mod front;
 mod groups;
 mod inodes;

@@ -4,6 +4,7 @@ use crate::attach::{self, Detached, Mountpoint};
 use crate::count::Counters;
 use crate::dispatch::{FrontEnd, sync_blocking};
 use crate::error::{MountError, UnmountError};
+use crate::forgetting::Forgetting;
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use crate::passing::Passing;
@@ -29,19 +30,23 @@ pub struct Mount {
 /// Makes the kernel forget what it has cached. Not to be called by what serves requests, unless of a directory that is being listed: the kernel may wait for these
 /// meanwhile.
 #[derive(Clone)]
-pub struct Invalidator(fuser::Notifier, Arc<Passing>);
+pub struct Invalidator {
+    kernel: fuser::Notifier,
+    forgetting: Arc<Forgetting>,
+    passing: Arc<Passing>,
+}
 
 impl Invalidator {
     /// Attributes and contents of a file.
     pub fn file(&self, id: FileId) {
-        for inode in self.1.all(id) {
-            self.said(self.0.inval_inode(fuser::INodeNo(inode), 0, 0));
+        for inode in self.passing.all(id) {
+            self.forgetting.file_in_turn(fuser::INodeNo(inode));
         }
     }
 
     /// What a name means.
     pub fn name(&self, dir: FileId, name: &[u8]) {
-        self.said(self.0.inval_entry(fuser::INodeNo(dir.raw()), OsStr::from_bytes(name)));
+        self.said(self.kernel.inval_entry(fuser::INodeNo(dir.raw()), OsStr::from_bytes(name)));
     }
 
     fn said(&self, result: io::Result<()>) {
@@ -61,6 +66,7 @@ struct Shared {
     counters: Arc<Counters>,
     passing: Arc<Passing>,
     recorder: Arc<Recorder>,
+    forgetting: Arc<Forgetting>,
     /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
@@ -80,8 +86,10 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let own = options.passthrough.then(|| kernel.try_clone().ok()).flatten();
     let notifier = Arc::new(OnceLock::new());
     let recorder = Recorder::new();
+    let forgetting = Arc::new(Forgetting::default());
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, Arc::clone(&recorder), told);
+    let (recorded, forget) = (Arc::clone(&recorder), Arc::clone(&forgetting));
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, recorded, forget, told);
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
@@ -96,15 +104,19 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 counters,
                 passing,
                 recorder,
+                forgetting,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
                 ended_async: watch::Sender::new(false),
             });
-            let serving = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name("fuse-session".to_owned())
-                .spawn(move || serving.serve(session))
-                .map_err(|error| system("start a thread", error))?;
+            let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+                let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+                started.map(drop).map_err(|error| system("start a thread", error))
+            };
+            let (serving, telling) = (Arc::clone(&shared), Arc::clone(&shared));
+            thread("fuse-forget", Box::new(move || telling.forgetting.run(&telling.notifier)))?;
+            let served = thread("fuse-session", Box::new(move || serving.serve(session)));
+            served.inspect_err(|_| shared.forgetting.end())?;
             Ok(shared)
         });
     match started {
@@ -139,7 +151,9 @@ impl Mount {
 
     /// By which the file system tells the kernel that others have changed something.
     pub fn invalidator(&self) -> Invalidator {
-        Invalidator(self.shared.notifier.clone(), self.shared.passing.clone())
+        let shared = &self.shared;
+        let (forgetting, passing) = (shared.forgetting.clone(), shared.passing.clone());
+        Invalidator { kernel: shared.notifier.clone(), forgetting, passing }
     }
 
     /// True if the kernel reads files itself that the file system has on this machine.
@@ -217,6 +231,7 @@ impl Shared {
             tracing::error!(path = %self.mountpoint.display(), %error, "sync after unmounting failed");
         }
         self.recorder.close();
+        self.forgetting.end();
         *self.ended.lock() = Some(durable);
         self.ended_blocking.notify_all();
         self.ended_async.send_replace(true);

@@ -125,6 +125,38 @@ fn regression_file_opened_for_append_writes_in_place_once_the_flag_is_taken_off(
     });
 }
 
+/// The kernel computes the offset of an append from the size that it has cached, which is old once somebody else has written.
+#[test]
+fn regression_append_goes_to_the_end_though_the_kernel_knows_an_old_size() {
+    for uncached in [false, true] {
+        let uncached = Arc::new(AtomicBool::new(uncached));
+        let m = Mounted::with(NOW, |options| options.uncached.push(uncached));
+        let path = m.path("f");
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+        file.write_all(b"mine-").unwrap();
+        let id = FileId::new(fs::metadata(&path).unwrap().ino());
+        let behind = |data: &[u8]| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let handle = m.fs.open(&Cred::ROOT, id, flags).await.unwrap();
+                m.fs.append(&Cred::ROOT, id, handle, data).await.unwrap();
+            });
+        };
+        for _ in 0..3 {
+            behind(b"theirs-");
+            file.write_all(b"mine-").unwrap();
+        }
+        let expected = "mine-".to_owned() + &"theirs-mine-".repeat(3);
+        let size = m.fs.dump().iter().find(|entry| entry.path == b"/f").unwrap().attr.size;
+        assert_eq!(size, expected.len() as u64, "an append went over what others had written");
+        // The kernel hears of it on a thread of its own.
+        while fs::read_to_string(&path).unwrap() != expected {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn regression_mapped_pages_go_to_their_place_while_another_has_the_file_open_for_append() {
     both(|m| {

@@ -10,14 +10,15 @@ use rustix::fs::{
     AtFlags, CWD, Dev, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags as RawRename, SeekFrom, Statx,
     Timespec, Timestamps, XattrFlags,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::hash_map::Entry::Vacant;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
-    RenameFlags, Seek, SetAttr, SetTime, XATTR_VALUE_LEN_MAX, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode,
+    OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XATTR_VALUE_LEN_MAX, XattrMode,
 };
 
 /// Others may change everything at any time.
@@ -364,6 +365,25 @@ impl Inner {
         })
     }
 
+    /// Where other programs append at the same time, `offset` may name their end.
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Result<Appended, FsError> {
+        let open = self.handles.lock().writable(id, handle)?;
+        self.act(cred, || {
+            let mut count = 0;
+            while count < data.len() {
+                let rest = [IoSlice::new(&data[count..])];
+                match rustix::io::pwritev2(&open.file, &rest, 0, ReadWriteFlags::APPEND) {
+                    Ok(n) => count += n,
+                    Err(Errno::INTR) => {}
+                    Err(_) if count > 0 => break,
+                    Err(e) => return Err(error(e)),
+                }
+            }
+            let end = rustix::fs::fstat(&open.file).map_err(error)?.st_size as u64;
+            Ok(Appended { offset: end.saturating_sub(count as u64), count: count as u32 })
+        })
+    }
+
     fn opendir(&self, cred: &Cred, id: FileId) -> Result<Handle, FsError> {
         let file = self.file(id)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -600,6 +620,11 @@ impl FileSystem for LocalDir {
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         let (cred, data) = (cred.clone(), data.to_vec());
         self.later(move |dir| dir.write(&cred, id, handle, offset, &data))
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        let (cred, data) = (cred.clone(), data.to_vec());
+        self.later(move |dir| dir.append(&cred, id, handle, &data))
     }
 
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {

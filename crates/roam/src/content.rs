@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
-use vfs::fs::{At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
+use vfs::fs::{Appended, At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
 
 /// Most bytes that one copy copies, and that are zeroed at a time.
@@ -345,26 +345,27 @@ impl Client {
         }
     }
 
+    /// Writes at an offset, or at the end.
     pub(crate) async fn write(
         &self,
         cred: Cred,
         id: FileId,
         handle: Handle,
-        offset: u64,
+        offset: Option<u64>,
         data: Bytes,
-    ) -> Result<u32, FsError> {
+    ) -> Result<Appended, FsError> {
         let open = self.0.live.lock().writable(id, handle)?.clone();
         self.check_file(id)?;
-        let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
-        self.wait_for_room(len.into()).await?;
+        let count = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
+        self.wait_for_room(count.into()).await?;
         let _only_writer = self.only_writer(id).await?;
         self.find_stores(id).await?;
-        self.prepare_if(len > 0, id).await?;
+        self.prepare_if(count > 0, id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
-        let offset = if open.flags.append { size } else { offset };
-        let end = end_of(offset, len.into())?;
-        if len == 0 {
-            return Ok(0);
+        let offset = offset.filter(|_| !open.flags.append).unwrap_or(size);
+        let end = end_of(offset, count.into())?;
+        if count == 0 {
+            return Ok(Appended { offset, count });
         }
         self.spare(id, offset..end).await?;
         if let Err(error) = self.put(id, offset, data).await {
@@ -380,7 +381,7 @@ impl Client {
             change.size = change.size.max(end);
         })?;
         self.know_stores(id).await?;
-        Ok(len)
+        Ok(Appended { offset, count })
     }
 
     async fn prepare_if(&self, wanted: bool, id: FileId) -> Result<(), FsError> {
@@ -574,7 +575,7 @@ impl Client {
             if data.is_empty() {
                 break;
             }
-            let written = self.write(cred.clone(), to.id, to.handle, to.offset + copied, data).await?;
+            let written = self.write(cred.clone(), to.id, to.handle, Some(to.offset + copied), data).await?.count;
             copied += u64::from(written);
         }
         Ok(copied)

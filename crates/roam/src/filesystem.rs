@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
 use vfs::fs::{
-    At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
-    RenameFlags, Seek, SetAttr, XattrMode,
+    Appended, At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode,
+    OpenFlags, RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::perm::{self, XattrUse};
 
@@ -427,7 +427,12 @@ impl FileSystem for Client {
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
-        Answer::later(async move { me.write(cred, id, handle, offset, data).await })
+        Answer::later(async move { me.write(cred, id, handle, Some(offset), data).await.map(|done| done.count) })
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
+        Answer::later(async move { me.write(cred, id, handle, None, data).await })
     }
 
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {

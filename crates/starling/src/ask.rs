@@ -138,6 +138,7 @@ pub async fn collect(served: &Served) -> Value {
             "lacking_segments": done.redundancy.lacking_count.filter(|_| machine.stripe.is_whole()),
             "restored_segments": done.redundancy.restored_count,
         },
+        "read_only": client.read_only.map(|why| why.to_string()),
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
         "cache": {
             // Reads by where they ended: in memory, at stores, and of these, at those of other fragments.
@@ -186,6 +187,9 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         s["parity"],
         bytes(&s["block_size"])
     );
+    if let Some(why) = s["read_only"].as_str() {
+        println!("READ-ONLY     {why}; what was not synced is lost: restart the mount");
+    }
     for store in s["stores"].as_array().into_iter().flatten() {
         let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
         let damaged = match store["damaged"].as_u64() {

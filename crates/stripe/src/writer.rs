@@ -9,7 +9,7 @@ use crate::{Stripe, StripeError};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use striped_log::segment::SegmentDraft;
 use tokio::sync::Notify;
 use types::{BoxFuture, LogId, SegmentId};
@@ -26,7 +26,9 @@ pub struct LogWriter {
     log: LogId,
     epoch: u32,
     state: Mutex<State>,
-    /// Something in `state` has changed that waiters wait for.
+    /// Why the log cannot go on, once it cannot.
+    ended: OnceLock<StripeError>,
+    /// Something in `state` or `ended` has changed that waiters wait for.
     changed: Notify,
 }
 
@@ -45,8 +47,6 @@ struct State {
     callbacks: Vec<OnCommit>,
     /// Counts failed tries, so that a waiter sees those after it began to wait.
     failures: u64,
-    /// The log cannot go on.
-    fatal: Option<StripeError>,
 }
 
 #[derive(Default)]
@@ -75,8 +75,8 @@ impl LogWriter {
                 delivering: false,
                 callbacks: Vec::new(),
                 failures: 0,
-                fatal: None,
             }),
+            ended: OnceLock::new(),
             changed: Notify::new(),
         })
     }
@@ -133,7 +133,7 @@ impl LogWriter {
     async fn carry(&self, draft: SegmentDraft) {
         let segment = draft.assemble();
         loop {
-            if self.state.lock().fatal.is_some() {
+            if self.ended.get().is_some() {
                 return;
             }
             match self.stripe.put(&segment).await {
@@ -148,8 +148,9 @@ impl LogWriter {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(segment = %segment.id, %error, "the log cannot be written any more");
-                    self.state.lock().fatal.get_or_insert(error);
+                    if self.ended.set(error).is_ok() {
+                        tracing::error!(segment = %segment.id, %error, "the log cannot be written any more: nothing is changed until a restart");
+                    }
                 }
             }
             self.changed.notify_waiters();
@@ -186,6 +187,11 @@ impl LogWriter {
         self.changed.notify_waiters();
     }
 
+    /// Why the log cannot be written any more; it stays so. What was not committed by then is unknown.
+    pub fn ended(&self) -> Option<StripeError> {
+        self.ended.get().copied()
+    }
+
     /// Segments begun and not committed, and the payload bytes of those submitted.
     pub fn in_flight(&self) -> (usize, u64) {
         let state = self.state.lock();
@@ -206,8 +212,8 @@ impl LogWriter {
             if seq == 0 || state.delivered >= Some(seq) {
                 return Some(Ok(()));
             }
-            if let Some(error) = state.fatal {
-                return Some(Err(error));
+            if let Some(error) = self.ended.get() {
+                return Some(Err(*error));
             }
             let failed = state.flights.range(..=seq).any(|(_, flight)| flight.failed_at > failures);
             failed.then_some(Err(StripeError::NotEnoughStores))
@@ -218,7 +224,7 @@ impl LogWriter {
     /// Done when fewer payload bytes than `bytes` are in flight, or nothing is, or the log cannot go on.
     pub async fn wait_in_flight_below(&self, bytes: u64) {
         self.wait_for(|state| {
-            let below = state.bytes_in_flight < bytes || state.flights.is_empty() || state.fatal.is_some();
+            let below = state.bytes_in_flight < bytes || state.flights.is_empty() || self.ended.get().is_some();
             below.then_some(())
         })
         .await
@@ -318,7 +324,9 @@ mod tests {
 
         let second = writer.begin();
         writer.submit(rig.draft(second, 1000));
+        assert_eq!(writer.ended(), None);
         assert_eq!(rig.run(writer.wait_committed(2)), Err(StripeError::Fenced));
+        assert_eq!(writer.ended(), Some(StripeError::Fenced));
         rig.run(writer.wait_in_flight_below(1));
         assert_eq!(writer.committed_seq(), Some(1));
 

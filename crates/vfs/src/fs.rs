@@ -60,6 +60,15 @@ pub struct At {
     pub offset: u64,
 }
 
+/// Where an append went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// Where the file ended before.
+    pub offset: u64,
+    /// Bytes written there.
+    pub count: u32,
+}
+
 /// A found or made directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -300,6 +309,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes all of `data` at `offset`, or at the end if the handle is append-only; clears set-id bits if `cred` is not
     /// privileged. ENOSPC and EFBIG mean that nothing was written.
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32>;
+    /// Writes all of `data` at the end of the file, otherwise as [`write`](Self::write) does. Only the file system knows where the end
+    /// is: a kernel that caches sizes may think it elsewhere, so no offset is passed.
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended>;
     /// Everything of this file (and with it all that was acknowledged before) is durable.
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()>;
     /// The same for a directory handle.

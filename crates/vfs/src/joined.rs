@@ -2,7 +2,7 @@
 //! The root itself never changes.
 
 use crate::fs::{
-    At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
+    Appended, At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
     RenameFlags, Seek, SetAttr, XattrMode,
 };
 use bytes::Bytes;
@@ -240,6 +240,10 @@ impl FileSystem for Joined {
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         self.with_open(id, |fs, id| fs.write(cred, id, handle, offset, data))
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        self.with_open(id, |fs, id| fs.append(cred, id, handle, data))
     }
 
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
-    SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::perm::{self, Subject};
 
@@ -608,10 +608,20 @@ impl FileSystem for Kernel {
         let (kernel, cred, data) = (self.clone(), cred.clone(), Bytes::copy_from_slice(data));
         Answer::later(async move {
             let _inode = kernel.locks.exclusive(id).await;
-            let appends = kernel.cached.lock().appends(handle);
-            // The kernel appends at the size it knows.
-            let offset = if appends { kernel.getattr(id).await?.attr.size } else { offset };
             let bytes = data.clone();
+            if kernel.cached.lock().appends(handle) {
+                // Where the kernel thinks that the file ends; it says so, and the front end does not listen.
+                let offset = kernel.getattr(id).await?.attr.size;
+                let call = move |fs: &Twin| fs.append(&cred, id, handle, &data);
+                let update = move |c: &mut Cached, _, done: &Appended| {
+                    c.wrote(id, offset, &bytes[..done.count as usize]);
+                    if done.offset != offset {
+                        c.drop_pages(id, 0..u64::MAX / 2);
+                    }
+                    c.forget(id);
+                };
+                return Ok(kernel.change(Lock::Free, id, call, update).await?.count);
+            }
             let call = move |fs: &Twin| fs.write(&cred, id, handle, offset, &data);
             let update = move |c: &mut Cached, _, written: &u32| {
                 c.wrote(id, offset, &bytes[..*written as usize]);
@@ -619,6 +629,11 @@ impl FileSystem for Kernel {
             };
             kernel.change(Lock::Free, id, call, update).await
         })
+    }
+
+    /// A kernel has no such call: a handle that appends says so at each write.
+    fn append(&self, _: &Cred, _: FileId, _: Handle, _: &[u8]) -> Answer<Appended> {
+        Answer::err(FsError::NotSupported)
     }
 
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {

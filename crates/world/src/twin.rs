@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
-    SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 
 /// See the module's header. Clones are the same.
@@ -299,6 +299,17 @@ impl FileSystem for Twin {
             let written = real.as_ref().map_or(bytes.len(), |written| bytes.len().min(*written as usize));
             let bytes = bytes.slice(..written);
             Oracle::same(real, o.change(true, move |m| m.write(&c, id, handle, offset, &bytes)))
+        })
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        let (c, bytes) = (cred.clone(), Bytes::copy_from_slice(data));
+        let request = Request("append", id, format!("{} by {}", data.len(), cred.uid));
+        self.compared(request, self.fs.append(cred, id, handle, data), move |o, real| {
+            let (id, handle) = (o.id(id), o.handle(handle));
+            let written = real.as_ref().map_or(bytes.len(), |done| bytes.len().min(done.count as usize));
+            let bytes = bytes.slice(..written);
+            Oracle::same(real, o.change(true, move |m| m.append(&c, id, handle, &bytes)))
         })
     }
 

@@ -195,6 +195,13 @@ impl FileSystem for Mannered {
         }
         self.pass(self.inner.write(cred, id, handle, offset, data))
     }
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        let appended = self.inner.append(cred, id, handle, data);
+        if let (Some((_, copy)), Answer::Now(Ok(done))) = (self.copies.as_ref().and_then(|c| c.of(id)), &appended) {
+            copy.write_all_at(data, done.offset).unwrap();
+        }
+        self.pass(appended)
+    }
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()> {
         self.pass(self.inner.fsync(id, handle, data_only))
     }

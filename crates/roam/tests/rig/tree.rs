@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags, RenameFlags, Seek,
-    SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
+    RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::mem::MemFs;
 
@@ -89,6 +89,10 @@ impl Model {
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         self.room(|| self.fs.write(cred, id, handle, offset, data))
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        self.room(|| self.fs.append(cred, id, handle, data))
     }
 
     fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
@@ -325,6 +329,7 @@ pass! {
     };
     fn read(id: FileId, handle: Handle, offset: u64, len: u32) -> Bytes;
     fn write(cred: Creds, id: FileId, handle: Handle, offset: u64, data: Name) -> u32, tree, _done => tree.tell_file(id);
+    fn append(cred: Creds, id: FileId, handle: Handle, data: Name) -> Appended, tree, _done => tree.tell_file(id);
     fn fsync(id: FileId, handle: Handle, data_only: bool) -> ();
     fn fsync_dir(id: FileId, handle: Handle) -> ();
     fn flush(id: FileId, handle: Handle, lock_owner: u64) -> ();

@@ -2,7 +2,9 @@
 
 use super::state::State;
 use crate::acl;
-use crate::fs::{At, Cred, Entry, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek, SetAttr, SetTime, XattrMode};
+use crate::fs::{
+    Appended, At, Cred, Entry, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek, SetAttr, SetTime, XattrMode,
+};
 use crate::perm::{self, XattrEffect, XattrUse};
 use bytes::Bytes;
 use types::{FileId, FsError, Kind, Time};
@@ -103,28 +105,29 @@ impl State {
         Ok(data.into())
     }
 
+    /// Writes at an offset, or at the end.
     pub(super) fn write(
         &mut self,
         cred: &Cred,
         id: FileId,
         handle: Handle,
-        offset: u64,
+        offset: Option<u64>,
         data: &[u8],
         now: Time,
-    ) -> Result<u32, FsError> {
+    ) -> Result<Appended, FsError> {
         let open = self.writable(id, handle)?;
         let node = self.node_mut(id)?;
         let mode = perm::mode_after_write(cred, &node.subject());
         let blocks = node.blocks_mut()?;
-        let len = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
-        let offset = if open.flags.append { blocks.size() } else { offset };
-        end_of(offset, len.into())?;
-        if len > 0 {
+        let count = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
+        let offset = offset.filter(|_| !open.flags.append).unwrap_or(blocks.size());
+        end_of(offset, count.into())?;
+        if count > 0 {
             blocks.write(offset, data);
             node.fixed.mode = mode.unwrap_or(node.fixed.mode);
             node.modified(now);
         }
-        Ok(len)
+        Ok(Appended { offset, count })
     }
 
     pub(super) fn fallocate(

@@ -10,8 +10,8 @@ mod names;
 mod state;
 
 use crate::fs::{
-    At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode, OpenFlags,
-    RenameFlags, Seek, SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode,
+    OpenFlags, RenameFlags, Seek, SetAttr, XattrMode,
 };
 use crate::locks::Locks;
 use crate::tree::{ContentHash, TreeEntry};
@@ -182,7 +182,11 @@ impl FileSystem for MemFs {
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
-        self.at(|s, now| s.write(cred, id, handle, offset, data, now))
+        self.at(|s, now| s.write(cred, id, handle, Some(offset), data, now).map(|done| done.count))
+    }
+
+    fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        self.at(|s, now| s.write(cred, id, handle, None, data, now))
     }
 
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {

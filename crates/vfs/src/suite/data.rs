@@ -1,7 +1,7 @@
 //! Contents of files.
 
 use super::*;
-use crate::fs::FILE_SIZE_MAX;
+use crate::fs::{Appended, FILE_SIZE_MAX};
 
 /// Bytes that tell their place.
 fn pattern(start: u64, len: usize) -> Vec<u8> {
@@ -104,9 +104,16 @@ pub(super) async fn append_goes_to_the_end(t: Ctx) {
     t.put(id, one, 15, b"-one").await;
     t.put(id, two, 1 << 50, b"-two").await;
     assert_eq!(t.get(id, two, 0, 99).await, b"start-two-three-one-two");
+    let end = Appended { offset: 23, count: 5 };
+    assert_eq!(ok!(t.append(&SU, id, one, b"-last")), end, "by a handle that does not append otherwise");
+    t.put(id, one, 0, b"S").await;
+    assert_eq!(t.get(id, two, 0, 99).await, b"Start-two-three-one-two-last");
+    let reader = ok!(t.open(&SU, id, READ));
+    refuses!(t.append(&SU, id, reader, b"no"), BadHandle);
+    ok!(t.release(id, reader, None));
     t.set(id, size(1)).await;
     t.put(id, three, 0, b"!").await;
-    assert_eq!(t.get(id, two, 0, 99).await, b"s!");
+    assert_eq!(t.get(id, two, 0, 99).await, b"S!");
     for h in [one, two, three] {
         ok!(t.release(id, h, None));
     }
