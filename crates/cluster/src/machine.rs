@@ -249,6 +249,7 @@ impl Machine {
                 map: map.clone(),
                 cached_inodes_max: inode_count_max / manager_ids.len(),
                 index_range_len: run.index_range_len,
+                page_rows_max: manager::tree::PAGE_ROWS_MAX,
             };
             managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
         }

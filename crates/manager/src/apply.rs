@@ -8,6 +8,7 @@
 use crate::api::{BlockAt, ManagerError};
 use crate::extents::well_formed;
 use crate::index_node::IndexNode;
+use crate::root::POSITIONS_MAX;
 use crate::state::{Missing, State};
 use bytes::Bytes;
 use std::cmp::Ordering;
@@ -22,6 +23,8 @@ pub enum Turn {
     Old,
     /// Segments before it are missing.
     TooEarly,
+    /// It is of a new log, and there are as many as can be.
+    TooMany,
 }
 
 impl State {
@@ -29,6 +32,7 @@ impl State {
     /// what came before.
     pub fn turn(&self, segment: SegmentId) -> Turn {
         match self.positions.get(&segment.log) {
+            None if self.positions.len() >= POSITIONS_MAX => Turn::TooMany,
             None => Turn::Next,
             Some(&applied) => match segment.seq.cmp(&applied.saturating_add(1)) {
                 Ordering::Less => Turn::Old,
@@ -95,16 +99,18 @@ impl State {
     }
 
     fn apply_inode(&mut self, inode: &InodeRecord) -> Result<(), Missing> {
+        let mut was_orphan = false;
         if !self.find(inode.id)? {
             self.put(inode.id, Some(IndexNode::new(*inode, self.identity.block_size)));
             self.file_count += 1;
         } else if let Some((node, _)) = self.node_mut(inode.id) {
+            was_orphan = node.inode.nlink == 0;
             node.inode = *inode;
         }
-        match inode.nlink {
-            0 => self.orphans.insert(inode.id),
-            _ => self.orphans.remove(&inode.id),
-        };
+        let is_orphan = inode.nlink == 0;
+        if is_orphan != was_orphan {
+            self.orphans.insert(inode.id, is_orphan);
+        }
         Ok(())
     }
 
@@ -164,13 +170,15 @@ impl State {
         if let Some(entry) = self.cache.get(&file)
             && let Some(node) = &entry.content
         {
+            if node.inode.nlink == 0 {
+                self.orphans.insert(file, false);
+            }
             for old in node.range(0, u64::MAX) {
                 self.data_usage.sub(old.addr);
                 self.changes.touch(old.addr.segment);
             }
         }
         self.put(file, None);
-        self.orphans.remove(&file);
         self.tokens.forget(file);
         self.file_count -= 1;
         Ok(())

@@ -1,12 +1,12 @@
 //! Checking a manager against itself: every count is computed anew from all index nodes. For fsck, and for tests.
 
 use crate::api::ManagerError;
-use crate::imap::piece_of;
-use crate::server::Server;
-use crate::state::{Missing, State, Stop};
-use crate::usage::Usage;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use crate::record::Table;
+use crate::root::Trees;
+use crate::server::{Core, Server};
+use crate::state::{State, Stop};
+use crate::usage::{Difference, counted};
+use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, SegmentId};
 
 /// A segment whose utilisation is counted wrong.
@@ -49,8 +49,17 @@ impl AuditReport {
 struct Count {
     report: AuditReport,
     orphans: BTreeSet<FileId>,
-    data: Usage,
-    own: Usage,
+    data: Difference,
+    own: Difference,
+}
+
+/// What the manager says, to be held against what was found.
+#[derive(Default)]
+struct Said {
+    data: BTreeMap<SegmentId, u64>,
+    own: BTreeMap<SegmentId, u64>,
+    own_pages: Difference,
+    orphans: BTreeSet<FileId>,
 }
 
 impl Server {
@@ -60,29 +69,34 @@ impl Server {
         let _apply = core.order.clone().lock_owned().await;
         let _checkpoint = core.checkpointing.lock().await;
         let mut count = Count::default();
-        let pieces = core.state.lock().audited_pieces();
-        for key in pieces {
-            let unloaded = {
-                let state = core.state.lock();
-                state.imap.home(key).filter(|_| state.imap.piece(key).is_none())
-            };
-            if let Some(addr) = unloaded {
-                core.load(Missing::Piece { key, addr }).await?;
-            }
-            let files = core.state.lock().audited_files(key);
-            for file in files {
-                loop {
-                    let step = core.state.lock().audit_file(file, &mut count);
-                    match step {
-                        Ok(()) => break,
-                        Err(Stop::Missing(missing)) => core.load(missing).await?,
-                        Err(Stop::Refused(error)) => return Err(error),
-                    }
+        let (trees, dirty) = {
+            let state = core.state.lock();
+            (state.trees.clone(), state.dirty.clone())
+        };
+        for &file in &dirty {
+            core.audit_file(file, &mut count).await?;
+        }
+        let mut stretch = trees.imap.clone();
+        let mut from = None;
+        loop {
+            let (files, next) = match stretch.stretch(from) {
+                Ok(stretch) => (stretch.rows.iter().map(|row| row.0).collect::<Vec<_>>(), stretch.next),
+                Err(page) => {
+                    core.fetch(Table::Imap, &mut stretch, vec![page]).await?;
+                    continue;
                 }
-                core.state.lock().evict();
+            };
+            for file in files.into_iter().filter(|file| !dirty.contains(file)) {
+                core.audit_file(file, &mut count).await?;
+            }
+            stretch.trim(1, usize::MAX);
+            match next {
+                Some(next) => from = Some(next),
+                None => break,
             }
         }
-        let report = core.state.lock().compare(count);
+        let said = core.audit_tables(trees, &mut count).await?;
+        let report = core.state.lock().compare(count, said);
         if !report.is_clean() {
             tracing::error!(manager = %core.config.id, ?report, "the manager's counts are wrong");
         }
@@ -90,21 +104,47 @@ impl Server {
     }
 }
 
+impl Core {
+    /// Counts one file.
+    async fn audit_file(&self, file: FileId, count: &mut Count) -> Result<(), ManagerError> {
+        loop {
+            let step = self.state.lock().audit_file(file, count);
+            match step {
+                Ok(()) => break,
+                Err(Stop::Missing(missing)) => self.load(missing).await?,
+                Err(Stop::Refused(error)) => return Err(error),
+            }
+        }
+        self.state.lock().evict();
+        Ok(())
+    }
+
+    /// Counts the pages of all tables, and reads what the tables say.
+    async fn audit_tables(&self, mut trees: Trees, count: &mut Count) -> Result<Said, ManagerError> {
+        let mut said = Said::default();
+        let mut homes = self.homes(Table::Imap, &mut trees.imap).await?;
+        homes.extend(self.homes(Table::DataUsage, &mut trees.data_usage).await?);
+        homes.extend(self.homes(Table::Orphans, &mut trees.orphans).await?);
+        homes.into_iter().for_each(|home| count.own.add(home));
+        let own_pages = self.homes(Table::OwnUsage, &mut trees.own_usage).await?;
+        own_pages.into_iter().for_each(|home| said.own_pages.add(home));
+        self.scan(Table::DataUsage, trees.data_usage, |segment, live| {
+            said.data.insert(segment, live);
+        })
+        .await?;
+        self.scan(Table::OwnUsage, trees.own_usage, |segment, live| {
+            said.own.insert(segment, live);
+        })
+        .await?;
+        self.scan(Table::Orphans, trees.orphans, |file, ()| {
+            said.orphans.insert(file);
+        })
+        .await?;
+        Ok(said)
+    }
+}
+
 impl State {
-    /// Pieces that hold files, in the checkpoint or since.
-    fn audited_pieces(&self) -> Vec<u64> {
-        let known: BTreeSet<u64> = self.imap.keys().chain(self.dirty.iter().map(|&file| piece_of(file))).collect();
-        known.into_iter().collect()
-    }
-
-    /// Files of a piece, in the checkpoint or since, removed ones included.
-    fn audited_files(&self, key: u64) -> Vec<FileId> {
-        let stored = self.imap.piece(key).map(Arc::clone).unwrap_or_default();
-        let new = self.dirty.iter().copied().filter(|&file| piece_of(file) == key);
-        let all: BTreeSet<FileId> = stored.files(key).map(|(file, _)| file).chain(new).collect();
-        all.into_iter().collect()
-    }
-
     /// Counts one file, all at once when all of it is in memory.
     fn audit_file(&mut self, file: FileId, count: &mut Count) -> Result<(), Stop> {
         let exists = self.find_blocks(file, 0, u64::MAX)?;
@@ -126,24 +166,38 @@ impl State {
         Ok(())
     }
 
-    fn compare(&self, mut count: Count) -> AuditReport {
-        for key in self.imap.keys() {
-            if let Some(home) = self.imap.home(key) {
-                count.own.add(home);
-            }
+    fn compare(&self, count: Count, mut said: Said) -> AuditReport {
+        for (&file, &is_orphan) in &self.orphans {
+            match is_orphan {
+                true => said.orphans.insert(file),
+                false => said.orphans.remove(&file),
+            };
+        }
+        for (segment, difference) in self.data_usage.iter() {
+            match counted(segment, said.data.get(&segment).copied(), difference) {
+                Some(live) => said.data.insert(segment, live),
+                None => said.data.remove(&segment),
+            };
         }
         let mut report = count.report;
-        for (counted, found) in [(&self.data_usage, &count.data), (&self.own_usage, &count.own)] {
-            let segments: BTreeSet<SegmentId> = counted.iter().chain(found.iter()).map(|u| u.segment).collect();
+        for (counted, found) in [(&said.data, &count.data), (&said.own, &count.own)] {
+            let segments: BTreeSet<SegmentId> = counted.keys().copied().chain(found.iter().map(|(s, _)| s)).collect();
             let both = segments.into_iter().map(|segment| UsageMismatch {
                 segment,
-                counted: counted.of(segment),
-                found: found.of(segment),
+                counted: counted.get(&segment).copied().unwrap_or(0),
+                found: found.of(segment) as u64,
             });
             report.usage.extend(both.filter(|u| u.counted != u.found));
         }
+        let pages = said.own_pages.iter().chain(self.own_pages.iter()).map(|(segment, _)| segment);
+        let pages = pages.collect::<BTreeSet<_>>().into_iter().map(|segment| UsageMismatch {
+            segment,
+            counted: self.own_pages.of(segment) as u64,
+            found: said.own_pages.of(segment) as u64,
+        });
+        report.usage.extend(pages.filter(|u| u.counted != u.found));
         report.wrong_file_count = Some(self.file_count).filter(|&n| n != report.files);
-        report.wrong_orphans = self.orphans.symmetric_difference(&count.orphans).copied().collect();
+        report.wrong_orphans = said.orphans.symmetric_difference(&count.orphans).copied().collect();
         report.orphans = count.orphans.into_iter().collect();
         report
     }

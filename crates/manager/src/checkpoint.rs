@@ -1,18 +1,29 @@
 //! Writing a checkpoint into the manager's own log (docs/disk-format-manager.md).
 //!
-//! Order: leaves and index nodes in order of file id, imap pieces, parts of the root if it has any, the root. The segment with
+//! Order: leaves and index nodes in order of file id, changed pages of the tables, the root. The segment with
 //! the root is put only after all segments before it are durable. So a root that can be read is a whole checkpoint, and
 //! recovery may take the newest one, whether it was acknowledged or not.
+//!
+//! What is written is in proportion to what changed: of each table one page per level for each row that changed, at most, and a root
+//! of bounded length.
+//!
+//! *The usage of this log.* What a checkpoint writes into the log changes the log's own usage, which is itself a table with pages in this
+//! log. This ends, because the table does not count its own pages: it is written last, when the rows that it will have are known, and
+//! wherever its pages land changes none of them. Which pages it has is known from its inner pages, which are read at start (one in
+//! eighty leaves, and a leaf has about a hundred segments), so these bytes are counted in memory, in `own_pages`. The root itself is
+//! kept by the rule for the log's tail: its segment and all after it count as fully live.
 
 use crate::api::ManagerError;
-use crate::imap::{Lookup, piece_of};
 use crate::index_node::{LeafHomes, encode_leaf};
-use crate::record::{DIRECTORY_ENTRY_LEN, DIRECTORY_HEADER_LEN, Directory, RecordKey};
-use crate::root::{RootRecord, encode_part};
+use crate::record::{DIRECTORY_ENTRY_LEN, DIRECTORY_HEADER_LEN, Directory, RecordKey, Table};
+use crate::root::Root;
 use crate::server::Core;
-use crate::snapshot::{Item, Relocation, Snapshot, Written};
-use crate::state::Missing;
+use crate::snapshot::{Item, Snapshot, Written};
+use crate::state::PageAt;
+use crate::tree::{Combine, Key, Tree, Value};
+use crate::usage::{Difference, counted};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stripe::LogWriter;
 use striped_log::segment::SegmentBuilder;
@@ -20,10 +31,6 @@ use types::{BlockAddr, SegmentId};
 
 /// Segments of a checkpoint that may be in flight at the same time.
 const SEGMENTS_IN_FLIGHT_MAX: u64 = 4;
-/// Bytes of a root record besides the root: kind, version, form, length.
-const ROOT_FRAME_LEN: usize = 7;
-/// Bytes of a root part besides its piece of the root: kind, version, number, length.
-const PART_FRAME_LEN: usize = 14;
 
 /// Lays records out in segments of the manager's own log.
 struct RecordWriter<'a> {
@@ -137,52 +144,86 @@ impl Core {
         if let Some(seq) = begun {
             self.committed(seq).await?;
         }
-        let mut moved = Relocation::new(&snapshot.root);
-        self.load_pieces(snapshot, &mut moved).await?;
-
         let mut records = RecordWriter::new(self);
+        let (mut own, mut own_pages) = <(Difference, Difference)>::default();
         let mut homes = Vec::with_capacity(snapshot.items.len());
+        let mut nodes = Vec::with_capacity(snapshot.items.len());
         for item in &snapshot.items {
             let (addr, new) = write_file(&mut records, item).await?;
-            moved.move_file(item.file, addr, &item.homes, &new);
+            nodes.push((item.file, addr));
+            moved_leaves(&item.homes, &new, &mut own);
             homes.push((item.file, Arc::new(new)));
         }
-        for &key in &snapshot.forced_pieces {
-            moved.piece_mut(key);
-        }
-        for (key, piece) in std::mem::take(&mut moved.pieces) {
-            let home = match piece.is_empty() {
-                true => None,
-                false => Some(records.push(RecordKey::Piece(key), piece.encode(key)).await?),
-            };
-            moved.move_piece(key, home, piece);
-        }
 
-        let (root, parts) = write_root(&mut records, moved.root(&snapshot.root).encode()).await?;
-        let root_segment = root.segment;
-        let root_records = std::iter::once(root).chain(parts).collect();
-        self.committed(root_segment.seq).await?;
-        let (own_usage, own_changed) = (moved.usage, moved.changed);
-        Ok(Written { homes, imap: moved.imap, own_usage, own_changed, root_segment, root_records })
+        let mut trees = snapshot.root.trees.clone();
+        for before in self.values(Table::Imap, &mut trees.imap, nodes.iter().map(|&(file, _)| file)).await? {
+            own.sub(before);
+        }
+        nodes.iter().filter_map(|&(_, addr)| addr).for_each(|addr| own.add(addr));
+        let mut tables = TableWriter { core: self, forced: &snapshot.forced_pages, records: &mut records };
+        let node_moved = |_, _, addr: &Option<BlockAddr>| *addr;
+        tables.write(Table::Imap, &mut trees.imap, &nodes, node_moved, &mut own).await?;
+        let difference: Vec<_> = snapshot.data_usage.iter().collect();
+        let count = |segment, before, by: &i64| counted(segment, before, *by);
+        tables.write(Table::DataUsage, &mut trees.data_usage, &difference, count, &mut own).await?;
+        let orphans: Vec<_> = snapshot.orphans.iter().map(|(&file, &is_orphan)| (file, is_orphan)).collect();
+        let is_orphan = |_, _, is_orphan: &bool| is_orphan.then_some(());
+        tables.write(Table::Orphans, &mut trees.orphans, &orphans, is_orphan, &mut own).await?;
+        let difference: Vec<_> = own.iter().collect();
+        tables.write(Table::OwnUsage, &mut trees.own_usage, &difference, count, &mut own_pages).await?;
+
+        let root = Root { trees, ..snapshot.root.clone() };
+        let addr = records.finish(root.encode()).await?;
+        self.committed(addr.segment.seq).await?;
+        Ok(Written { homes, trees: root.trees, own_usage: own, own_pages, root: addr })
     }
+}
 
-    /// Loads the pieces that will change, before any segment is begun.
-    async fn load_pieces(&self, snapshot: &Snapshot, moved: &mut Relocation) -> Result<(), ManagerError> {
-        let of_items = snapshot.items.iter().filter_map(|item| match snapshot.root.imap.lookup(item.file) {
-            Lookup::Unloaded(addr) => Some((piece_of(item.file), addr)),
-            Lookup::Absent | Lookup::At(_) => None,
-        });
-        let forced = snapshot.forced_pieces.iter().filter_map(|&key| {
-            let unloaded = snapshot.root.imap.piece(key).is_none();
-            Some((key, snapshot.root.imap.home(key).filter(|_| unloaded)?))
-        });
-        let mut wanted: Vec<_> = of_items.chain(forced).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        for (key, addr) in wanted {
-            self.load(Missing::Piece { key, addr }).await?;
-            if let Some(piece) = self.state.lock().imap.piece(key) {
-                moved.imap.install(key, addr, piece.clone());
+/// Accounts for the leaves of a file.
+fn moved_leaves(old: &LeafHomes, new: &LeafHomes, own: &mut Difference) {
+    old.iter().filter(|(index, home)| new.get(index) != Some(home)).for_each(|(_, home)| own.sub(*home));
+    new.iter().filter(|(index, home)| old.get(index) != Some(home)).for_each(|(_, home)| own.add(*home));
+}
+
+/// Writes the pages of tables.
+struct TableWriter<'a, 'b> {
+    core: &'a Core,
+    forced: &'a BTreeSet<PageAt>,
+    records: &'a mut RecordWriter<'b>,
+}
+
+impl TableWriter<'_, '_> {
+    /// Changes a table, and writes what becomes different of it, and what is to be written in any case. `usage` gets what that
+    /// means for the log.
+    async fn write<K: Key, V: Value, C: Sync>(
+        &mut self,
+        table: Table,
+        tree: &mut Tree<K, V>,
+        changes: &[(K, C)],
+        combine: Combine<K, V, C>,
+        usage: &mut Difference,
+    ) -> Result<(), ManagerError> {
+        let mut freed = loop {
+            match tree.edit(changes, combine) {
+                Ok(freed) => break freed,
+                Err(missing) => self.core.fetch(table, tree, missing).await?,
+            }
+        };
+        for page in self.forced.iter().filter(|page| page.table == table) {
+            freed.extend(loop {
+                match tree.rewrite(&page.page) {
+                    Ok(freed) => break freed,
+                    Err(missing) => self.core.fetch(table, tree, vec![missing]).await?,
+                }
+            });
+        }
+        freed.into_iter().for_each(|home| usage.sub(home));
+        for level in 0..tree.height() {
+            for link in tree.unwritten(level) {
+                let (key, record) = link.encode(table, level);
+                let home = self.records.push(key, record).await?;
+                link.set_home(home);
+                usage.add(home);
             }
         }
         Ok(())
@@ -210,22 +251,4 @@ async fn write_file(
     }
     let record = node.encode((!homes.is_empty()).then_some(&homes));
     Ok((Some(records.push(RecordKey::Node(raw), record).await?), homes))
-}
-
-/// Writes the root, in parts if it must be. Returns where the root record and its parts are.
-async fn write_root(
-    records: &mut RecordWriter<'_>,
-    body: Vec<u8>,
-) -> Result<(BlockAddr, Vec<BlockAddr>), ManagerError> {
-    let mut parts = Vec::new();
-    let record = if body.len() + ROOT_FRAME_LEN <= records.record_len_max() {
-        RootRecord::Whole(body)
-    } else {
-        for (part, bytes) in body.chunks(records.record_len_max() - PART_FRAME_LEN).enumerate() {
-            let part = part as u64;
-            parts.push(records.push(RecordKey::RootPart(part), encode_part(part, bytes)).await?);
-        }
-        RootRecord::Parts(parts.clone())
-    };
-    Ok((records.finish(record.encode()).await?, parts))
 }

@@ -14,6 +14,8 @@ use types::ids::{SLOT_COUNT, SLOT_SHIFT};
 pub const COUNTER_FIRST: u64 = 1024;
 /// How many ranges ahead of what was handed out a checkpoint reserves.
 pub const RESERVE_RANGE_COUNT: u64 = 64;
+/// Most pairs of volume and slot that numbers come from: they are in each root.
+pub const RESERVES_MAX: usize = 1024;
 /// Counter values per slot.
 const COUNTER_END: u64 = 1 << SLOT_SHIFT;
 
@@ -32,7 +34,7 @@ pub enum Allocation {
     Range(IndexRange),
     /// After the next checkpoint.
     NeedsReserve,
-    /// All slots of this manager are used up for this volume.
+    /// All slots of this manager are used up for this volume, or there are too many volumes.
     Exhausted,
 }
 
@@ -89,18 +91,27 @@ impl Frontiers {
     /// Makes the next checkpoint reserve numbers for a volume, if none are.
     fn announce(&mut self, volume: u16) {
         if let Some(&slot) = self.slots.first() {
-            let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
-            self.frontiers.entry((volume, slot)).or_insert(fresh);
+            self.frontier(volume, slot);
+        }
+    }
+
+    /// A frontier, a fresh one if there is none; `None`: there are too many.
+    fn frontier(&mut self, volume: u16, slot: u16) -> Option<&mut Frontier> {
+        let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
+        match self.frontiers.len() < RESERVES_MAX {
+            true => Some(self.frontiers.entry((volume, slot)).or_insert(fresh)),
+            false => self.frontiers.get_mut(&(volume, slot)),
         }
     }
 
     /// Hands out the next numbers of a volume.
     pub fn allocate(&mut self, volume: u16) -> Allocation {
         self.announce(volume);
-        for &slot in &self.slots {
-            let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
-            let frontier = self.frontiers.entry((volume, slot)).or_insert(fresh);
-            let end = frontier.next + self.range_len;
+        let range_len = self.range_len;
+        for at in 0..self.slots.len() {
+            let slot = self.slots[at];
+            let Some(frontier) = self.frontier(volume, slot) else { break };
+            let end = frontier.next + range_len;
             if end > COUNTER_END {
                 continue;
             }
@@ -109,7 +120,7 @@ impl Frontiers {
             }
             let first = FileId::in_slot(volume, slot, frontier.next);
             frontier.next = end;
-            return Allocation::Range(IndexRange { first, count: self.range_len });
+            return Allocation::Range(IndexRange { first, count: range_len });
         }
         Allocation::Exhausted
     }

@@ -10,11 +10,12 @@
 //! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] says what a checkpoint writes.
 //! - [`tokens`]: who holds which token.
 //! - [`frontier`]: which index numbers were handed out.
-//! - [`index_node`], [`imap`], [`usage`]: a manager's knowledge of files, of where that is stored, and of live bytes.
+//! - [`index_node`], [`usage`]: a manager's knowledge of files, and of live bytes.
+//! - [`tree`]: its tables, in pages that are copied when they change.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
-//! Plumbing: [`server`], [`recovery`], [`audit`] and the writing of checkpoints.
+//! Plumbing: [`server`], [`recovery`], [`audit`], the writing of checkpoints and the reading of tables.
 
 pub mod api;
 pub mod apply;
@@ -23,7 +24,6 @@ mod changes;
 mod checkpoint;
 pub mod extents;
 pub mod frontier;
-pub mod imap;
 pub mod index_node;
 pub mod map;
 pub mod record;
@@ -32,7 +32,9 @@ pub mod root;
 pub mod server;
 pub mod snapshot;
 pub mod state;
+mod tables;
 pub mod tokens;
+pub mod tree;
 pub mod usage;
 
 #[cfg(test)]

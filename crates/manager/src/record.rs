@@ -7,13 +7,43 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, SegmentId};
 
 /// Version of the directory's encoding.
-const DIRECTORY_VERSION: u16 = 1;
+const DIRECTORY_VERSION: u16 = 2;
 /// Encoded length of a directory without entries, in bytes.
 pub const DIRECTORY_HEADER_LEN: usize = 6;
 /// Encoded length of a directory entry, in bytes.
 pub const DIRECTORY_ENTRY_LEN: usize = 25;
 /// Version of all record encodings.
-const RECORD_VERSION: u8 = 1;
+const RECORD_VERSION: u8 = 2;
+
+/// Kinds from this one on are pages: this, sixteen times the table's number, and the level.
+const PAGE_KIND: u8 = 64;
+
+/// A table that is kept in pages ([`crate::tree`]).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Table {
+    /// By file: where its index node is.
+    Imap,
+    /// By segment of a client's or cleaner's log: live bytes.
+    DataUsage,
+    /// By segment of the manager's own log: live bytes, without those of this table's own pages.
+    OwnUsage,
+    /// Files with nlink 0.
+    Orphans,
+}
+
+impl Table {
+    /// In the order of their numbers.
+    pub const ALL: [Table; 4] = [Table::Imap, Table::DataUsage, Table::OwnUsage, Table::Orphans];
+
+    fn number(self) -> u8 {
+        match self {
+            Table::Imap => 0,
+            Table::DataUsage => 1,
+            Table::OwnUsage => 2,
+            Table::Orphans => 3,
+        }
+    }
+}
 
 /// What a record is, and of what.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -22,10 +52,15 @@ pub enum RecordKey {
     Node(u64),
     /// Leaf number `.1` of the block map of the file with raw id `.0`.
     Leaf(u64, u64),
-    /// An imap piece, by its number.
-    Piece(u64),
-    /// Part number `.0` of a root that does not fit one record.
-    RootPart(u64),
+    /// A page of a table.
+    Page {
+        /// The table.
+        table: Table,
+        /// 0 for a leaf; below [`LEVEL_COUNT_MAX`](crate::tree::LEVEL_COUNT_MAX).
+        level: u8,
+        /// The first key in it.
+        first: u128,
+    },
     /// The root: the end of a checkpoint.
     Root,
 }
@@ -36,9 +71,10 @@ impl RecordKey {
         match self {
             RecordKey::Node(file) => (1, file, 0),
             RecordKey::Leaf(file, leaf) => (2, file, leaf),
-            RecordKey::Piece(piece) => (3, piece, 0),
-            RecordKey::RootPart(part) => (4, part, 0),
             RecordKey::Root => (5, 0, 0),
+            RecordKey::Page { table, level, first } => {
+                (PAGE_KIND + 16 * table.number() + level, (first >> 64) as u64, first as u64)
+            }
         }
     }
 
@@ -114,9 +150,12 @@ impl Directory {
             let key = match kind {
                 1 => RecordKey::Node(a),
                 2 => RecordKey::Leaf(a, b),
-                3 => RecordKey::Piece(a),
-                4 => RecordKey::RootPart(a),
                 5 => RecordKey::Root,
+                PAGE_KIND.. => {
+                    let table = Table::ALL.get(usize::from(kind - PAGE_KIND) / 16);
+                    let table = *table.ok_or(DecodeError::Invalid("entry kind"))?;
+                    RecordKey::Page { table, level: kind % 16, first: u128::from(a) << 64 | u128::from(b) }
+                }
                 _ => return Err(DecodeError::Invalid("entry kind")),
             };
             if key.parts() != (kind, a, b) {
@@ -144,8 +183,8 @@ mod tests {
         prop_oneof![
             any::<u64>().prop_map(RecordKey::Node),
             any::<(u64, u64)>().prop_map(|(a, b)| RecordKey::Leaf(a, b)),
-            any::<u64>().prop_map(RecordKey::Piece),
-            any::<u64>().prop_map(RecordKey::RootPart),
+            (prop::sample::select(&Table::ALL[..]), 0u8..16, any::<u128>())
+                .prop_map(|(table, level, first)| RecordKey::Page { table, level, first }),
             Just(RecordKey::Root),
         ]
     }
@@ -166,7 +205,7 @@ mod tests {
     #[test]
     fn regression_a_second_key_where_there_is_none_is_refused() {
         let mut directory = Directory::default();
-        directory.push(RecordKey::Piece(18), 0, 10);
+        directory.push(RecordKey::Node(18), 0, 10);
         let mut bytes = directory.encode();
         bytes[DIRECTORY_HEADER_LEN + 9] = 1;
         assert_eq!(Directory::decode(&bytes), Err(DecodeError::Invalid("entry key")));

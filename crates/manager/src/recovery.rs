@@ -11,7 +11,7 @@
 
 use crate::api::{Manager, ManagerError, SegmentDeltas};
 use crate::record::{Directory, RecordKey};
-use crate::root::{Root, RootRecord, decode_part};
+use crate::root::Root;
 use crate::server::{Config, Core, Server};
 use crate::state::State;
 use std::sync::Arc;
@@ -93,22 +93,24 @@ pub(crate) async fn open_core(
         return Err(ManagerError::Log);
     }
 
+    let identity = config.identity(segment_len_max);
+    let rows_max = identity.rows_max();
     let root = match newest {
         None => None,
         Some((segment, addr)) => {
-            let (root, parts) =
-                read_root(&stripe, addr).await.map_err(|e| log_failed(log, "read the newest checkpoint", e))?;
+            let root = read_root(&stripe, addr, rows_max).await;
+            let root = root.map_err(|e| log_failed(log, "read the newest checkpoint", e))?;
             if root.manager != config.id {
                 return Err(ManagerError::BadRequest("the checkpoint is another manager's"));
             }
             if root.block_size != config.block_size {
                 return Err(ManagerError::BadRequest("the file system was made with another block size"));
             }
-            Some((root, segment, std::iter::once(addr).chain(parts).collect()))
+            Some((root, segment, addr))
         }
     };
     let root_segment = root.as_ref().map(|(_, segment, _)| *segment);
-    let mut state = State::new(config.identity(), root);
+    let mut state = State::new(identity, root.map(|(root, _, addr)| (root, addr)));
     let root_seq = root_segment.map_or(0, |s| s.seq);
     let after = tail.segments.iter().copied().filter(|s| s.seq > root_seq);
     for segment in root_segment.into_iter().chain(after) {
@@ -159,17 +161,8 @@ async fn find_root(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAd
     Ok(directory.records(segment).find(|(key, _)| *key == RecordKey::Root).map(|(_, addr)| addr))
 }
 
-/// Reads a root; returns the addresses of its parts too.
-async fn read_root(stripe: &Stripe, addr: BlockAddr) -> Result<(Root, Vec<BlockAddr>), ReadError> {
-    let read = |a: BlockAddr| stripe.read(a.segment, a.offset..a.offset + a.len);
-    match RootRecord::decode(&read(addr).await?)? {
-        RootRecord::Whole(body) => Ok((Root::decode(&body)?, Vec::new())),
-        RootRecord::Parts(parts) => {
-            let mut body = Vec::new();
-            for (number, &part) in parts.iter().enumerate() {
-                body.extend_from_slice(decode_part(&read(part).await?, number as u64)?);
-            }
-            Ok((Root::decode(&body)?, parts))
-        }
-    }
+/// Reads a root.
+async fn read_root(stripe: &Stripe, addr: BlockAddr, rows_max: usize) -> Result<Root, ReadError> {
+    let record = stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await?;
+    Ok(Root::decode(&record, rows_max)?)
 }

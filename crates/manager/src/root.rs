@@ -1,15 +1,61 @@
 //! The root record: the end of a checkpoint, and where recovery begins (docs/disk-format-manager.md).
 //!
-//! It holds everything of a manager that has no record of its own: the position in each log, the piece table, the reserves
-//! of index numbers, the utilisation, the orphans. If that is longer than a segment, it is cut into parts that are written before it.
+//! Its length has a bound, whatever the store holds: positions and reserves are bounded by number, and everything that grows with the
+//! store is a tree of which the root has the top page only. So a root fits a segment, and it is one record.
 
 use crate::frontier::Reserves;
-use crate::imap::Imap;
 use crate::record::RecordKey;
-use crate::usage::Usage;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::tree::{PAGE_ROWS_LEAST, PAGE_ROWS_MAX, Tree};
+use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
-use types::{BlockAddr, FileId, LogId, ManagerId};
+use types::{BlockAddr, FileId, LogId, ManagerId, SegmentId};
+
+/// Most logs of clients and cleaners that a manager follows.
+pub const POSITIONS_MAX: usize = 1024;
+/// Longest encoding of a row of a tree's top, in bytes.
+const ROW_LEN_MAX: usize = 20 + BlockAddr::ENCODED_LEN;
+/// A segment is at least so many times as long as the tops of all trees, or a page.
+const TOPS_PER_SEGMENT: usize = 2;
+const TREE_COUNT: usize = crate::record::Table::ALL.len();
+
+/// How many rows pages have at most, so that roots fit segments of this length.
+pub fn page_rows_max(wanted: usize, segment_len_max: u32) -> usize {
+    let fitting = segment_len_max as usize / (TOPS_PER_SEGMENT * TREE_COUNT * ROW_LEN_MAX);
+    wanted.min(fitting).clamp(PAGE_ROWS_LEAST, PAGE_ROWS_MAX)
+}
+
+/// The tables of a manager, as the newest durable checkpoint has them.
+#[derive(Clone, Debug)]
+pub struct Trees {
+    /// Where index nodes are.
+    pub imap: Tree<FileId, BlockAddr>,
+    /// Live bytes of the logs of clients and cleaners.
+    pub data_usage: Tree<SegmentId, u64>,
+    /// Live bytes of the manager's own log, but those of the root and of this tree's own pages: these the tree itself lists.
+    pub own_usage: Tree<SegmentId, u64>,
+    /// Files with nlink 0.
+    pub orphans: Tree<FileId, ()>,
+}
+
+impl Trees {
+    /// Empty tables.
+    pub fn new(rows_max: usize) -> Self {
+        Trees {
+            imap: Tree::new(rows_max),
+            data_usage: Tree::new(rows_max),
+            own_usage: Tree::new(rows_max),
+            orphans: Tree::new(rows_max),
+        }
+    }
+
+    /// Bounds what is in memory of each table to so many leaves, by dropping at most `steps_max`.
+    pub fn trim(&mut self, leaves_max: usize, steps_max: usize) {
+        self.imap.trim(leaves_max, steps_max);
+        self.data_usage.trim(leaves_max, steps_max);
+        self.own_usage.trim(leaves_max, steps_max);
+        self.orphans.trim(leaves_max, steps_max);
+    }
+}
 
 /// What a root says.
 #[derive(Clone, Debug)]
@@ -24,36 +70,27 @@ pub struct Root {
     pub positions: BTreeMap<LogId, u64>,
     /// Where allocation goes on after a restart.
     pub reserves: Reserves,
-    /// Files with nlink 0.
-    pub orphans: BTreeSet<FileId>,
-    /// The piece table; pieces are not in memory.
-    pub imap: Imap,
-    /// Live bytes of the logs of clients and cleaners.
-    pub data_usage: Usage,
-    /// Live bytes of the manager's own log, but those of the root itself.
-    pub own_usage: Usage,
-}
-
-impl Default for Root {
-    fn default() -> Self {
-        Root {
-            manager: ManagerId::new(0),
-            block_size: 0,
-            file_count: 0,
-            positions: BTreeMap::new(),
-            reserves: Reserves::default(),
-            orphans: BTreeSet::new(),
-            imap: Imap::default(),
-            data_usage: Usage::default(),
-            own_usage: Usage::default(),
-        }
-    }
+    /// The tables.
+    pub trees: Trees,
 }
 
 impl Root {
-    /// The encoding of what the root says, to be stored in a root record or in its parts.
+    /// What a manager begins with that knows no file.
+    pub fn empty(manager: ManagerId, block_size: u32, rows_max: usize) -> Self {
+        Root {
+            manager,
+            block_size,
+            file_count: 0,
+            positions: BTreeMap::new(),
+            reserves: Reserves::default(),
+            trees: Trees::new(rows_max),
+        }
+    }
+
+    /// The record. All pages have been written.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        RecordKey::Root.begin(&mut out);
         out.put_u16(self.manager.raw());
         out.put_u32(self.block_size);
         out.put_u64(self.file_count);
@@ -63,19 +100,17 @@ impl Root {
             out.put_u64(*seq);
         }
         self.reserves.encode(&mut out);
-        out.put_u32(self.orphans.len() as u32);
-        for file in &self.orphans {
-            out.put_u64(file.raw());
-        }
-        self.imap.encode_table(&mut out);
-        self.data_usage.encode(&mut out);
-        self.own_usage.encode(&mut out);
+        self.trees.imap.encode(&mut out);
+        self.trees.data_usage.encode(&mut out);
+        self.trees.own_usage.encode(&mut out);
+        self.trees.orphans.encode(&mut out);
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    /// Reads what [`encode`](Self::encode) wrote. Pages that change from now on have at most `rows_max` rows.
+    pub fn decode(bytes: &[u8], rows_max: usize) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
+        RecordKey::Root.check(&mut r)?;
         let (manager, block_size) = (ManagerId::new(r.u16("root manager")?), r.u32("root block size")?);
         let file_count = r.u64("root file count")?;
         let mut positions = BTreeMap::new();
@@ -83,136 +118,72 @@ impl Root {
             positions.insert(LogId::new(r.u32("position log")?), r.u64("position seq")?);
         }
         let reserves = Reserves::decode(&mut r)?;
-        let mut orphans = BTreeSet::new();
-        for _ in 0..r.count(8, "orphans")? {
-            orphans.insert(FileId::new(r.u64("orphan")?));
-        }
-        let imap = Imap::decode_table(&mut r)?;
-        let (data_usage, own_usage) = (Usage::decode(&mut r)?, Usage::decode(&mut r)?);
+        let trees = Trees {
+            imap: Tree::decode(&mut r, rows_max)?,
+            data_usage: Tree::decode(&mut r, rows_max)?,
+            own_usage: Tree::decode(&mut r, rows_max)?,
+            orphans: Tree::decode(&mut r, rows_max)?,
+        };
         if !r.is_empty() {
             return Err(DecodeError::Invalid("root length"));
         }
-        Ok(Root { manager, block_size, file_count, positions, reserves, orphans, imap, data_usage, own_usage })
-    }
-}
-
-/// What a root record holds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RootRecord {
-    /// All of it.
-    Whole(Vec<u8>),
-    /// The addresses of its parts, in order.
-    Parts(Vec<BlockAddr>),
-}
-
-impl RootRecord {
-    /// The record.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        RecordKey::Root.begin(&mut out);
-        match self {
-            RootRecord::Whole(body) => {
-                out.put_u8(0);
-                out.put_blob(body);
-            }
-            RootRecord::Parts(parts) => {
-                out.put_u8(1);
-                out.put_u32(parts.len() as u32);
-                for part in parts {
-                    part.encode(&mut out);
-                }
-            }
-        }
-        out
-    }
-
-    /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut r = Reader::new(bytes);
-        RecordKey::Root.check(&mut r)?;
-        let record = match r.u8("root form")? {
-            0 => RootRecord::Whole(r.blob("root")?.to_vec()),
-            1 => {
-                let count = r.count(BlockAddr::ENCODED_LEN, "root parts")?;
-                RootRecord::Parts((0..count).map(|_| BlockAddr::decode(&mut r)).collect::<Result<_, _>>()?)
-            }
-            _ => return Err(DecodeError::Invalid("root form")),
-        };
-        if !r.is_empty() {
-            return Err(DecodeError::Invalid("root record length"));
-        }
-        Ok(record)
-    }
-}
-
-/// The record of one part of a root.
-pub fn encode_part(part: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len() + 16);
-    RecordKey::RootPart(part).begin(&mut out);
-    out.put_u64(part);
-    out.put_blob(bytes);
-    out
-}
-
-/// Reads part number `part` of a root.
-pub fn decode_part(bytes: &[u8], part: u64) -> Result<&[u8], DecodeError> {
-    let mut r = Reader::new(bytes);
-    RecordKey::RootPart(part).check(&mut r)?;
-    if r.u64("root part number")? != part {
-        return Err(DecodeError::Invalid("root part number"));
-    }
-    let body = r.blob("root part")?;
-    match r.is_empty() {
-        true => Ok(body),
-        false => Err(DecodeError::Invalid("root part length")),
+        Ok(Root { manager, block_size, file_count, positions, reserves, trees })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::imap::Piece;
+    use crate::frontier::{Frontiers, RESERVES_MAX};
     use proptest::prelude::*;
-    use std::sync::Arc;
-    use types::SegmentId;
 
     fn addr(seq: u64, len: u32) -> BlockAddr {
         BlockAddr { segment: SegmentId { log: LogId::new(9), epoch: 2, seq }, offset: 8, len }
     }
 
     fn sample() -> Root {
-        let mut root = Root { manager: ManagerId::new(3), block_size: 65536, file_count: 17, ..Root::default() };
+        let mut root = Root { file_count: 17, ..Root::empty(ManagerId::new(3), 65536, 8) };
         root.positions.insert(LogId::new(4), 99);
-        root.orphans.insert(FileId::new(5000));
-        root.imap.replace(12, addr(4, 100), Arc::new(Piece::default()));
-        root.data_usage.add(addr(7, 1000));
-        root.own_usage.add(addr(4, 100));
+        root.trees.orphans.edit(&[(FileId::new(5000), ())], |_, _, ()| Some(())).unwrap();
+        root.trees.imap.edit(&[(FileId::new(12), addr(4, 100))], |_, _, addr| Some(*addr)).unwrap();
+        root.trees.data_usage.edit(&[(addr(7, 1).segment, 1000)], |_, _, live| Some(*live)).unwrap();
         root
     }
 
     #[test]
-    fn a_root_round_trips_whole_and_in_parts() {
+    fn a_root_round_trips() {
         let bytes = sample().encode();
-        let again = Root::decode(&bytes).unwrap();
+        let again = Root::decode(&bytes, 8).unwrap();
         assert_eq!(again.encode(), bytes);
         assert_eq!((again.manager, again.file_count, again.block_size), (ManagerId::new(3), 17, 65536));
         assert_eq!(again.positions, BTreeMap::from([(LogId::new(4), 99)]));
-        assert_eq!(again.imap.home(12), Some(addr(4, 100)));
-        for record in [RootRecord::Whole(bytes.clone()), RootRecord::Parts(vec![addr(1, 5), addr(2, 6)])] {
-            assert_eq!(RootRecord::decode(&record.encode()).unwrap(), record);
+        assert_eq!(again.trees.imap.get(FileId::new(12)), Ok(Some(addr(4, 100))));
+    }
+
+    #[test]
+    fn the_longest_root_is_half_a_segment_at_most() {
+        let segment_len_max = 256 << 10;
+        let rows = page_rows_max(PAGE_ROWS_MAX, segment_len_max);
+        assert_eq!(rows, PAGE_ROWS_MAX);
+        let mut frontiers = Frontiers::new(vec![0], 16, &Reserves::default());
+        for volume in 0..=u16::MAX {
+            frontiers.allocate(volume);
         }
-        assert_eq!(decode_part(&encode_part(3, &bytes), 3).unwrap(), bytes);
-        assert!(decode_part(&encode_part(3, &bytes), 2).is_err());
+        let mut reserves = Vec::new();
+        frontiers.to_reserve().encode(&mut reserves);
+        assert_eq!(reserves.len(), 4 + 12 * RESERVES_MAX);
+        let longest = 64 + 12 * POSITIONS_MAX + reserves.len() + TREE_COUNT * (5 + rows * ROW_LEN_MAX);
+        assert!(longest < segment_len_max as usize / 2, "{longest}");
     }
 
     proptest! {
         #[test]
         fn prop_rotten_roots_never_panic(noise in prop::collection::vec(any::<u8>(), 0..200), at: prop::sample::Index, flip: u8) {
-            let _ = (Root::decode(&noise), RootRecord::decode(&noise), decode_part(&noise, 0).map(<[u8]>::len));
+            let _ = Root::decode(&noise, 8);
             let mut bytes = sample().encode();
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
-            let _ = Root::decode(&bytes);
+            let _ = Root::decode(&bytes, 8);
         }
     }
 }

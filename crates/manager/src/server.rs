@@ -16,7 +16,8 @@ use crate::apply::Turn;
 use crate::frontier::Allocation;
 use crate::map::ManagerMap;
 use crate::record::{Directory, RecordKey};
-use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, State, Stop};
+use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
+use crate::tree::Unloaded;
 use host::Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -41,10 +42,12 @@ pub struct Config {
     pub cached_inodes_max: usize,
     /// How many index numbers a client is handed at once.
     pub index_range_len: u64,
+    /// Most rows of a page of its tables, [`PAGE_ROWS_MAX`](crate::tree::PAGE_ROWS_MAX) if nothing speaks against it.
+    pub page_rows_max: usize,
 }
 
 impl Config {
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self, segment_len_max: u32) -> Identity {
         Identity {
             id: self.id,
             log: self.log,
@@ -52,6 +55,8 @@ impl Config {
             block_size: self.block_size,
             cached_inodes_max: self.cached_inodes_max,
             index_range_len: self.index_range_len,
+            segment_len_max,
+            page_rows_max: self.page_rows_max,
         }
     }
 }
@@ -113,6 +118,7 @@ impl Server {
         let started = host.clock.now();
         let core = crate::recovery::open_core(stripe, config, own_log_from_seq_hint, segment_len_max).await?;
         let core = Arc::new(core);
+        core.count_own_pages().await?;
         if core.state.lock().root.is_none() {
             core.checkpoint().await?;
         }
@@ -160,8 +166,8 @@ impl Core {
     /// Reads what is missing into memory. Ok, too, when it is not there any more: the request looks again.
     pub(crate) async fn load(&self, missing: Missing) -> Result<(), ManagerError> {
         let read = match missing {
-            Missing::Piece { key, addr } => {
-                self.read(addr).await.map(|bytes| self.state.lock().install_piece(key, addr, &bytes))
+            Missing::Page(page) => {
+                self.read(page.home).await.map(|bytes| self.state.lock().install_page(&page, &bytes))
             }
             Missing::Leaf { file, index, addr } => {
                 self.read(addr).await.map(|bytes| self.state.lock().install_leaf(file, index, addr, &bytes))
@@ -246,6 +252,7 @@ impl Core {
                 Turn::TooEarly => {
                     return Err(ManagerError::BadRequest("segments before this one were not applied").into());
                 }
+                Turn::TooMany => return Err(ManagerError::BadRequest("too many logs").into()),
                 Turn::Next => {
                     if batch.at.1 == 0 {
                         deltas.iter().try_for_each(|delta| state.check(delta))?;
@@ -350,13 +357,11 @@ impl State {
                     }
                 }
             }
-            RecordKey::Piece(piece) => {
-                if self.imap.home(piece) == Some(addr) {
-                    self.forced_pieces.insert(piece);
-                }
+            RecordKey::Page { table, level, first } => {
+                self.forced_pages.insert(PageAt { table, page: Unloaded { level, first, home: addr } });
             }
-            RecordKey::RootPart(_) | RecordKey::Root => {
-                self.force_root |= self.root.as_ref().is_some_and(|root| root.records.contains(&addr));
+            RecordKey::Root => {
+                self.force_root |= self.root.as_ref().is_some_and(|root| root.record == addr);
             }
         }
         Ok(())
@@ -430,11 +435,13 @@ impl Manager for Server {
     }
 
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        Answer::ok(self.core.state.lock().usage())
+        let core = self.core.clone();
+        Answer::later(async move { core.usage().await })
     }
 
     fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
-        Answer::ok(self.core.state.lock().usage_changes(since))
+        let core = self.core.clone();
+        Answer::later(async move { core.usage_changes(since).await })
     }
 
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
@@ -448,7 +455,8 @@ impl Manager for Server {
     }
 
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
-        Answer::ok(self.core.state.lock().orphans.iter().copied().collect())
+        let core = self.core.clone();
+        Answer::later(async move { core.orphans().await })
     }
 
     fn status(&self) -> ManagerStatus {

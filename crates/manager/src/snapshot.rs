@@ -1,14 +1,14 @@
 //! The pure halves of a checkpoint: what has to be written, and what changes once it is durable.
 //!
-//! A snapshot is the state at one instant; index nodes are shared with the cache and copied only if they change while the
-//! checkpoint is being written. Every change after that instant has a later stamp and stays dirty. Until
-//! [`State::install`] nothing is taken for saved, so a checkpoint that fails, or is given up half-way, loses nothing.
+//! A snapshot is the state at one instant; index nodes and pages are shared with the state and copied only if they change while
+//! the checkpoint is being written. Every change after that instant has a later stamp and stays dirty, or is in a difference that
+//! the snapshot does not have. Until [`State::install`] nothing is taken for saved, so a checkpoint that fails, or is given up half-way,
+//! loses nothing.
 
-use crate::imap::{Imap, Piece, piece_of};
 use crate::index_node::{IndexNode, LeafHomes};
-use crate::root::Root;
-use crate::state::{DurableRoot, State};
-use crate::usage::Usage;
+use crate::root::{Root, Trees};
+use crate::state::{DurableRoot, PageAt, State};
+use crate::usage::Difference;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{BlockAddr, FileId, LogId, SegmentId};
@@ -35,9 +35,13 @@ pub struct Snapshot {
     pub number: u64,
     /// In order of file id.
     pub items: Vec<Item>,
-    /// Pieces to write even if none of their files changed.
-    pub forced_pieces: BTreeSet<u64>,
-    /// The root to be, but for the imap and the own log's usage, which are still those of the last checkpoint.
+    /// Pages to write even if nothing in them changed.
+    pub forced_pages: BTreeSet<PageAt>,
+    /// How the live bytes of clients' and cleaners' logs differ from the last checkpoint.
+    pub data_usage: Difference,
+    /// Files that have become orphans since the last checkpoint, or ceased to be.
+    pub orphans: BTreeMap<FileId, bool>,
+    /// The root to be, but for the trees, which are still those of the last checkpoint.
     pub root: Root,
 }
 
@@ -46,16 +50,14 @@ pub struct Snapshot {
 pub struct Written {
     /// Where the leaves of each item are now; removed files have none.
     pub homes: Vec<(FileId, Arc<LeafHomes>)>,
-    /// The imap with the new addresses.
-    pub imap: Imap,
-    /// Live bytes of the own log, without the root's records.
-    pub own_usage: Usage,
-    /// The segments of the own log whose live bytes changed.
-    pub own_changed: BTreeSet<SegmentId>,
-    /// The segment with the root record.
-    pub root_segment: SegmentId,
-    /// The root record and its parts.
-    pub root_records: Vec<BlockAddr>,
+    /// The tables, with the new addresses.
+    pub trees: Trees,
+    /// How the live bytes of the own log differ from the last checkpoint: those that its table counts.
+    pub own_usage: Difference,
+    /// And those of this table's own pages.
+    pub own_pages: Difference,
+    /// The root record.
+    pub root: BlockAddr,
 }
 
 impl State {
@@ -63,7 +65,7 @@ impl State {
     pub fn needs_checkpoint(&self) -> bool {
         let Some(root) = &self.root else { return true };
         !self.dirty.is_empty()
-            || !self.forced_pieces.is_empty()
+            || !self.forced_pages.is_empty()
             || self.force_root
             || root.positions != self.positions
             || root.reserves != self.frontiers.to_reserve()
@@ -81,24 +83,23 @@ impl State {
             stamp: self.stamp,
             number: self.snapshot_count,
             items: items.collect(),
-            forced_pieces: self.forced_pieces.clone(),
+            forced_pages: self.forced_pages.clone(),
+            data_usage: self.data_usage.clone(),
+            orphans: self.orphans.clone(),
             root: Root {
                 manager: self.identity.id,
                 block_size: self.identity.block_size,
                 file_count: self.file_count,
                 positions: self.positions.clone(),
                 reserves: self.frontiers.to_reserve(),
-                orphans: self.orphans.clone(),
-                imap: self.imap.clone(),
-                data_usage: self.data_usage.clone(),
-                own_usage: self.own_usage.clone(),
+                trees: self.trees.clone(),
             },
         }
     }
 
     /// The checkpoint of a snapshot is durable.
     pub fn install(&mut self, snapshot: Snapshot, written: Written) {
-        let Snapshot { stamp, number, items, forced_pieces, root } = snapshot;
+        let Snapshot { stamp, number, items, forced_pages, data_usage, orphans, root } = snapshot;
         // Frees the snapshot's share of the index nodes, so that the next change need not copy them.
         drop(items);
         for (file, homes) in written.homes {
@@ -112,129 +113,48 @@ impl State {
                 }
             }
         }
-        self.imap = written.imap;
-        self.own_usage = written.own_usage;
-        written.own_changed.into_iter().for_each(|segment| self.changes.touch(segment));
-        for key in &forced_pieces {
-            self.forced_pieces.remove(key);
+        self.trees = written.trees;
+        self.data_usage.settle(&data_usage);
+        self.orphans.retain(|file, is_orphan| orphans.get(file) != Some(is_orphan));
+        self.own_pages.merge(&written.own_pages);
+        for page in &forced_pages {
+            self.forced_pages.remove(page);
         }
         self.force_root = false;
-        let covered_before = self.root.as_ref().map_or(0, |root| root.segment.seq);
-        for (segment, _) in self.own_tail.range(covered_before + 1..=written.root_segment.seq).map(|(_, kept)| kept) {
+        let own_changed = written.own_usage.iter().chain(written.own_pages.iter()).map(|(segment, _)| segment);
+        own_changed.for_each(|segment| self.changes.touch(segment));
+        self.cover(&root.positions, written.root.segment);
+        self.frontiers.made_durable(&root.reserves);
+        self.root = Some(DurableRoot { record: written.root, positions: root.positions, reserves: root.reserves });
+        self.installed = number;
+        self.checkpoint_count += 1;
+    }
+
+    /// Tells the follower which segments a new root covers, and ends the tail of the own log at the root.
+    fn cover(&mut self, positions: &BTreeMap<LogId, u64>, root: SegmentId) {
+        let covered_before = self.root.as_ref().map_or(0, |root| root.record.segment.seq);
+        for (segment, _) in self.own_tail.range(covered_before + 1..=root.seq).map(|(_, kept)| kept) {
             self.changes.cover(*segment);
         }
-        for (segment, _) in self.own_tail.range(..written.root_segment.seq).map(|(_, kept)| kept) {
+        for (segment, _) in self.own_tail.range(..root.seq).map(|(_, kept)| kept) {
             self.changes.touch(*segment);
         }
-        self.own_tail.retain(|&seq, _| seq >= written.root_segment.seq);
+        self.own_tail.retain(|&seq, _| seq >= root.seq);
         let changes = &mut self.changes;
         self.uncovered.retain(|segment| {
-            let is_covered = root.positions.get(&segment.log).is_some_and(|&through| segment.seq <= through);
+            let is_covered = positions.get(&segment.log).is_some_and(|&through| segment.seq <= through);
             if is_covered {
                 changes.cover(*segment);
             }
             !is_covered
         });
-        self.frontiers.made_durable(&root.reserves);
-        self.root = Some(DurableRoot {
-            segment: written.root_segment,
-            records: written.root_records,
-            positions: root.positions,
-            reserves: root.reserves,
-        });
-        self.installed = number;
-        self.checkpoint_count += 1;
     }
 
     /// What the durable checkpoint covers of other logs; of the manager's own log everything up to the root.
     pub fn covered(&self) -> Vec<(LogId, u64)> {
         let Some(root) = &self.root else { return Vec::new() };
         let mut covered: BTreeMap<LogId, u64> = root.positions.clone();
-        covered.insert(self.identity.log, root.segment.seq);
+        covered.insert(self.identity.log, root.record.segment.seq);
         covered.into_iter().collect()
-    }
-}
-
-/// Accounts for what a checkpoint writes: the imap and the usage of the own log move together.
-#[derive(Debug)]
-pub struct Relocation {
-    /// The imap so far.
-    pub imap: Imap,
-    /// The own log's usage so far.
-    pub usage: Usage,
-    /// Segments whose live bytes changed.
-    pub changed: BTreeSet<SegmentId>,
-    /// Pieces with changes that are not written yet, by number.
-    pub pieces: BTreeMap<u64, Piece>,
-}
-
-impl Relocation {
-    /// Starts from the last checkpoint.
-    pub fn new(root: &Root) -> Self {
-        Relocation {
-            imap: root.imap.clone(),
-            usage: root.own_usage.clone(),
-            changed: BTreeSet::new(),
-            pieces: BTreeMap::new(),
-        }
-    }
-
-    /// A file's node is at `addr` now (`None`: the file is gone), its leaves at `new` instead of `old`. The file's piece is in
-    /// memory, or does not exist.
-    pub fn move_file(&mut self, file: FileId, addr: Option<BlockAddr>, old: &LeafHomes, new: &LeafHomes) {
-        for (index, home) in old {
-            if new.get(index) != Some(home) {
-                self.sub(*home);
-            }
-        }
-        for (index, home) in new {
-            if old.get(index) != Some(home) {
-                self.add(*home);
-            }
-        }
-        let piece = self.piece_mut(piece_of(file));
-        let before = piece.get(file);
-        piece.set(file, addr);
-        if let Some(before) = before {
-            self.sub(before);
-        }
-        if let Some(addr) = addr {
-            self.add(addr);
-        }
-    }
-
-    fn add(&mut self, addr: BlockAddr) {
-        self.usage.add(addr);
-        self.changed.insert(addr.segment);
-    }
-
-    fn sub(&mut self, addr: BlockAddr) {
-        self.usage.sub(addr);
-        self.changed.insert(addr.segment);
-    }
-
-    /// A piece that is to be written.
-    pub fn piece_mut(&mut self, key: u64) -> &mut Piece {
-        let imap = &self.imap;
-        self.pieces.entry(key).or_insert_with(|| imap.piece(key).map(|piece| Piece::clone(piece)).unwrap_or_default())
-    }
-
-    /// A piece is at `home` now (`None`: it is empty and has no record any more).
-    pub fn move_piece(&mut self, key: u64, home: Option<BlockAddr>, piece: Piece) {
-        if let Some(before) = self.imap.home(key) {
-            self.sub(before);
-        }
-        match home {
-            Some(home) => {
-                self.add(home);
-                self.imap.replace(key, home, Arc::new(piece));
-            }
-            None => self.imap.remove(key),
-        }
-    }
-
-    /// The root to be written.
-    pub fn root(&self, snapshot: &Root) -> Root {
-        Root { imap: self.imap.clone(), own_usage: self.usage.clone(), ..snapshot.clone() }
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! Three layers describe a file, the first that knows it decides: the cache of index nodes (newest; a file that was removed since
 //! the last checkpoint is there as a tombstone), the imap (what the newest durable checkpoint says), and nothing (no such
-//! file). A method that needs something that is only in the log returns [`Missing`] **before it changes anything**; the
+//! file). Likewise live bytes and orphans: what the tables of the newest durable checkpoint say, and the difference since. A method that needs something that is only in the log returns [`Missing`] **before it changes anything**; the
 //! server loads that and calls again.
 //!
 //! Invariants:
 //! - An entry that differs from the log (`changed > saved`) is in `dirty` and is never evicted.
 //! - `homes` of an entry are the leaf records that the durable checkpoint has for the file, whatever became of it since.
-//! - `imap`, `own_usage` and `root` change only when a checkpoint has become durable ([`crate::snapshot`]).
+//! - `trees`, `own_pages` and `root` change only when a checkpoint has become durable ([`crate::snapshot`]).
 //! - Every cached file is exactly once in `ring`.
+//!
+//! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by number ([`Identity`]). What is
+//! not bounded: half a byte per file and one per segment for inner pages, and 24 bytes per segment that changed since the last checkpoint.
 
-use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX, SegmentUsage, UsageChanges};
+use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
 use crate::frontier::{Frontiers, Reserves};
-use crate::imap::{Imap, Lookup, Piece, piece_of};
 use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
 use crate::map::ManagerMap;
-use crate::root::Root;
+use crate::record::Table;
+use crate::root::{Root, Trees, page_rows_max};
 use crate::tokens::TokenTable;
-use crate::usage::Usage;
+use crate::tree::{PAGE_ROWS_MAX, Unloaded};
+use crate::usage::Difference;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use types::codec::DecodeError;
@@ -28,9 +32,12 @@ use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
 /// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is read and verified anyway.
 const READ_AROUND_BYTES: u32 = 64 * 1024;
-/// Most entries that one operation looks at to find some to evict; enough to make up for what one load brings in (a piece's
-/// worth of index nodes, each of which may get a second chance first).
-pub(crate) const EVICTION_STEPS_MAX: usize = 4 * crate::imap::PIECE_FILES;
+/// Most entries that one operation looks at to find some to evict; enough to make up for what one load brings in (the index
+/// nodes of a page of the imap, each of which may get a second chance first).
+pub(crate) const EVICTION_STEPS_MAX: usize = 8 * PAGE_ROWS_MAX;
+/// Leaves of each table in memory: one for so many index nodes, and a few.
+const INODES_PER_LEAF: usize = 16;
+const LEAVES_LEAST: usize = 8;
 
 /// What a manager is and serves.
 #[derive(Clone, Debug)]
@@ -47,18 +54,33 @@ pub struct Identity {
     pub cached_inodes_max: usize,
     /// Index numbers to hand out at once.
     pub index_range_len: u64,
+    /// Longest payload of a segment of its own log, in bytes.
+    pub segment_len_max: u32,
+    /// Most rows of a page of its tables, if a segment is long enough.
+    pub page_rows_max: usize,
+}
+
+impl Identity {
+    /// Most rows of a page.
+    pub(crate) fn rows_max(&self) -> usize {
+        page_rows_max(self.page_rows_max, self.segment_len_max)
+    }
+}
+
+/// A page of a table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageAt {
+    /// The table.
+    pub table: Table,
+    /// The page.
+    pub page: Unloaded,
 }
 
 /// Something that must be read from the manager's own log first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// An imap piece.
-    Piece {
-        /// Its number.
-        key: u64,
-        /// Where it is.
-        addr: BlockAddr,
-    },
+    /// A page of the imap.
+    Page(Unloaded),
     /// An index node.
     Node {
         /// The file.
@@ -86,6 +108,11 @@ pub enum Stop {
     Refused(ManagerError),
 }
 
+impl From<Unloaded> for Missing {
+    fn from(page: Unloaded) -> Self {
+        Missing::Page(page)
+    }
+}
 impl From<Missing> for Stop {
     fn from(missing: Missing) -> Self {
         Stop::Missing(missing)
@@ -121,16 +148,18 @@ pub struct State {
     pub(crate) cache: HashMap<FileId, Entry>,
     ring: VecDeque<FileId>,
     pub(crate) dirty: BTreeSet<FileId>,
-    pub(crate) imap: Imap,
-    /// Live bytes of the logs of clients and cleaners.
-    pub(crate) data_usage: Usage,
-    /// Live bytes of this manager's own log, without the root's records.
-    pub(crate) own_usage: Usage,
+    /// The tables of the newest durable checkpoint.
+    pub(crate) trees: Trees,
+    /// How the live bytes of the logs of clients and cleaners differ from `trees`.
+    pub(crate) data_usage: Difference,
+    /// Live bytes of the pages of `trees.own_usage`, which no table counts.
+    pub(crate) own_pages: Difference,
     /// All segments of the own log from the floor on, by seq, with their payload length: they count as fully live.
     pub(crate) own_tail: BTreeMap<u64, (SegmentId, u32)>,
     /// Names of segments for the follower of the counts.
     pub(crate) changes: Changes,
-    pub(crate) orphans: BTreeSet<FileId>,
+    /// Files that have become orphans (true) since the last checkpoint, or ceased to be.
+    pub(crate) orphans: BTreeMap<FileId, bool>,
     /// Segments that were applied and that no durable checkpoint covers yet, per log in order.
     pub(crate) uncovered: VecDeque<SegmentId>,
     /// Per log: the last seq applied.
@@ -138,10 +167,10 @@ pub struct State {
     pub(crate) frontiers: Frontiers,
     pub(crate) file_count: u64,
     pub(crate) tokens: TokenTable,
-    /// The newest durable root and its records; `None` before the first checkpoint.
+    /// The newest durable root; `None` before the first checkpoint.
     pub(crate) root: Option<DurableRoot>,
-    /// Pieces to write anew with the next checkpoint.
-    pub(crate) forced_pieces: BTreeSet<u64>,
+    /// Pages to write anew with the next checkpoint, if they still are where they were.
+    pub(crate) forced_pages: BTreeSet<PageAt>,
     /// The next checkpoint is written even if nothing changed.
     pub(crate) force_root: bool,
     /// Snapshots taken.
@@ -154,19 +183,17 @@ pub struct State {
 /// What the newest durable root said of things that change without a record of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DurableRoot {
-    pub(crate) segment: SegmentId,
-    /// The root record, and its parts if it has any.
-    pub(crate) records: Vec<BlockAddr>,
+    pub(crate) record: BlockAddr,
     pub(crate) positions: BTreeMap<LogId, u64>,
     pub(crate) reserves: Reserves,
 }
 
 impl State {
-    /// The state of the newest durable root, which is stored in `records`; without one: a manager that knows no file.
-    pub fn new(identity: Identity, root: Option<(Root, SegmentId, Vec<BlockAddr>)>) -> Self {
-        let (root, place) = match root {
-            Some((root, segment, records)) => (root, Some((segment, records))),
-            None => (Root::default(), None),
+    /// The state of the newest durable root, which is stored at the address; without one: a manager that knows no file.
+    pub fn new(identity: Identity, root: Option<(Root, BlockAddr)>) -> Self {
+        let (root, record) = match root {
+            Some((root, record)) => (root, Some(record)),
+            None => (Root::empty(identity.id, identity.block_size, identity.rows_max()), None),
         };
         let slots = identity.map.slots_of(identity.id).collect();
         State {
@@ -174,24 +201,23 @@ impl State {
             cache: HashMap::new(),
             ring: VecDeque::new(),
             dirty: BTreeSet::new(),
-            imap: root.imap,
-            data_usage: root.data_usage,
-            own_usage: root.own_usage,
+            trees: root.trees,
+            data_usage: Difference::default(),
+            own_pages: Difference::default(),
             own_tail: BTreeMap::new(),
             changes: Changes::default(),
             uncovered: VecDeque::new(),
-            orphans: root.orphans,
+            orphans: BTreeMap::new(),
             frontiers: Frontiers::new(slots, identity.index_range_len, &root.reserves),
             file_count: root.file_count,
             tokens: TokenTable::new(),
-            root: place.map(|(segment, records)| DurableRoot {
-                segment,
-                records,
+            root: record.map(|record| DurableRoot {
+                record,
                 positions: root.positions.clone(),
                 reserves: root.reserves,
             }),
             positions: root.positions,
-            forced_pieces: BTreeSet::new(),
+            forced_pages: BTreeSet::new(),
             force_root: false,
             snapshot_count: 0,
             installed: 0,
@@ -219,20 +245,15 @@ impl State {
             entry.referenced = true;
             return Ok(entry.content.is_some());
         }
-        match self.imap.lookup(file) {
-            Lookup::Absent => Ok(false),
-            Lookup::At(addr) => Err(Missing::Node { file, addr }),
-            Lookup::Unloaded(addr) => Err(Missing::Piece { key: piece_of(file), addr }),
+        match self.node_record(file)? {
+            None => Ok(false),
+            Some(addr) => Err(Missing::Node { file, addr }),
         }
     }
 
     /// Where the newest checkpoint has a file's index node.
     pub(crate) fn node_record(&self, file: FileId) -> Result<Option<BlockAddr>, Missing> {
-        match self.imap.lookup(file) {
-            Lookup::Absent => Ok(None),
-            Lookup::At(addr) => Ok(Some(addr)),
-            Lookup::Unloaded(addr) => Err(Missing::Piece { key: piece_of(file), addr }),
-        }
+        Ok(self.trees.imap.get(file)?)
     }
 
     /// A segment of the own log that recovery may need, or that is being written: it counts as fully live.
@@ -325,20 +346,19 @@ impl State {
         Ok(located)
     }
 
-    /// The index nodes to read together with a file's, from one stretch of the log: files of the same piece that come right
+    /// The index nodes to read together with a file's, from one stretch of the log: files of the same page that come right
     /// after it. Checkpoints write nodes in order of file id, so that a walk through a tree reads once for many files.
     pub fn around(&self, file: FileId, addr: BlockAddr) -> Vec<(FileId, BlockAddr)> {
-        let Some(piece) = self.imap.piece(piece_of(file)) else { return vec![(file, addr)] };
+        let Ok(rows) = self.trees.imap.leaf(file) else { return vec![(file, addr)] };
         let end = addr.offset.saturating_add(READ_AROUND_BYTES.max(addr.len));
         let close = |a: &BlockAddr| a.segment == addr.segment && a.offset >= addr.offset && a.offset + a.len <= end;
-        let near = piece.files(piece_of(file)).filter(|(f, a)| *f == file || (close(a) && !self.cache.contains_key(f)));
-        near.collect()
+        let near = rows.iter().filter(|(f, a)| *f == file || (close(a) && !self.cache.contains_key(f)));
+        near.copied().collect()
     }
 
-    /// Takes a piece that was read from `addr`.
-    pub fn install_piece(&mut self, key: u64, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
-        self.imap.install(key, addr, Arc::new(Piece::decode(bytes, key)?));
-        Ok(())
+    /// Takes a page of the imap that was read.
+    pub fn install_page(&mut self, page: &Unloaded, bytes: &[u8]) -> Result<(), DecodeError> {
+        self.trees.imap.install(Table::Imap, page, bytes)
     }
 
     /// Takes an index node that was read from `addr`, unless something newer is known by now.
@@ -347,7 +367,7 @@ impl State {
         if node.inode.id != file {
             return Err(DecodeError::Invalid("index node owner"));
         }
-        if self.imap.lookup(file) == Lookup::At(addr) && !self.cache.contains_key(&file) {
+        if self.trees.imap.get(file) == Ok(Some(addr)) && !self.cache.contains_key(&file) {
             let content = Some(Arc::new(node));
             let homes = Arc::new(homes);
             self.cache.insert(file, Entry { content, homes, changed: 0, saved: 0, referenced: false });
@@ -371,17 +391,24 @@ impl State {
     /// True when `missing` is still where it was said to be (a checkpoint may have moved it, and the cleaner deleted the old copy).
     pub fn is_current(&self, missing: &Missing) -> bool {
         match *missing {
-            Missing::Piece { key, addr } => self.imap.home(key) == Some(addr),
-            Missing::Node { file, addr } => self.imap.lookup(file) == Lookup::At(addr),
+            Missing::Page(page) => self.trees.imap.lacks(&page),
+            Missing::Node { file, addr } => self.trees.imap.get(file) == Ok(Some(addr)),
             Missing::Leaf { file, index, addr } => {
                 self.cache.get(&file).is_some_and(|entry| entry.homes.get(&index) == Some(&addr))
             }
         }
     }
 
-    /// Drops clean index nodes that were not used for long while there are too many (the clock algorithm: a used one gets a
-    /// second chance). Bounded work per call; true if there are still too many.
+    /// Drops clean index nodes and leaves of tables while there are too many. Bounded work per call; true if there are still too many
+    /// index nodes.
     pub fn evict(&mut self) -> bool {
+        let leaves_max = (self.identity.cached_inodes_max / INODES_PER_LEAF).max(LEAVES_LEAST);
+        self.trees.trim(leaves_max, EVICTION_STEPS_MAX);
+        self.evict_nodes()
+    }
+
+    /// Drops those index nodes that were not used for long (the clock algorithm: a used one gets a second chance).
+    fn evict_nodes(&mut self) -> bool {
         for _ in 0..EVICTION_STEPS_MAX {
             if self.cache.len() <= self.identity.cached_inodes_max || self.cache.len() == self.dirty.len() {
                 return false;
@@ -413,37 +440,6 @@ impl State {
         }
     }
 
-    /// Utilisation of all segments. Those of the own log that recovery may need count as fully live.
-    pub fn usage(&self) -> Vec<SegmentUsage> {
-        let kept = |s: SegmentId| s.log == self.identity.log && self.own_tail.contains_key(&s.seq);
-        let own = self.own_usage.iter().filter(|u| !kept(u.segment));
-        let tail = self.own_tail.values().map(|&(segment, len)| SegmentUsage { segment, live_bytes: len.into() });
-        self.data_usage.iter().chain(own).chain(tail).collect()
-    }
-
-    /// Live bytes of one segment, as [`usage`](Self::usage) has them.
-    fn usage_of(&self, segment: SegmentId) -> u64 {
-        match self.own_tail.get(&segment.seq) {
-            _ if segment.log != self.identity.log => self.data_usage.of(segment),
-            Some(&(_, len)) => len.into(),
-            None => self.own_usage.of(segment),
-        }
-    }
-
-    /// What changed since the answer with number `since`.
-    pub fn usage_changes(&mut self, since: u64) -> UsageChanges {
-        let told = self.changes.tell(since);
-        let is_whole = told.touched.is_none();
-        let changed = match told.touched {
-            None => self.usage(),
-            Some(touched) => {
-                let now = |segment| SegmentUsage { segment, live_bytes: self.usage_of(segment) };
-                touched.into_iter().map(now).collect()
-            }
-        };
-        UsageChanges { until: told.until, is_whole, changed, covered: told.covered }
-    }
-
     /// For `status`.
     pub fn status(&self) -> ManagerStatus {
         ManagerStatus {
@@ -470,12 +466,18 @@ mod tests {
     fn state(file: FileId) -> State {
         let id = ManagerId::new(0);
         let map = ManagerMap::single(id);
-        let identity =
-            Identity { id, log: LogId::new(3), map, block_size: BLOCK, cached_inodes_max: 4, index_range_len: 16 };
+        let identity = Identity {
+            id,
+            log: LogId::new(3),
+            map,
+            block_size: BLOCK,
+            cached_inodes_max: 4,
+            index_range_len: 16,
+            segment_len_max: 1 << 20,
+            page_rows_max: 8,
+        };
         let mut state = State::new(identity, None);
-        let mut piece = Piece::default();
-        piece.set(file, Some(addr(1)));
-        state.imap.replace(piece_of(file), addr(9), Arc::new(piece));
+        state.trees.imap.edit(&[(file, addr(1))], |_, _, addr| Some(*addr)).unwrap();
         state.file_count = 1;
         state
     }

@@ -2,6 +2,7 @@
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Config, Server};
+use crate::tree::PAGE_ROWS_MAX;
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
 use host::DiskSpace;
@@ -177,6 +178,7 @@ pub struct Setup {
     pub stores: Vec<MemStore>,
     pub cached_inodes_max: usize,
     pub segment_len_max: u32,
+    pub page_rows_max: usize,
 }
 
 /// What runs on the machine.
@@ -201,7 +203,7 @@ impl Setup {
             random: host.random.clone(),
         };
         let stores = (1..=3).map(store).collect();
-        Setup { sim, stores, cached_inodes_max: 8, segment_len_max: 1 << 20 }
+        Setup { sim, stores, cached_inodes_max: 8, segment_len_max: 1 << 20, page_rows_max: PAGE_ROWS_MAX }
     }
 
     pub fn refuse_puts(&self, refuse: bool) {
@@ -225,6 +227,7 @@ impl Setup {
             map: ManagerMap::single(id),
             cached_inodes_max: self.cached_inodes_max,
             index_range_len: INDEX_RANGE_LEN,
+            page_rows_max: self.page_rows_max,
         }
     }
 

@@ -2,74 +2,70 @@
 //!
 //! Exact: every byte that becomes reachable is added once, every byte that stops being reachable is subtracted once, with the true
 //! old address. A segment without live bytes is absent.
+//!
+//! The tables are trees that change with a checkpoint; between checkpoints only differences are kept, so that no count need be in memory
+//! to be changed.
 
-use crate::api::SegmentUsage;
 use std::collections::BTreeMap;
-use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, SegmentId};
 
-/// Live bytes per segment.
+/// By how much live bytes differ, per segment; no entry is zero.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    live_bytes: BTreeMap<SegmentId, u64>,
+pub struct Difference {
+    bytes: BTreeMap<SegmentId, i64>,
 }
 
-impl Usage {
+impl Difference {
     /// These bytes are reachable now.
     pub fn add(&mut self, addr: BlockAddr) {
-        if addr.len > 0 {
-            *self.live_bytes.entry(addr.segment).or_insert(0) += u64::from(addr.len);
-        }
+        self.change(addr.segment, addr.len.into());
     }
 
     /// These bytes are not reachable any more.
     pub fn sub(&mut self, addr: BlockAddr) {
-        let len = u64::from(addr.len);
-        match self.live_bytes.get_mut(&addr.segment) {
-            Some(live) if *live > len => *live -= len,
-            Some(live) if *live == len => {
-                self.live_bytes.remove(&addr.segment);
-            }
-            _ if len == 0 => {}
-            // Never freed too early: a wrong count is kept high, and fsck tells.
-            found => {
-                let counted = found.map_or(0, |live| *live);
-                debug_assert!(false, "{addr:?} freed, but only {counted} bytes of its segment are counted");
-                tracing::error!(segment = %addr.segment, counted, freed = len, "utilisation is off; run fsck");
-            }
+        self.change(addr.segment, -i64::from(addr.len));
+    }
+
+    /// Takes a difference in.
+    pub fn merge(&mut self, other: &Difference) {
+        other.iter().for_each(|(segment, bytes)| self.change(segment, bytes));
+    }
+
+    /// Takes away a difference that was merged elsewhere.
+    pub fn settle(&mut self, other: &Difference) {
+        other.iter().for_each(|(segment, bytes)| self.change(segment, -bytes));
+    }
+
+    /// The difference of one segment.
+    pub fn of(&self, segment: SegmentId) -> i64 {
+        self.bytes.get(&segment).copied().unwrap_or(0)
+    }
+
+    /// All segments with a difference, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (SegmentId, i64)> + '_ {
+        self.bytes.iter().map(|(&segment, &bytes)| (segment, bytes))
+    }
+
+    fn change(&mut self, segment: SegmentId, by: i64) {
+        let bytes = self.bytes.entry(segment).or_insert(0);
+        *bytes += by;
+        if *bytes == 0 {
+            self.bytes.remove(&segment);
         }
     }
+}
 
-    /// Live bytes of one segment.
-    pub fn of(&self, segment: SegmentId) -> u64 {
-        self.live_bytes.get(&segment).copied().unwrap_or(0)
-    }
-
-    /// All segments with live bytes, in order.
-    pub fn iter(&self) -> impl Iterator<Item = SegmentUsage> + '_ {
-        self.live_bytes.iter().map(|(&segment, &live_bytes)| SegmentUsage { segment, live_bytes })
-    }
-
-    /// Appends the encoding.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.live_bytes.len() as u32);
-        for (segment, live_bytes) in &self.live_bytes {
-            segment.encode(out);
-            out.put_u64(*live_bytes);
+/// A segment's count after a difference; `None`: nothing lives in it.
+pub fn counted(segment: SegmentId, before: Option<u64>, difference: i64) -> Option<u64> {
+    let old = before.unwrap_or(0);
+    match old.checked_add_signed(difference) {
+        Some(live) => Some(live).filter(|&live| live > 0),
+        // Never freed too early: a wrong count is kept high, and fsck tells.
+        None => {
+            debug_assert!(false, "{segment}: {difference} bytes freed, but only {old} are counted");
+            tracing::error!(%segment, counted = old, difference, "utilisation is off; run fsck");
+            before
         }
-    }
-
-    /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let count = r.count(SegmentId::ENCODED_LEN + 8, "usage entries")?;
-        let mut live_bytes = BTreeMap::new();
-        for _ in 0..count {
-            let (segment, live) = (SegmentId::decode(r)?, r.u64("live bytes")?);
-            if live == 0 || live_bytes.insert(segment, live).is_some() {
-                return Err(DecodeError::Invalid("live bytes"));
-            }
-        }
-        Ok(Usage { live_bytes })
     }
 }
 
@@ -87,25 +83,35 @@ mod tests {
         #[test]
         fn prop_counts_what_was_added_and_not_yet_taken_away(
             adds in prop::collection::vec((1u64..5, 0u32..1000), 0..40), keep in prop::collection::vec(any::<bool>(), 40),
+            cut in 0usize..40,
         ) {
-            let mut usage = Usage::default();
-            let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
-            for &(seq, len) in &adds {
-                usage.add(addr(seq, len));
-            }
-            for (&(seq, len), &keep) in adds.iter().zip(&keep) {
-                if keep {
-                    *sums.entry(seq).or_insert(0) += u64::from(len);
-                } else {
-                    usage.sub(addr(seq, len));
+            let (mut whole, mut first, mut second) = <(Difference, Difference, Difference)>::default();
+            let mut sums: BTreeMap<u64, i64> = BTreeMap::new();
+            for (n, (&(seq, len), &keep)) in adds.iter().zip(&keep).enumerate() {
+                let half = if n < cut { &mut first } else { &mut second };
+                for difference in [&mut whole, half] {
+                    difference.add(addr(seq, len));
+                    if !keep {
+                        difference.sub(addr(seq, len));
+                    }
                 }
+                *sums.entry(seq).or_insert(0) += if keep { i64::from(len) } else { 0 };
             }
             sums.retain(|_, live| *live > 0);
-            let got: BTreeMap<u64, u64> = usage.iter().map(|u| (u.segment.seq, u.live_bytes)).collect();
-            prop_assert_eq!(got, sums);
-            let mut bytes = Vec::new();
-            usage.encode(&mut bytes);
-            prop_assert_eq!(Usage::decode(&mut Reader::new(&bytes)).unwrap(), usage);
+            prop_assert_eq!(whole.iter().map(|(s, bytes)| (s.seq, bytes)).collect::<BTreeMap<_, _>>(), sums);
+            let mut rest = whole.clone();
+            rest.settle(&first);
+            prop_assert_eq!(&rest, &second);
+            rest.merge(&first);
+            prop_assert_eq!(rest, whole);
         }
+    }
+
+    #[test]
+    fn a_count_is_its_base_and_the_difference() {
+        let segment = addr(1, 1).segment;
+        assert_eq!(counted(segment, None, 5), Some(5));
+        assert_eq!(counted(segment, Some(7), -2), Some(5));
+        assert_eq!(counted(segment, Some(7), -7), None);
     }
 }

@@ -1,4 +1,5 @@
 //! A manager over stores in memory, in the simulated world.
 
+mod deletion;
 mod model;
 mod requests;

@@ -142,6 +142,7 @@ impl World {
         let random = SplitMix64::new(seed ^ 0x5eed);
         setup.cached_inodes_max = [2, 6, 1000][random.below(3) as usize];
         setup.segment_len_max = [9_000, 40_000, 1 << 20][random.below(3) as usize];
+        setup.page_rows_max = [4, 8, 20, 128][random.below(4) as usize];
         let ids = (0..FILES).map(|n| FileId::in_slot(0, 0, COUNTER_FIRST + n * 40)).collect();
         let model = Model::default();
         World {

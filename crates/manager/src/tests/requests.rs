@@ -10,12 +10,12 @@ use types::{Answer, BlockAddr, ClientId, Delta, Extent, FileId, SegmentId};
 
 const CLIENT: ClientId = ClientId::new(1);
 
-fn file(n: u64) -> FileId {
+pub(super) fn file(n: u64) -> FileId {
     FileId::in_slot(0, 0, COUNTER_FIRST + n)
 }
 
 /// Creates files with one block each, in one segment.
-async fn create(run: &mut Running, files: impl Iterator<Item = u64>) -> SegmentDeltas {
+pub(super) async fn create(run: &mut Running, files: impl Iterator<Item = u64>) -> SegmentDeltas {
     let files: Vec<u64> = files.collect();
     let segment = run
         .client
@@ -37,7 +37,7 @@ async fn live_segments(run: &Running) -> BTreeSet<SegmentId> {
 }
 
 /// Deletes what cleaners may delete: no live bytes, and covered.
-async fn delete_free(run: &Running) -> usize {
+pub(super) async fn delete_free(run: &Running) -> usize {
     let covered = run.server.checkpoint().await.unwrap().covered;
     let live = live_segments(run).await;
     let all = run.stripe.segments().await.unwrap();
@@ -254,7 +254,7 @@ fn crash_with_a_gap_before_the_root_falls_back_to_the_checkpoint_before() {
         create(&mut run, 0..20).await;
         run.server.checkpoint().await.unwrap();
         create(&mut run, 20..90).await;
-        let root = run.server.core.state.lock().root.as_ref().map(|r| r.segment.seq).unwrap();
+        let root = run.server.core.state.lock().root.as_ref().map(|r| r.record.segment.seq).unwrap();
         setup.refuse_own_segment(Some(root + 1));
         assert_eq!(run.server.checkpoint().await, Err(ManagerError::Log));
         assert!(run.server.core.state.lock().own_tail.len() > 2, "the checkpoint is one segment");
@@ -374,7 +374,7 @@ fn a_huge_files_checkpoint_rewrites_only_the_leaf_that_changed() {
         let written = |run: &Running| {
             let core = run.server.core.clone();
             async move {
-                let root = core.state.lock().root.as_ref().map(|r| r.segment).unwrap();
+                let root = core.state.lock().root.as_ref().map(|r| r.record.segment).unwrap();
                 let directory = crate::record::Directory::decode(&core.stripe.deltas(root).await.unwrap()).unwrap();
                 let keys = directory.records(root).map(|(key, _)| key);
                 keys.filter(|key| matches!(key, crate::record::RecordKey::Leaf(..))).count()
