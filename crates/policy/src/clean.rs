@@ -3,7 +3,11 @@
 //!
 //! Cleaning a segment of utilisation `u` reads and rewrites its live bytes and frees the rest. Cost-benefit weighs the space gained
 //! by how long it will stay free, for which the age of the segment's data is the estimate: `(1 - u) * age / (1 + u)`. So
-//! cold segments are cleaned at higher utilisations than hot ones, whose blocks will soon die by themselves. When it is time to clean, a [`FreeGoal`] says.
+//! cold segments are cleaned at higher utilisations than hot ones, whose blocks will soon die by themselves. A [`FreeGoal`] says when it is time to clean.
+//!
+//! Starling weighs the fourth root of the age ([`Rule::DampedCostBenefit`]). Ages of segments differ by a factor of a million, utilisations by a factor of ten. With
+//! the age itself, the cleaner moves full segments over and over because they are old, and the emptiest-first rule beats it on traces of whole communities.
+//! docs/decisions/2026-11-23-cleaning-by-damped-age.md has the measurements.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -62,8 +66,10 @@ const SORTED_AT_ONCE: usize = 16;
 /// How segments are ranked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rule {
-    /// By benefit over cost; the default, better wherever some data is hotter than other.
+    /// By benefit over cost, with the fourth root of the age: what Starling does.
     #[default]
+    DampedCostBenefit,
+    /// By benefit over cost, as Rosenblum and Ousterhout have it.
     CostBenefit,
     /// The emptiest first; best when all data is equally likely to be overwritten.
     Greedy,
@@ -80,25 +86,28 @@ impl SegmentUse {
         if self.total_bytes == 0 { 1.0 } else { self.live_bytes as f64 / self.total_bytes as f64 }
     }
 
-    /// Space-time gained per byte moved, in seconds.
-    fn benefit(&self) -> f64 {
+    /// Space gained per byte moved, times the weight of the segment's age.
+    fn benefit(&self, weight: f64) -> f64 {
         let u = self.utilisation();
-        (1.0 - u) * self.age.as_secs_f64() / (1.0 + u)
+        (1.0 - u) * weight / (1.0 + u)
     }
 }
 
 /// A segment, and what it is ranked by.
 struct Ranked {
     segment: SegmentUse,
-    /// By cost-benefit; otherwise all have the same.
+    /// The same of all, by [`Rule::Greedy`].
     benefit: f64,
     utilisation: f64,
 }
 
 impl Rule {
     fn ranked(self, segment: SegmentUse) -> Ranked {
+        let age = segment.age.as_secs_f64();
         let benefit = match self {
-            Rule::CostBenefit => segment.benefit(),
+            // Square roots are exact, so that all machines choose alike.
+            Rule::DampedCostBenefit => segment.benefit(age.sqrt().sqrt()),
+            Rule::CostBenefit => segment.benefit(age),
             Rule::Greedy => 0.0,
         };
         Ranked { segment, benefit, utilisation: segment.utilisation() }
@@ -117,10 +126,10 @@ impl Ranked {
     }
 }
 
-/// The segments to clean, best first, by cost-benefit: as many as it takes to gain `want_free_bytes`, or all that gain
+/// The segments to clean, best first, by the default rule: as many as it takes to gain `want_free_bytes`, or all that gain
 /// something worth moving them.
 pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
-    choose_by(Rule::CostBenefit, segments, want_free_bytes)
+    choose_by(Rule::default(), segments, want_free_bytes)
 }
 
 /// As [`choose`], by the given rule.
@@ -171,15 +180,24 @@ mod tests {
 
     #[test]
     fn cost_benefit_takes_a_cold_segment_before_an_emptier_hot_one() {
-        let segments = [segment(1, 30, 1), segment(2, 75, 100)];
+        let segments = [segment(1, 30, 1), segment(2, 75, 1000)];
         assert_eq!(seqs(choose(segments.into_iter(), 1)), [2]);
+        assert_eq!(seqs(choose_by(Rule::CostBenefit, segments.into_iter(), 1)), [2]);
         assert_eq!(seqs(choose_by(Rule::Greedy, segments.into_iter(), 1)), [1]);
     }
 
     #[test]
+    fn regression_a_full_segment_is_not_cleaned_for_its_age_alone() {
+        let segments = [segment(1, 30, 1000), segment(2, 90, 20_000)];
+        assert_eq!(seqs(choose_by(Rule::CostBenefit, segments.into_iter(), 1)), [2]);
+        assert_eq!(seqs(choose(segments.into_iter(), 1)), [1]);
+    }
+
+    #[test]
     fn benefit_is_the_formula_of_the_paper() {
-        assert_eq!(segment(1, 50, 30).benefit(), 0.5 * 30.0 / 1.5);
-        assert_eq!(segment(1, 100, 30).benefit(), 0.0);
+        assert_eq!(Rule::CostBenefit.ranked(segment(1, 50, 30)).benefit, 0.5 * 30.0 / 1.5);
+        assert_eq!(Rule::CostBenefit.ranked(segment(1, 100, 30)).benefit, 0.0);
+        assert_eq!(Rule::DampedCostBenefit.ranked(segment(1, 50, 81)).benefit, 0.5 * 3.0 / 1.5);
     }
 
     #[test]
@@ -213,9 +231,8 @@ mod tests {
         fn prop_gains_what_is_wanted_with_no_segment_too_many_in_any_order_of_arguments(
             uses in proptest::collection::vec((0u64..=110, 0u64..1000), 0..100),
             want in 0u64..7500,
-            greedy: bool,
+            rule in prop::sample::select(vec![Rule::DampedCostBenefit, Rule::CostBenefit, Rule::Greedy]),
         ) {
-            let rule = if greedy { Rule::Greedy } else { Rule::CostBenefit };
             let segments: Vec<_> = (0..).zip(&uses).map(|(seq, &(live, age))| segment(seq, live, age)).collect();
             let chosen = choose_by(rule, segments.iter().copied(), want);
             prop_assert_eq!(&chosen, &choose_by(rule, segments.iter().rev().copied(), want));

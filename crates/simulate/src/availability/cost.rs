@@ -3,7 +3,7 @@
 //! Performance is in units of one disk's large accesses, cost in disks. The table, and all of this, is of one parity in each group.
 
 use super::first;
-use crate::figure::Finding;
+use crate::figure::{Finding, Kind};
 use serde::Serialize;
 
 /// How data are kept redundantly.
@@ -228,6 +228,7 @@ pub fn findings(disks: &Disks) -> Vec<Finding> {
                 what: format!("{} of {name}; and per disk that it costs", measure.name()),
                 theirs: format!("{performance} = {:.3}; {per_cost} = {:.4}", theirs[0], theirs[1]),
                 ours: format!("{:.3}; {:.4}", ours[0], ours[1]),
+                kind: Kind::Computed,
                 holds: Some(is_same(ours[0], theirs[0]) && is_same(ours[1], theirs[1])),
                 why: String::new(),
             });
@@ -240,6 +241,7 @@ pub fn findings(disks: &Disks) -> Vec<Finding> {
         what: "small writes of RAID level 5 without a log, per disk that it costs".into(),
         theirs: format!("{per_cost} = {:.4}", value(per_cost, disks).unwrap_or(f64::NAN)),
         ours: format!("{performance} per N+N/G disks = {ours:.4}"),
+        kind: Kind::Computed,
         holds: None,
         why: "here the thesis counts the parity as one of a group's G disks, and in the rest of the table beside them"
             .into(),
@@ -262,6 +264,7 @@ pub fn findings(disks: &Disks) -> Vec<Finding> {
             what: format!("advantage per cost in {}", measure.name()),
             theirs: who.into(),
             ours: if holds { who.into() } else { "not so with these disks".into() },
+            kind: Kind::Computed,
             holds: Some(holds),
             why: String::new(),
         }

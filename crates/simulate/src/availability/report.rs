@@ -2,7 +2,7 @@
 
 use super::machines::{self, Estimate, Trial};
 use super::{Layout, Losses, MONTH_HOURS, Outages};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
+use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 
@@ -89,6 +89,7 @@ impl Study {
         Figure {
             title: "Time in which some data are out of reach".into(),
             repeats: "Dahlin, figure 4-4".into(),
+            theirs: Vec::new(),
             shape: Shape::Lines,
             x: Axis { label: "storage servers".into(), scale: Scale::Log },
             y: Axis { label: "downtime (hours per month)".into(), scale: Scale::Log },
@@ -114,6 +115,7 @@ impl Study {
             what: what.into(),
             theirs: theirs.into(),
             ours,
+            kind: Kind::Computed,
             holds: Some(holds),
             why: String::new(),
         };
@@ -148,6 +150,7 @@ impl Study {
                 what: format!("downtime of {} machines, {name}: by trying as by the formula", tried.machines),
                 theirs: format!("not stated; computed: {:.6} hours per month", tried.computed),
                 ours: format!("tried: {mean:.6} ± {error:.6} hours per month"),
+                kind: Kind::Measured,
                 // A few outages say neither how often there are more nor how wrong that is.
                 holds: (mean > 5.0 * error).then(|| tried.found.agrees(tried.computed)),
                 why: if mean > 5.0 * error { String::new() } else { "too rare to be met often in this time".into() },
@@ -184,6 +187,7 @@ fn rebuilt() -> Figure {
             "{REBUILD_MACHINES} storage servers, each down for a day every two years, and rebuilt meanwhile"
         ),
         repeats: String::new(),
+        theirs: Vec::new(),
         shape: Shape::Lines,
         x: Axis { label: "time to rebuild a machine (hours)".into(), scale: Scale::Log },
         y: Axis { label: "downtime (hours per month)".into(), scale: Scale::Log },
@@ -196,6 +200,7 @@ fn lost() -> Figure {
     Figure {
         title: format!("{REBUILD_MACHINES} disks of a mean life of {LIFE_HOURS} hours"),
         repeats: String::new(),
+        theirs: Vec::new(),
         shape: Shape::Lines,
         x: Axis { label: "time to rebuild a disk (hours)".into(), scale: Scale::Log },
         y: Axis { label: "years from one loss of data to the next".into(), scale: Scale::Log },

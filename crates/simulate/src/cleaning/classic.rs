@@ -3,7 +3,7 @@
 
 use super::log::{Cleaner, Counts, Log};
 use super::{Ages, Full, When, serialize_rule};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
+use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use host::SplitMix64;
 use policy::clean::Rule;
@@ -142,14 +142,18 @@ pub fn write_cost(utilisation_of_cleaned: f64) -> f64 {
 
 const UTILISATIONS: [f64; 10] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9];
 
+const VARIANT_COUNT: usize = 7;
+
 /// What is compared, with its name.
-fn variants() -> [(&'static str, Classic); 6] {
+fn variants() -> [(&'static str, Classic); VARIANT_COUNT] {
     let (even, hot) = (Classic::default(), Classic::hot_and_cold());
-    let product = |of: Classic| Classic { ages: Ages::Segments, sorts: false, when: When::Short, ..of };
+    let product =
+        |of: Classic| Classic { rule: Rule::default(), ages: Ages::Segments, sorts: false, when: When::Short, ..of };
     [
         ("uniform, greedy", Classic { rule: Rule::Greedy, ..even }),
         ("hot-and-cold, greedy", Classic { rule: Rule::Greedy, ..hot }),
         ("hot-and-cold, cost-benefit", hot),
+        ("hot-and-cold, cost-benefit with damped age", Classic { rule: Rule::DampedCostBenefit, ..hot }),
         ("uniform, as the product cleans", product(even)),
         ("hot-and-cold, as the product cleans", product(hot)),
         ("hot-and-cold, as the product cleans, sorted by age", Classic { sorts: true, ..product(hot) }),
@@ -165,7 +169,7 @@ pub struct Study {
 
 impl Study {
     /// How often [`run`](Self::run) says that it has done something.
-    pub const STEPS: usize = 6 * UTILISATIONS.len();
+    pub const STEPS: usize = VARIANT_COUNT * UTILISATIONS.len();
 
     /// Writes in each case as much as is set here, on as large a disk.
     pub fn run(of: &Classic, done: impl Fn() + Sync) -> Study {
@@ -205,6 +209,7 @@ impl Study {
         vec![Figure {
             title: "Write cost with writes by chance".into(),
             repeats: "Rosenblum and Ousterhout, figures 4 and 7".into(),
+            theirs: Vec::new(),
             shape: Shape::Lines,
             x: Axis { label: "disk utilisation (%)".into(), scale: Scale::Linear },
             y: Axis { label: "write cost".into(), scale: Scale::Linear },
@@ -220,6 +225,7 @@ impl Study {
             what,
             theirs,
             ours,
+            kind: Kind::Measured,
             holds,
             why: why.into(),
         };
@@ -244,6 +250,19 @@ impl Study {
                 greedy.zip(cost_benefit).map(|(greedy, cost_benefit)| cost_benefit < greedy),
                 "",
             ));
+        }
+        for at in [0.75, 0.8, 0.85, 0.9] {
+            let both = self.cost(2, at).zip(self.cost(3, at));
+            findings.push(Finding {
+                stated: String::new(),
+                ..finding(
+                    format!("write cost of a disk that is {:.0} % full, hot-and-cold, with the age damped", at * 100.0),
+                    "not stated; the product's rule beside theirs".into(),
+                    both.map_or("no room".into(), |(theirs, damped)| format!("{damped:.2} and {theirs:.2}")),
+                    None,
+                    "",
+                )
+            });
         }
         let saved = UTILISATIONS.iter().filter_map(|at| Some(1.0 - self.cost(2, *at)? / self.cost(1, *at)?));
         findings.push(finding(
@@ -292,7 +311,8 @@ mod tests {
         for utilisation in [0.8, 0.9] {
             let hot = Classic { utilisation, ..Classic::hot_and_cold() };
             let greedy = cost(Classic { rule: Rule::Greedy, ..hot });
-            let product = Classic { ages: Ages::Segments, sorts: false, when: When::Short, ..hot };
+            let product =
+                Classic { rule: Rule::default(), ages: Ages::Segments, sorts: false, when: When::Short, ..hot };
             assert!(cost(hot) < 0.95 * greedy, "{utilisation}: {} {greedy}", cost(hot));
             let so_soon = cost(Classic { rule: Rule::Greedy, ..product });
             assert!(cost(product) < 0.9 * so_soon, "{utilisation}: {} {so_soon}", cost(product));
@@ -307,7 +327,7 @@ mod tests {
     fn what_they_say_holds() {
         let study = Study::run(&Classic { segments: 200, segment_blocks: 64, ..Classic::default() }, || ());
         let findings = study.findings();
-        assert_eq!(findings.len(), 2 + 4 + 2);
+        assert_eq!(findings.len(), 2 + 4 + 4 + 2);
         assert!(findings.iter().all(|finding| finding.holds != Some(false)), "{findings:#?}");
         let figures = study.figures();
         assert!(figures[0].curves.iter().all(|curve| curve.points.len() == UTILISATIONS.len()));

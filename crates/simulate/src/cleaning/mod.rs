@@ -69,6 +69,7 @@ impl Error for Full {}
 /// What people call a rule.
 pub fn name(rule: Rule) -> &'static str {
     match rule {
+        Rule::DampedCostBenefit => "damped-cost-benefit",
         Rule::CostBenefit => "cost-benefit",
         Rule::Greedy => "greedy",
     }
@@ -106,7 +107,7 @@ impl Default for Parameters {
     /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and cleaned as Rosenblum and Ousterhout do.
     fn default() -> Parameters {
         let (ages, sorts, when) = (Ages::Data, true, When::Full);
-        let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::default());
+        let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::CostBenefit);
         Parameters { segment_bytes, utilisation, rule, ages, sorts, when, cache_blocks: 0, delay_us: 0, seed: 1 }
     }
 }

@@ -62,8 +62,8 @@ pub enum Algorithm {
     TwoChoices,
     /// The last copy of a block goes to where old blocks were when all said how old theirs are (3.1.7).
     Epochs,
-    /// All memory twice: once as each client would have it, and once for all together. None that shares what memory there is, and gives up what was used least
-    /// recently, can be better (3.2).
+    /// The thesis's best case (3.2): all memory twice, once as each client would have it, and once for all together, each giving up what was used least recently. It is
+    /// no bound: a policy that gives up something else can read less from the disk, and N-Chance Forwarding did so on a block trace that was not synthetic.
     Best,
 }
 

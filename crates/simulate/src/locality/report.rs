@@ -3,11 +3,9 @@
 use super::accesses::Accesses;
 use super::{Outcome, Parameters, Policy, simulate};
 use crate::cooperative::studies::comparison::Workload;
-use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
+use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
-
-const NOT_THEIR_TRACE: &str = "another trace than the thesis's, whose own are not published";
 
 /// All policies on one trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -53,6 +51,7 @@ impl Study {
             Figure {
                 title: title.into(),
                 repeats: repeats.into(),
+                theirs: Vec::new(),
                 shape: Shape::Bars,
                 x: Axis { label: x.into(), scale: Scale::Linear },
                 y: Axis { label: y.into(), scale: Scale::Linear },
@@ -89,7 +88,7 @@ impl Study {
                 "11 % to 50 %",
                 percent(saved(&first)),
                 (centralized.hops() > 0).then_some(first.hops() <= centralized.hops()),
-                NOT_THEIR_TRACE,
+                "",
             ),
             finding(
                 "messages that last writer saves",
@@ -103,7 +102,7 @@ impl Study {
                 "writes",
                 if by_writes { "writes" } else { "reads and deletes" }.into(),
                 (centralized.writes > 0).then_some(by_writes),
-                NOT_THEIR_TRACE,
+                "",
             ),
         ];
         match of {
@@ -113,7 +112,7 @@ impl Study {
                 "somewhat more than Sprite's 29 %",
                 percent(first.deletes.local_share()),
                 None,
-                NOT_THEIR_TRACE,
+                "",
             )),
         }
         findings
@@ -123,7 +122,7 @@ impl Study {
 /// What the section says of the first of Sprite's traces, with first writer.
 fn of_sprite(first: &Outcome) -> [Finding; 9] {
     let shown = |what: &str, theirs: &str, ours: Option<f64>| {
-        finding(&format!("{what}, first writer"), theirs, percent(ours), None, NOT_THEIR_TRACE)
+        finding(&format!("{what}, first writer"), theirs, percent(ours), None, "")
     };
     let misses = first.reads - first.hits;
     let hits = share(first.hits, first.reads);
@@ -136,7 +135,7 @@ fn of_sprite(first: &Outcome) -> [Finding; 9] {
             "2.85",
             first.hops_per_miss().map_or("none".into(), |hops| format!("{hops:.2}")),
             None,
-            NOT_THEIR_TRACE,
+            "",
         ),
         shown("such reads that take a message less", "16 %", share(first.shorter, misses)),
         shown("writes that need the right to write", "37 %", share(first.asked.count, first.writes)),
@@ -162,6 +161,7 @@ fn finding(what: &str, theirs: &str, ours: String, holds: Option<bool>, why: &st
         what: what.into(),
         theirs: theirs.into(),
         ours,
+        kind: Kind::Measured,
         holds,
         why: why.into(),
     }

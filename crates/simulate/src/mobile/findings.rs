@@ -6,7 +6,7 @@
 use super::study::{CONTOURS, Study, kilobits, mebibytes};
 use super::why;
 use super::{Outcome, Parameters, Unit, WriteBack};
-use crate::figure::Finding;
+use crate::figure::{Finding, Kind};
 use policy::replacement::Replacement;
 
 const AGGRESSIVE: [WriteBack; 2] = [WriteBack::Idle, WriteBack::Lottery];
@@ -93,7 +93,7 @@ fn told(
         (Order(theirs), Some(false)) | (Value(theirs), _) => (theirs, named.collect::<Vec<_>>().join("; ")),
     };
     let stated = format!("Froese and Bunt, {stated}");
-    Finding { stated, what: what.into(), theirs: theirs.into(), ours, holds, why }
+    Finding { stated, what: what.into(), theirs: theirs.into(), ours, kind: Kind::Measured, holds, why }
 }
 
 /// Whether one is less than the other. Nothing where one of them was not measured, or they do not differ.

@@ -310,7 +310,15 @@ fn figures_of(study: &Study, trace: usize) -> Vec<Figure> {
     let name = &study.traces[trace].0;
     let figure = |number: u32, what: &str, x: Axis, measure: Measure, curves: Vec<Curve>| {
         let repeats = if number > 0 { format!("Froese and Bunt, figure {number}") } else { String::new() };
-        Figure { title: format!("{what}: {name}"), repeats, shape: Shape::Lines, x, y: measure.axis(), curves }
+        Figure {
+            title: format!("{what}: {name}"),
+            repeats,
+            shape: Shape::Lines,
+            x,
+            y: measure.axis(),
+            curves,
+            theirs: Vec::new(),
+        }
     };
     let contours = Figure {
         y: axis("bandwidth (kb/s)", Scale::Log),

@@ -30,7 +30,7 @@ pub enum SimCommand {
 
 Algorithms: base, with which all are compared; direct (each client has as much memory again elsewhere); greedy; central; hash; weighted-lru, which knows what clients
 are told anyway; weighted-lru-singlets, which knows all but whose copy is the last; weighted-lru-global, which knows all; n-chance; two-choices; epochs; and best,
-which has all memory twice and bounds those that share what there is.
+which has all memory twice. It is the thesis's yardstick, and no bound: a policy that gives up other blocks can beat it.
 
 Technologies: atm is a 155 Mb/s network and a disk of 1994, as in the thesis: a block takes 250 us from the own memory, 1250 us from another client's, 1050 us from the
 server's, and 15850 us from disk. nvme-25g and nvme-100g are today's disks, with TCP on 25 Gb/s and past the kernel on 100 Gb/s.")]

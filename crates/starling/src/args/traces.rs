@@ -4,7 +4,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use trace::synth::auspex;
 use trace::synth::community::Habits;
-use trace::synth::sprite::{self, HABITS};
+use trace::synth::sprite;
 use trace::synth::week::Week;
 
 /// Arguments of `trace`.
@@ -216,7 +216,7 @@ pub struct Sprite {
     pub writes: f64,
     /// What clients tend to do.
     #[command(flatten)]
-    pub tendencies: Tendencies,
+    pub tendencies: Box<Tendencies>,
     /// The same seed gives the same trace.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -245,7 +245,7 @@ pub struct Auspex {
     pub unseen_s: f64,
     /// What clients tend to do.
     #[command(flatten)]
-    pub tendencies: Tendencies,
+    pub tendencies: Box<Tendencies>,
     /// The same seed gives the same trace.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -254,67 +254,76 @@ pub struct Auspex {
     pub out: PathBuf,
 }
 
-/// What clients of a server tend to do, which no paper states.
+/// What clients of a server tend to do, which no paper states. What is not given is as in the trace that is made.
 #[derive(ClapArgs, Clone, Copy, Debug)]
-#[command(next_help_heading = "What clients tend to do")]
+#[command(next_help_heading = "What clients tend to do (by default as in the trace of that name)")]
 pub struct Tendencies {
     /// Files that all clients use.
-    #[arg(long, default_value_t = HABITS.common_files)]
-    common_files: u64,
+    #[arg(long)]
+    common_files: Option<u64>,
     /// How much rather the popular ones of them: the power of Zipf's law.
-    #[arg(long, default_value_t = HABITS.common_steepness)]
-    common_steepness: f64,
+    #[arg(long)]
+    common_steepness: Option<f64>,
     /// Part of the reads of files: of those that all use.
-    #[arg(long, default_value_t = HABITS.common, value_parser = part)]
-    common: f64,
+    #[arg(long, value_parser = part)]
+    common: Option<f64>,
     /// Part of the reads: of what another client of the group has used lately.
-    #[arg(long, default_value_t = HABITS.group, value_parser = part)]
-    group: f64,
+    #[arg(long, value_parser = part)]
+    group: Option<f64>,
     /// Part of the reads: of files that nobody has used before.
-    #[arg(long, default_value_t = HABITS.fresh, value_parser = part)]
-    fresh: f64,
+    #[arg(long, value_parser = part)]
+    fresh: Option<f64>,
     /// Part of the reads: of the last few files that the client itself has used.
-    #[arg(long, default_value_t = HABITS.latest, value_parser = part)]
-    latest: f64,
+    #[arg(long, value_parser = part)]
+    latest: Option<f64>,
     /// All others are of what the client itself has used: how much rather lately, as a power.
-    #[arg(long, default_value_t = HABITS.recency)]
-    recency: f64,
+    #[arg(long)]
+    recency: Option<f64>,
     /// Part of the reads that are of a part of their file.
-    #[arg(long, default_value_t = HABITS.partial, value_parser = part)]
-    partial: f64,
+    #[arg(long, value_parser = part)]
+    partial: Option<f64>,
     /// Part of the writes of files: new ones, which are removed again.
-    #[arg(long, default_value_t = HABITS.passing, value_parser = part)]
-    passing: f64,
+    #[arg(long, value_parser = part)]
+    passing: Option<f64>,
     /// Seconds until such a file is removed, at most.
-    #[arg(long, default_value_t = HABITS.passing_s)]
-    passing_s: f64,
+    #[arg(long)]
+    passing_s: Option<f64>,
     /// Part of the writes: of files that the client has written before.
-    #[arg(long, default_value_t = HABITS.again, value_parser = part)]
-    again: f64,
+    #[arg(long, value_parser = part)]
+    again: Option<f64>,
     /// How much rather lately, as a power.
-    #[arg(long, default_value_t = HABITS.again_recency)]
-    again_recency: f64,
+    #[arg(long)]
+    again_recency: Option<f64>,
     /// Part of those that another client of the group has written.
-    #[arg(long, default_value_t = HABITS.foreign, value_parser = part)]
-    foreign: f64,
+    #[arg(long, value_parser = part)]
+    foreign: Option<f64>,
+    /// Part of the writes of blocks: of the block that was just written, as by programs that write less than a block at a time.
+    #[arg(long, value_parser = part)]
+    same_block: Option<f64>,
+    /// Removals of files from before the trace, for each removal of one that was made in it.
+    #[arg(long)]
+    old_removals: Option<f64>,
 }
 
-impl From<Tendencies> for Habits {
-    fn from(of: Tendencies) -> Habits {
+impl Tendencies {
+    /// These habits, but for what was given.
+    pub fn over(self, of: Habits) -> Habits {
         Habits {
-            common_files: of.common_files,
-            common_steepness: of.common_steepness,
-            common: of.common,
-            group: of.group,
-            fresh: of.fresh,
-            latest: of.latest,
-            recency: of.recency,
-            partial: of.partial,
-            passing: of.passing,
-            passing_s: of.passing_s,
-            again: of.again,
-            again_recency: of.again_recency,
-            foreign: of.foreign,
+            common_files: self.common_files.unwrap_or(of.common_files),
+            common_steepness: self.common_steepness.unwrap_or(of.common_steepness),
+            common: self.common.unwrap_or(of.common),
+            group: self.group.unwrap_or(of.group),
+            fresh: self.fresh.unwrap_or(of.fresh),
+            latest: self.latest.unwrap_or(of.latest),
+            recency: self.recency.unwrap_or(of.recency),
+            partial: self.partial.unwrap_or(of.partial),
+            passing: self.passing.unwrap_or(of.passing),
+            passing_s: self.passing_s.unwrap_or(of.passing_s),
+            again: self.again.unwrap_or(of.again),
+            again_recency: self.again_recency.unwrap_or(of.again_recency),
+            foreign: self.foreign.unwrap_or(of.foreign),
+            same_block: self.same_block.unwrap_or(of.same_block),
+            old_removals: self.old_removals.unwrap_or(of.old_removals),
         }
     }
 }

@@ -19,8 +19,8 @@ use simulate::availability::{self, YEAR_HOURS};
 use simulate::cleaning::{self, classic};
 use simulate::cooperative::Blocks;
 use simulate::cooperative::studies::comparison::{self, Workload};
-use simulate::cooperative::studies::{BLOCK_BYTES, Setup, sensitivity, worst};
-use simulate::figure::{Figure, Finding};
+use simulate::cooperative::studies::{BLOCK_BYTES, Setup, calibration, sensitivity, worst};
+use simulate::figure::{Figure, Finding, Kind};
 use simulate::locality::accesses::Accesses;
 use simulate::{locality, mobile};
 use std::path::{Path, PathBuf};
@@ -94,11 +94,13 @@ pub fn run(asked: &Papers) -> anyhow::Result<ExitCode> {
     let written = written().inspect_err(|_| drop(std::fs::remove_dir_all(&partial)));
     written.with_context(|| format!("write {}", asked.out.display()))?;
     let all = report.sections.iter().flat_map(|section| &section.findings);
-    let count = |holds| all.clone().filter(|finding| finding.holds == Some(holds)).count();
+    let count = |kind, holds| all.clone().filter(|one| (one.kind, one.holds) == (kind, Some(holds))).count();
     if asked.quick {
         println!("a quick report: its numbers say little");
     }
-    println!("{} orderings hold, {} do not{}", count(true), count(false), if count(false) > 0 { ":" } else { "" });
+    let [measured, computed] = [Kind::Measured, Kind::Computed].map(|kind| [count(kind, true), count(kind, false)]);
+    println!("simulated: {} orderings hold, {} do not", measured[0], measured[1]);
+    println!("computed: {} values are as stated, {} are not", computed[0], computed[1]);
     for section in &report.sections {
         for finding in section.findings.iter().filter(|finding| finding.holds == Some(false)) {
             println!("  {}: {} ({}): {}", section.title, finding.what, finding.stated, finding.ours);
@@ -146,11 +148,15 @@ fn of_worst(traces: &Traces, steps: &Steps) -> Section {
 
 /// Caching, and where managers are.
 fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Section)> {
-    let trace = traces.sprite();
-    steps.begin("Sprite: its trace", 1);
+    let (warm_up, draws) = (traces.sprite_warm_up(), traces.sprite_draws());
+    steps.begin("Sprite: its trace", draws);
+    let calibrated = calibration::calibrate(traces.sprite(), warm_up, draws, || steps.done());
+    let trace = calibrated.first().map_or(traces.sprite(), |nearest| nearest.trace);
+    steps.begin("Sprite: other such traces", draws);
+    let ranges = calibration::ranges(&calibrated, warm_up, || steps.done());
     let blocks = traces::blocks(trace.records())?;
     let accesses = traces::accesses(trace.records())?;
-    let setup = Setup::thesis(traces.sprite_warm_up(), traces.seed);
+    let setup = Setup::thesis(warm_up, traces.seed);
     let parameters = json!({ "trace": format!("{trace:?}"), "setup": setup });
     setup.check(&blocks).map_err(anyhow::Error::msg)?;
     steps.begin("Sprite: algorithms", comparison::RUNS);
@@ -159,6 +165,7 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
     steps.begin("Sprite: what is set", runs.len());
     let varied = sensitivity::study(&blocks, &runs, || steps.done());
     let mut findings = comparison::latencies();
+    findings.extend(calibration::findings(&calibrated, &ranges));
     findings.extend(comparison::findings(&compared, Workload::Sprite));
     let comparison = Section {
         id: "sprite",
@@ -168,7 +175,7 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
         parameters: parameters.clone(),
         figures: comparison::figures(&compared, Workload::Sprite),
         findings,
-        outcome: json!(compared),
+        outcome: json!({ "compared": compared, "ranges": ranges }),
     };
     let sensitivity = Section {
         id: "sensitivity",

@@ -8,7 +8,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use scale::Scaled;
-use simulate::figure::{Axis, Figure, Shape};
+use simulate::cooperative::Algorithm;
+use simulate::figure::{Axis, Curve, Figure, Shape};
 
 /// Of each figure, in pixels.
 const SIZE: (u32, u32) = (800, 500);
@@ -61,6 +62,7 @@ fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<(
         head.draw(&Text::new(what, (12, 29), ("sans-serif", 12).into_font().color(&BLACK.mix(0.7))))?;
     }
     let plot = Plot::of(figure);
+    let styles = styles(figure);
     let (chart, legend) = rest.split_horizontally(SIZE.0 - LEGEND_WIDTH);
     let names = (!plot.names.is_empty()).then(|| plot.name_lines());
     let lines = names.iter().flatten().map(Vec::len).max().unwrap_or(0) as i32;
@@ -97,7 +99,7 @@ fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<(
     }
     match figure.shape {
         Shape::Lines => {
-            for (at, points) in plot.curves.iter().enumerate() {
+            for (at, points) in styles.iter().copied().zip(&plot.curves) {
                 let line = points.iter().map(|point| pixel(*point)).collect::<Vec<_>>();
                 if line.len() > 1 {
                     root.draw(&PathElement::new(line.clone(), colour(at).stroke_width(2)))?;
@@ -106,29 +108,32 @@ fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<(
             }
         }
         Shape::Points => {
-            for (at, points) in plot.curves.iter().enumerate() {
+            for (at, points) in styles.iter().copied().zip(&plot.curves) {
                 points.iter().try_for_each(|point| mark(root, pixel(*point), at))?;
             }
         }
         Shape::Bars | Shape::Stacks => {
             for Bar { curve, left, right, low, high } in plot.bars(figure.shape) {
                 let corners = [pixel((left, low)), pixel((right, high))];
-                root.draw(&Rectangle::new(corners, colour(curve).filled()))?;
+                root.draw(&Rectangle::new(corners, colour(styles[curve]).filled()))?;
             }
         }
+    }
+    for (at, points) in plot.theirs.iter().enumerate() {
+        points.iter().try_for_each(|point| their_mark(root, pixel(*point), at))?;
     }
     if plot.curves.iter().all(Vec::is_empty) {
         let middle = pixel(((x.low + x.high) / 2.0, (y.low + y.high) / 2.0));
         root.draw(&Text::new("nothing was measured", middle, centered(14)))?;
     }
-    explain(figure, &legend, root, top)
+    explain(figure, &styles, &legend, root, top)
 }
 
 /// What the curves are.
-fn explain(figure: &Figure, legend: &Area, root: &Area, top: i32) -> anyhow::Result<()> {
+fn explain(figure: &Figure, styles: &[usize], legend: &Area, root: &Area, top: i32) -> anyhow::Result<()> {
     let mut y = 14;
     let left = (SIZE.0 - LEGEND_WIDTH) as i32;
-    for (at, curve) in figure.curves.iter().enumerate() {
+    for (at, curve) in styles.iter().copied().zip(&figure.curves) {
         let place = (left + 14, top + TITLE_HEIGHT as i32 + y + 6);
         match figure.shape {
             Shape::Bars | Shape::Stacks => {
@@ -142,13 +147,31 @@ fn explain(figure: &Figure, legend: &Area, root: &Area, top: i32) -> anyhow::Res
             }
             Shape::Points => mark(root, place, at)?,
         }
-        for line in wrapped(&curve.name, LEGEND_LEN) {
-            legend.draw(&Text::new(line, (30, y), ("sans-serif", 12).into_font().color(&BLACK)))?;
-            y += LINE_HEIGHT;
-        }
-        y += 5;
+        y = explained(legend, &curve.name, y)?;
+    }
+    for (at, curve) in figure.theirs.iter().enumerate() {
+        their_mark(root, (left + 14, top + TITLE_HEIGHT as i32 + y + 6), at)?;
+        y = explained(legend, &curve.name, y)?;
     }
     Ok(())
+}
+
+/// A name beside its mark. Gives the height of the next one.
+fn explained(legend: &Area, name: &str, mut y: i32) -> anyhow::Result<i32> {
+    for line in wrapped(name, LEGEND_LEN) {
+        legend.draw(&Text::new(line, (30, y), ("sans-serif", 12).into_font().color(&BLACK)))?;
+        y += LINE_HEIGHT;
+    }
+    Ok(y + 5)
+}
+
+/// The number of each curve's colour and mark. An algorithm has its own in all figures; other curves take what is left, in their order.
+fn styles(figure: &Figure) -> Vec<usize> {
+    let own = |name: &str| Algorithm::ALL.iter().position(|algorithm| algorithm.name() == name);
+    let taken: Vec<usize> = figure.curves.iter().filter_map(|curve| own(&curve.name)).collect();
+    let mut left = (0..).filter(|style| !taken.contains(style));
+    let styles = figure.curves.iter().map(|curve| own(&curve.name).or_else(|| left.next()).unwrap_or(0));
+    styles.collect()
 }
 
 fn colour(curve: usize) -> RGBColor {
@@ -164,6 +187,18 @@ fn mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<()> {
         2 => root.draw(&Rectangle::new([(x - 3, y - 3), (x + 3, y + 3)], style))?,
         3 => root.draw(&Cross::new((x, y), 4, colour(curve).stroke_width(2)))?,
         _ => root.draw(&Polygon::new(vec![(x, y - 5), (x + 5, y), (x, y + 5), (x - 5, y)], style))?,
+    }
+    Ok(())
+}
+
+/// What a paper states: open, so that what was measured is seen below.
+fn their_mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<()> {
+    match curve % 2 {
+        0 => root.draw(&PathElement::new(
+            vec![(x, y - 7), (x + 7, y), (x, y + 7), (x - 7, y), (x, y - 7)],
+            BLACK.stroke_width(2),
+        ))?,
+        _ => root.draw(&Circle::new((x, y), 6, BLACK.stroke_width(2)))?,
     }
     Ok(())
 }
@@ -187,6 +222,8 @@ struct Plot {
     x: Scaled,
     y: Scaled,
     curves: Vec<Vec<(f64, f64)>>,
+    /// What the paper states.
+    theirs: Vec<Vec<(f64, f64)>>,
     /// Of bars: what there is one of, and what it is called.
     what: String,
     names: Vec<String>,
@@ -204,21 +241,25 @@ impl Plot {
     fn of(figure: &Figure) -> Plot {
         let is_bars = matches!(figure.shape, Shape::Bars | Shape::Stacks);
         let (what, names) = if is_bars { named(&figure.x) } else { (String::new(), Vec::new()) };
-        let points = || figure.curves.iter().flat_map(|curve| &curve.points);
+        let points = || figure.curves.iter().chain(&figure.theirs).flat_map(|curve| &curve.points);
+        let measured = || figure.curves.iter().flat_map(|curve| &curve.points);
         let sums = || {
-            (1..=names.len()).map(|at| points().filter(|point| point.0 == at as f64).map(|point| point.1).sum::<f64>())
+            (1..=names.len())
+                .map(|at| measured().filter(|point| point.0 == at as f64).map(|point| point.1).sum::<f64>())
         };
         let x = match is_bars {
             true => Scaled::of_names(names.len()),
             false => Scaled::of(figure.x.scale, points().map(|point| point.0), false),
         };
         let y = match figure.shape {
-            Shape::Stacks => Scaled::of(figure.y.scale, sums(), true),
+            Shape::Stacks => Scaled::of(figure.y.scale, sums().chain(points().map(|point| point.1)), true),
             shape => Scaled::of(figure.y.scale, points().map(|point| point.1), shape == Shape::Bars),
         };
         let place = |(one, other): &(f64, f64)| Some((x.place(*one)?, y.place(*other)?));
-        let curves = figure.curves.iter().map(|curve| curve.points.iter().filter_map(place).collect());
-        Plot { curves: curves.collect(), x, y, what, names }
+        let placed = |curve: &Curve| curve.points.iter().filter_map(place).collect();
+        let curves = figure.curves.iter().map(placed).collect();
+        let theirs = figure.theirs.iter().map(placed).collect();
+        Plot { curves, theirs, x, y, what, names }
     }
 
     /// What stands below each bar.
@@ -269,7 +310,7 @@ fn named(axis: &Axis) -> (String, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use simulate::figure::{Curve, Scale};
+    use simulate::figure::Scale;
 
     fn figure(shape: Shape, scale: Scale, curves: Vec<Vec<(f64, f64)>>) -> Figure {
         let axis = |label: &str| Axis { label: label.into(), scale };
@@ -277,7 +318,15 @@ mod tests {
         let label =
             if matches!(shape, Shape::Lines | Shape::Points) { "x (s)" } else { "of: 1 one, 2 another, or so, 3 none" };
         let (x, y) = (Axis { scale: Scale::Linear, ..axis(label) }, axis("y (ms)"));
-        Figure { title: "A & B".into(), repeats: String::new(), shape, x, y, curves: curves.collect() }
+        Figure {
+            title: "A & B".into(),
+            repeats: String::new(),
+            shape,
+            x,
+            y,
+            curves: curves.collect(),
+            theirs: Vec::new(),
+        }
     }
 
     fn circles(svg: &str) -> usize {
@@ -323,6 +372,27 @@ mod tests {
             let drawn = svg(&[figure(Shape::Points, scale, vec![points.clone()])]).expect("drawn");
             assert_eq!(circles(&drawn), count);
         }
+    }
+
+    #[test]
+    fn an_algorithm_has_its_colour_in_all_figures() {
+        let of = |names: &[&str]| {
+            let curves = names.iter().map(|name| Curve { name: (*name).into(), points: Vec::new() });
+            styles(&Figure { curves: curves.collect(), ..figure(Shape::Lines, Scale::Linear, Vec::new()) })
+        };
+        let all = Algorithm::ALL.map(Algorithm::name);
+        assert_eq!(of(&all), (0..all.len()).collect::<Vec<_>>());
+        assert_eq!(of(&["greedy", "total", "base", "other"]), [2, 1, 0, 3]);
+    }
+
+    #[test]
+    fn what_a_paper_states_is_drawn_where_it_belongs_and_explained() {
+        let theirs = vec![Curve { name: "the thesis's".into(), points: vec![(1.0, 1000.0)] }];
+        let own = figure(Shape::Lines, Scale::Linear, vec![vec![(0.0, 0.0), (1.0, 2.0)]]);
+        let with = Figure { theirs, ..own.clone() };
+        let marks = |figure: &Figure| svg(std::slice::from_ref(figure)).expect("drawn").matches("<polyline").count();
+        assert_eq!(marks(&with), marks(&own) + 2, "a point and its explanation");
+        assert!(Plot::of(&with).y.high >= 1000.0);
     }
 
     #[test]

@@ -14,15 +14,15 @@ pub fn run(command: &SynthCommand) -> anyhow::Result<ExitCode> {
     match command {
         SynthCommand::Sprite(asked) => {
             let (clients, accesses, days, seed) = (asked.clients, asked.accesses, asked.days, asked.seed);
-            let of =
-                sprite::Sprite { clients, accesses, days, writes: asked.writes, habits: asked.tendencies.into(), seed };
+            let (writes, habits) = (asked.writes, asked.tendencies.over(sprite::HABITS));
+            let of = sprite::Sprite { clients, accesses, days, writes, habits, seed };
             checked(of.check())?;
             let source = format!("synthetic, like Sprite's: {clients} clients, {days} days, seed {seed}");
             create(&asked.out, &source, accesses, of.records())
         }
         SynthCommand::Auspex(asked) => {
             let (clients, accesses, days, seed) = (asked.clients, asked.accesses, asked.days, asked.seed);
-            let (writes, unseen_s, habits) = (asked.writes, asked.unseen_s, asked.tendencies.into());
+            let (writes, unseen_s, habits) = (asked.writes, asked.unseen_s, asked.tendencies.over(auspex::HABITS));
             let of = auspex::Auspex { clients, accesses, days, writes, unseen_s, habits, seed };
             checked(of.check())?;
             let source =

@@ -6,16 +6,34 @@
 //! such hits ([`HIDDEN_HITS`]). About a million blocks were written and later overwritten or removed, a third of them within 30 seconds by the same client (4.3.1.1);
 //! 96 % of them were written by the same client (5.3.1).
 //!
-//! What clients tend to do is as in [`sprite`]; only [`Auspex::writes`] was fitted, to how many blocks do not last (seed 1 gives 1.02 million, 34 % and 96 %). Base
-//! rates of this trace are stated nowhere, and nothing was fitted to what algorithms make of it.
+//! What clients tend to do ([`HABITS`]) is set as such file systems are known to be. Only [`Auspex::writes`] was fitted, to how many blocks do not last (seed 1 gives
+//! 1.02 million, 34 % and 96 %). The thesis states no base rates of this trace, and nothing was fitted to what algorithms make of it.
 
 use super::community::{Community, Habits, Requests};
-use super::sprite;
 
 /// Reads and writes that only fill the caches.
 pub const WARM_UP: u64 = 1_000_000;
 /// Part of all reads that are taken to be hits in clients' own caches, which the trace lacks (footnote 1 of the section).
 pub const HIDDEN_HITS: f64 = 0.8;
+
+/// What these clients tend to do.
+pub const HABITS: Habits = Habits {
+    common_files: 4000,
+    common_steepness: 0.9,
+    common: 0.04,
+    group: 0.05,
+    fresh: 0.125,
+    latest: 0.5,
+    recency: 1.0,
+    partial: 0.22,
+    passing: 0.5,
+    passing_s: 1000.0,
+    again: 0.35,
+    again_recency: 1.0,
+    foreign: 0.04,
+    same_block: 0.0,
+    old_removals: 0.0,
+};
 
 /// What is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +57,7 @@ pub struct Auspex {
 impl Default for Auspex {
     /// As in the thesis.
     fn default() -> Auspex {
-        let habits = sprite::HABITS;
+        let habits = HABITS;
         Auspex { clients: 237, accesses: 5_000_000, days: 7, writes: 0.32, unseen_s: 3.0, habits, seed: 1 }
     }
 }

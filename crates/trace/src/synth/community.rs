@@ -69,6 +69,10 @@ pub struct Habits {
     pub again_recency: f64,
     /// Of those: written by another client of the group.
     pub foreign: f64,
+    /// Writes of blocks: of the block that the client has just written, as where a program writes less than a block at a time.
+    pub same_block: f64,
+    /// Removals of files that were there before the trace began, for each removal of one that was made in it.
+    pub old_removals: f64,
 }
 
 /// A community.
@@ -116,6 +120,8 @@ impl Community {
             (!(1.0..=1e6).contains(&habits.passing_s), "passing-s: 1 to 1000000 seconds"),
             (!is_steep(habits.again_recency), "again-recency: 0 to 10"),
             (!is_part(habits.foreign), "foreign: a part, 0 to 1"),
+            (!(0.0..1.0).contains(&habits.same_block), "same-block: a part, 0 or more, less than 1"),
+            (!(0.0..=100.0).contains(&habits.old_removals), "old-removals: 0 to 100"),
         ])
     }
 
@@ -201,6 +207,8 @@ struct Client {
     written: Ring,
     /// Files that are to be removed, each with the time.
     passing: VecDeque<(u64, u64)>,
+    /// Old files that it is to remove, and the part of one more.
+    old_removals: f64,
     /// Files that it knows to be valid, each with the time when it asked.
     valid: VecDeque<(u64, u64)>,
 }
@@ -212,7 +220,21 @@ impl Client {
         let mean_us = hours.total_us() / quota.max(1);
         let (request_us, use_us) = (REQUEST_US.min(mean_us / 4).max(1), USE_US.min(mean_us / 2));
         let (done, burst_end, worked_us, run) = (0, 0, 0, None);
-        Client { hours, quota, done, burst_end, worked_us, request_us, use_us, run, history, written, passing, valid }
+        Client {
+            hours,
+            quota,
+            done,
+            burst_end,
+            worked_us,
+            request_us,
+            use_us,
+            run,
+            history,
+            written,
+            passing,
+            old_removals: 0.0,
+            valid,
+        }
     }
 
     /// The part of its hours that so many requests should have.
@@ -267,11 +289,18 @@ impl Requests {
     fn step(&mut self, client: u32, time_us: u64) -> (u64, Deed) {
         let of = &mut self.clients[client as usize];
         if of.run.is_none() {
+            if of.old_removals >= 1.0 {
+                of.old_removals -= 1.0;
+                of.worked_us += of.request_us;
+                // Nothing in the trace has named it before.
+                return (self.fresh(true), Deed::Delete);
+            }
             let due = of.passing.front().is_some_and(|(due_us, _)| *due_us <= time_us);
             if (due || of.passing.len() >= PASSING_COUNT_MAX)
                 && let Some((_, file)) = of.passing.pop_front()
             {
                 of.worked_us += of.request_us;
+                of.old_removals += self.of.habits.old_removals;
                 return (file, Deed::Delete);
             }
         }
@@ -281,7 +310,10 @@ impl Requests {
         };
         let offset = run.next * BLOCK_BYTES;
         let len = (run.size_bytes - offset).min(BLOCK_BYTES);
-        run.next += 1;
+        let same_block = self.of.habits.same_block;
+        if !(run.is_write && same_block > 0.0 && chance(&self.random, same_block)) {
+            run.next += 1;
+        }
         let of = &mut self.clients[client as usize];
         of.done += 1;
         of.worked_us += of.request_us;

@@ -2,12 +2,13 @@
 //!
 //! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB, of which the first 400,000, a little over a day, fill the caches; then, with
 //! 16 MiB at each client and 128 MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and 15.7 % go to the disk; 96 % of what is
-//! overwritten or removed was written by the same client (5.3.1). What is not stated is set as such file systems are known to be: a fifth of the uses are writes,
-//! most files are read or written as a whole, and most new ones are removed soon.
+//! overwritten or removed was written by the same client (5.3.1). The best case, which reads all that was not read before from the disk, reads 7.6 % there (3.3.1).
+//! Of another of its traces it states that 37 % of the writes need ownership and that 29 % of the removals have a local manager (5.3.2).
 //!
-//! Three numbers were fitted to the two base rates: [`Habits::common`], [`Habits::fresh`] and [`Habits::latest`]. Values were tried until the mean of twelve seeds
-//! was near (21.6 % and 15.0 %), and of those the ones taken with which seed 1 meets them (21.9 % and 15.5 %). Other seeds give up to five points more or less, since
-//! few clients and few large files make most of the traffic. Nothing was fitted to what other algorithms make of the trace.
+//! What is not stated is set as such file systems are known to be: most files are read or written as a whole, and most new ones are removed soon. Many sets of
+//! [`Habits`] meet what is stated. [`HABITS`] is the nearest of those that `simulate::cooperative::studies::calibration` finds for seed 1. Other seeds differ by several
+//! points with the same habits, since few clients and few large files make most of the traffic: calibrate each seed. Nothing is fitted to what algorithms make of
+//! the trace.
 
 use super::community::{Community, Habits, Requests};
 
@@ -41,25 +42,27 @@ pub struct Sprite {
 
 /// Those that give the base rates, with [`Sprite::default`].
 pub const HABITS: Habits = Habits {
-    common_files: 4000,
-    common_steepness: 0.9,
-    common: 0.04,
-    group: 0.05,
-    fresh: 0.125,
-    latest: 0.5,
-    recency: 1.0,
-    partial: 0.22,
-    passing: 0.5,
+    common_files: 8806,
+    common_steepness: 0.6405,
+    common: 0.0034,
+    group: 0.0859,
+    fresh: 0.0576,
+    latest: 0.5418,
+    recency: 0.6375,
+    partial: 0.2822,
+    passing: 0.4876,
     passing_s: 1000.0,
-    again: 0.35,
-    again_recency: 1.0,
-    foreign: 0.04,
+    again: 0.3262,
+    again_recency: 0.6616,
+    foreign: 0.0259,
+    same_block: 0.5513,
+    old_removals: 2.688,
 };
 
 impl Default for Sprite {
-    /// As in the thesis.
+    /// As in the thesis, as far as it says.
     fn default() -> Sprite {
-        Sprite { clients: 42, accesses: 700_000, days: 2, writes: 0.2, habits: HABITS, seed: 1 }
+        Sprite { clients: 42, accesses: 700_000, days: 2, writes: 0.1794, habits: HABITS, seed: 1 }
     }
 }
 
@@ -162,7 +165,8 @@ mod tests {
     #[test]
     fn base_rates_are_those_of_the_thesis() {
         let (misses, disk) = base_rates(Sprite::default());
-        assert!((misses - BASE_MISSES).abs() < 0.003 && (disk - BASE_DISK).abs() < 0.003, "{misses} {disk}");
+        let is_near = |found: f64, stated: f64| (found / stated - 1.0).abs() <= 0.05;
+        assert!(is_near(misses, BASE_MISSES) && is_near(disk, BASE_DISK), "{misses} {disk}");
     }
 
     #[test]
@@ -180,7 +184,8 @@ mod tests {
         let full = all.iter().filter(|record| record.deed != Deed::Delete).nth(WARM_UP as usize).expect("so many");
         assert!((24..40).contains(&hours(full.time_us)), "{}", hours(full.time_us));
         let writes = all.iter().filter(|record| matches!(record.deed, Deed::Write { .. })).count() as f64;
-        assert!((0.17..0.23).contains(&(writes / accesses as f64)), "{writes}");
+        // How many are writes is not stated.
+        assert!((0.1..0.4).contains(&(writes / accesses as f64)), "{writes}");
         // Most of what is written over or removed was written by the same client; nothing is used after it is removed.
         let (mut writers, mut gone) = (HashMap::<u64, u32>::new(), HashSet::new());
         let (mut own, mut again) = (0u32, 0u32);

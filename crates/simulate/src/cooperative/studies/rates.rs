@@ -105,7 +105,7 @@ impl Stated {
         base_us / self.rates(own).mean_us(&technology.times_us(self.algorithm))
     }
 
-    /// What our speed-up would be with the thesis's rates in place of ours, one after the other. `best` is the best case, which nothing on our trace can excel.
+    /// What our speed-up would be with the thesis's rates in place of ours, one after the other. `best` is the best case on our trace.
     pub fn explained(&self, base: &Rates, own: &Rates, best: &Rates) -> String {
         let (of_base, of_own) = (Technology::ATM.times_us(Algorithm::Base), Technology::ATM.times_us(self.algorithm));
         let theirs = self.rates(own);

@@ -3,7 +3,7 @@
 
 use super::{Case, Measured, curves, found, shown, speed_up};
 use crate::cooperative::{Algorithm, Blocks, Conditions, Knowledge, Parameters};
-use crate::figure::{Axis, Figure, Finding, Scale, Shape};
+use crate::figure::{Axis, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
 use trace::worst_case::{BLOCK_BYTES, WorstCase};
@@ -110,6 +110,7 @@ pub fn figures(of: &Worst) -> Vec<Figure> {
     let figure = |study, title: &str, repeats: &str, label: &str| Figure {
         title: title.into(),
         repeats: repeats.into(),
+        theirs: Vec::new(),
         shape: Shape::Lines,
         x: Axis { label: label.into(), scale: Scale::Linear },
         y: Axis { label: "mean time of a read (ms)".into(), scale: Scale::Linear },
@@ -146,21 +147,23 @@ pub fn findings(of: &Worst) -> Vec<Finding> {
         what,
         theirs: theirs.into(),
         ours,
+        kind: Kind::Measured,
         holds: Some(holds),
         why: String::new(),
     };
+    let computed = |finding: Finding| Finding { kind: Kind::Computed, ..finding };
     let percent = |ratio: Option<f64>| shown(ratio.map(|ratio| 100.0 * (ratio - 1.0)), 1, "%");
     let mut all = Vec::new();
     let sets = "Dahlin, figure 3-19";
     let base = found(&of.measured, Varied::WorkingSet, "base", 110.0).map(|one| one.mean_us);
     // Of eleven blocks that are read at random, ten are there.
-    let computed = (10.0 * 250.0 + 15_850.0) / 11.0;
+    let formula_us = (10.0 * 250.0 + 15_850.0) / 11.0;
     all.push(finding(
         sets,
         "mean time of the base case at 110%, computed from table 3-2".into(),
-        &format!("{computed:.0} µs"),
+        &format!("{formula_us:.0} µs"),
         shown(base, 0, " µs"),
-        base.is_some_and(|base| (base / computed - 1.0).abs() < 0.05),
+        base.is_some_and(|base| (base / formula_us - 1.0).abs() < 0.05),
     ));
     for name in DYNAMIC {
         let ratios = WORKING_SETS.map(|x| (x, slower(Varied::WorkingSet, name, x).unwrap_or(f64::NAN)));
@@ -174,7 +177,8 @@ pub fn findings(of: &Worst) -> Vec<Finding> {
             x == 110.0 && (100.0 * most).round() <= 120.0,
         ));
         let small = slower(Varied::WorkingSet, name, 90.0);
-        all.push(finding(sets, format!("{name} slower while all fits in"), "0%", percent(small), small == Some(1.0)));
+        let fits = finding(sets, format!("{name} slower while all fits in"), "0%", percent(small), small == Some(1.0));
+        all.push(computed(fits));
         let large = slower(Varied::WorkingSet, name, 400.0);
         let little = large.is_some_and(|ratio| ratio < 1.03);
         all.push(finding(
@@ -187,7 +191,7 @@ pub fn findings(of: &Worst) -> Vec<Finding> {
     }
     let same = WORKING_SETS.iter().all(|x| slower(Varied::WorkingSet, "greedy", *x) == Some(1.0));
     let ours = if same { "the same" } else { "not the same" };
-    all.push(finding(sets, "greedy without sharing".into(), "the same as the base case", ours.into(), same));
+    all.push(computed(finding(sets, "greedy without sharing".into(), "the same as the base case", ours.into(), same)));
     let central = slower(Varied::WorkingSet, "central", 50.0);
     let (what, theirs) = ("central slower at 50%", "slower once data are more than the fifth that is one's own");
     all.push(finding(sets, what.into(), theirs, percent(central), central.is_some_and(|ratio| ratio > 1.0)));
@@ -219,6 +223,7 @@ pub fn findings(of: &Worst) -> Vec<Finding> {
         what: "epochs slower than the base case where all is shared; greedy and n-chance beside it".into(),
         theirs: "that it does not prefer to give up what others have, too, seems wrong".into(),
         ours: format!("{}; {}, {}", shared("epochs"), shared("greedy"), shared("n-chance")),
+        kind: Kind::Measured,
         holds: None,
         why: "The thesis leaves it to later work; here what is as old as the oldest goes nowhere, even where copies are younger.".into(),
     });

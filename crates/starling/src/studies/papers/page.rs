@@ -2,7 +2,7 @@
 
 use super::super::plot;
 use super::{Report, Section};
-use simulate::figure::Finding;
+use simulate::figure::{Finding, Kind};
 use std::fmt::Write;
 
 const HEAD: &str = "<!DOCTYPE html>
@@ -32,10 +32,10 @@ pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: 13px
 <body>
 ";
 
-const TRACES: &str = "The traces of the papers are not published. The ones used here are synthetic: generated to match what the papers state of theirs (clients, requests, files and \
-bytes, shares of reads and writes, hours of activity; and, as inputs, for Sprite the base case's two hit rates, and for Auspex how many blocks do not last), and nothing else. They are not tuned to what any algorithm makes of them. \
-So what passes or fails are orderings: which is better, and what grows with what. Values are shown beside each other, with why they differ. Only the worst case of cooperative \
-caching, availability, and costs are specified completely by their papers: there numbers must be the same.";
+const TRACES: &str = "The papers' traces are not published. Those used here are synthetic. They match what the papers state of theirs (clients, requests, files and bytes, shares of \
+reads and writes, hours of activity; and, as inputs, for Sprite five rates, and for Auspex how many blocks do not last). Nothing is tuned to what an algorithm makes of a trace. So \
+orderings pass or fail: which algorithm is better, and what grows with what. Values are shown beside each other, for Sprite's speed-ups as a range over all sets of parameters that \
+meet the inputs. The worst case of cooperative caching, availability, and costs are specified completely by their papers: there numbers must be the same.";
 
 /// The whole page.
 pub fn html(report: &Report) -> anyhow::Result<String> {
@@ -63,38 +63,49 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
     Ok(page)
 }
 
-fn count(section: &Section, holds: Option<bool>) -> usize {
-    section.findings.iter().filter(|finding| finding.holds == holds).count()
+fn count(section: &Section, kind: Kind, holds: Option<bool>) -> usize {
+    section.findings.iter().filter(|finding| (finding.kind, finding.holds) == (kind, holds)).count()
+}
+
+fn fails(section: &Section) -> bool {
+    section.findings.iter().any(|finding| finding.holds == Some(false))
 }
 
 fn summary(page: &mut String, report: &Report) -> anyhow::Result<()> {
     *page += "<h2 id=\"summary\">Summary</h2>\n";
-    let all = |holds| report.sections.iter().map(|section| count(section, holds)).sum::<usize>();
-    let (hold, not, shown) = (all(Some(true)), all(Some(false)), all(None));
+    let all = |kind, holds| report.sections.iter().map(|section| count(section, kind, holds)).sum::<usize>();
+    let [hold, not] = [true, false].map(|holds| all(Kind::Measured, Some(holds)));
+    let [right, wrong] = [true, false].map(|holds| all(Kind::Computed, Some(holds)));
+    let shown = all(Kind::Measured, None) + all(Kind::Computed, None);
     writeln!(
         page,
-        "<p><strong>{hold} of {} statements that can hold or not do hold</strong>; {shown} more values are shown beside the papers' without a verdict.</p>",
-        hold + not
+        "<p><strong>{hold} of {} statements about what was simulated hold.</strong> Apart from these, {right} of {} values that formulas, constants or definitions give are the papers'; \
+         such a value says nothing about an algorithm. {shown} more values are shown beside the papers' without a verdict.</p>",
+        hold + not,
+        right + wrong
     )?;
-    *page += "<div class=\"wide\"><table>\n<tr><th>study</th><th>holds</th><th>does not</th><th>values beside each other</th></tr>\n";
+    *page += "<div class=\"wide\"><table>\n<tr><th>study</th><th>holds</th><th>does not</th><th>computed, as stated</th><th>computed, not as stated</th><th>values beside each other</th></tr>\n";
     for section in &report.sections {
-        let [hold, not, shown] = [Some(true), Some(false), None].map(|holds| count(section, holds));
-        let class = if not > 0 { " class=\"no\"" } else { "" };
+        let [hold, not, shown] = [Some(true), Some(false), None].map(|holds| count(section, Kind::Measured, holds));
+        let [right, wrong, beside] = [Some(true), Some(false), None].map(|holds| count(section, Kind::Computed, holds));
+        let class = |count: usize| if count > 0 { " class=\"no\"" } else { "" };
         writeln!(
             page,
-            "<tr><td><a href=\"#{}\">{}</a></td><td>{hold}</td><td{class}>{not}</td><td>{shown}</td></tr>",
+            "<tr><td><a href=\"#{}\">{}</a></td><td>{hold}</td><td{}>{not}</td><td>{right}</td><td{}>{wrong}</td><td>{}</td></tr>",
             section.id,
-            escaped(section.title)
+            escaped(section.title),
+            class(not),
+            class(wrong),
+            shown + beside
         )?;
     }
     *page += "</table></div>\n";
-    let fails = |finding: &&Finding| finding.holds == Some(false);
-    let failing = || report.sections.iter().filter(|section| count(section, Some(false)) > 0);
+    let failing = || report.sections.iter().filter(|section| fails(section));
     if failing().next().is_some() {
         *page += "<p>What does not hold:</p>\n<ul>\n";
     }
     for section in failing() {
-        for finding in section.findings.iter().filter(fails) {
+        for finding in section.findings.iter().filter(|finding| finding.holds == Some(false)) {
             let Finding { stated, what, theirs, ours, .. } = finding;
             writeln!(
                 page,
@@ -116,19 +127,22 @@ fn summary(page: &mut String, report: &Report) -> anyhow::Result<()> {
 
 fn show(page: &mut String, section: &Section) -> anyhow::Result<()> {
     writeln!(page, "<h2 id=\"{}\">{}</h2>\n<p>{}</p>", section.id, escaped(section.title), escaped(section.about))?;
-    for figure in &section.figures {
+    let with_ratios =
+        section.figures.iter().flat_map(|figure| std::iter::once(figure.clone()).chain(figure.relative()));
+    for figure in with_ratios {
         let name = escaped(&figure.title);
-        let svg = plot::svg(std::slice::from_ref(figure))?;
+        let svg = plot::svg(std::slice::from_ref(&figure))?;
         let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{name}\" "), 1);
         writeln!(page, "<figure>\n{svg}</figure>")?;
     }
     *page += "<div class=\"wide\"><table>\n<tr><th>stated in</th><th>what</th><th>theirs</th><th>ours</th><th>holds</th><th>why they differ</th></tr>\n";
     for finding in &section.findings {
-        let Finding { stated, what, theirs, ours, holds, why } = finding;
-        let (class, verdict) = match holds {
-            Some(true) => ("yes", "yes"),
-            Some(false) => ("no", "no"),
-            None => ("", "–"),
+        let Finding { stated, what, theirs, ours, kind, holds, why } = finding;
+        let (class, verdict) = match (holds, kind) {
+            (Some(true), Kind::Measured) => ("yes", "yes"),
+            (Some(true), Kind::Computed) => ("", "computed"),
+            (Some(false), _) => ("no", "no"),
+            (None, _) => ("", "–"),
         };
         let [stated, what, theirs, ours, why] = [stated, what, theirs, ours, why].map(|text| escaped(text));
         writeln!(

@@ -1,7 +1,7 @@
 //! What the papers' studies are made on: traces as large as theirs, or all of it less, to see that it works.
 
 use simulate::cleaning::classic::Classic;
-use simulate::cooperative::studies::{BLOCK_BYTES, worst};
+use simulate::cooperative::studies::{BLOCK_BYTES, calibration, worst};
 use simulate::cooperative::{Blocks, BlocksError};
 use simulate::locality::accesses::Accesses;
 use simulate::mobile::study::Grid;
@@ -33,9 +33,15 @@ impl Traces {
         if self.quick { count / QUICK } else { count }
     }
 
+    /// What is calibrated to be like Sprite's trace.
     pub fn sprite(&self) -> Sprite {
         let of = Sprite::default();
         Sprite { accesses: self.of(of.accesses), seed: self.seed, ..of }
+    }
+
+    /// How many traces like Sprite's are drawn.
+    pub fn sprite_draws(&self) -> usize {
+        if self.quick { 2 } else { calibration::DRAWS }
     }
 
     pub fn sprite_warm_up(&self) -> u64 {

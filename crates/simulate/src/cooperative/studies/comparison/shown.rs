@@ -3,8 +3,8 @@
 use super::super::rates::{BASE, MOVED, Rates, SPRITE, Stated};
 use super::super::shown;
 use super::{Comparison, HIDDEN_HITS, Row, Workload};
-use crate::cooperative::{Algorithm, Knowledge, Level, Technology};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
+use crate::cooperative::{Algorithm, Knowledge, Level, Load, Technology};
+use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 
 /// Figures 3-3 to 3-6, or 3-17 and 3-18. Times of Auspex's reads are with the hits that are not in the trace, all else is of what is in it.
 pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
@@ -36,12 +36,24 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Workload::Auspex => ("Dahlin, figure 3-17", "Dahlin, figure 3-18"),
         Workload::Other => ("", ""),
     };
+    // What the thesis states, at the places of its algorithms.
+    let thesis_us = BASE.mean_us(&Technology::ATM.times_us(Algorithm::Base));
+    let unaided =
+        Stated { name: "base", algorithm: Algorithm::Base, speed_up: 1.0, misses: BASE.misses, disk: Some(BASE.disk) };
+    let of_thesis = |number: &dyn Fn(&Stated) -> Option<f64>, what: &str| {
+        let stated = || std::iter::once(&unaided).chain(&SPRITE).filter(|_| workload == Workload::Sprite);
+        let at = |name: &str| rows.iter().position(|row| row.name == name);
+        let points: Vec<_> = stated().filter_map(|one| Some((at(one.name)? as f64 + 1.0, number(one)?))).collect();
+        let curve = Curve { name: format!("the thesis's: {what}"), points };
+        if curve.points.is_empty() { Vec::new() } else { vec![curve] }
+    };
     let of_sprite = |what: &str| if workload == Workload::Sprite { what.to_owned() } else { String::new() };
     let axis = |label: &str| Axis { label: label.into(), scale: Scale::Linear };
     vec![
         Figure {
             title: "Mean time of a read, by where it is served from".into(),
             repeats: times.into(),
+            theirs: of_thesis(&|stated| Some(thesis_us / stated.speed_up / 1000.0), "mean time"),
             shape: Shape::Stacks,
             x: x.clone(),
             y: axis("time (ms)"),
@@ -50,6 +62,8 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "Where reads are served from".into(),
             repeats: of_sprite("Dahlin, figure 3-4"),
+            theirs: [of_thesis(&|stated| Some(stated.misses), "all"), of_thesis(&|stated| stated.disk, "disk")]
+                .concat(),
             shape: Shape::Stacks,
             x: x.clone(),
             y: axis(if hidden > 0.0 { "reads in the trace (%)" } else { "reads (%)" }),
@@ -58,6 +72,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Figure {
             title: "What the server does".into(),
             repeats: loads.into(),
+            theirs: Vec::new(),
             shape: Shape::Stacks,
             x,
             y: axis("load (% of the base case's)"),
@@ -100,14 +115,13 @@ fn each_client(rows: &[&Row], workload: Workload) -> Figure {
     Figure {
         title: "Each client's speed-up".into(),
         repeats: if workload == Workload::Sprite { "Dahlin, figure 3-6".into() } else { String::new() },
+        theirs: Vec::new(),
         shape,
         x: Axis { label: label.into(), scale },
         y: Axis { label: "times as fast as in the base case".into(), scale: Scale::Log },
         curves: others.map(|row| Curve { name: row.name.clone(), points: points(row) }).collect(),
     }
 }
-
-const SYNTHETIC: &str = "The trace is synthetic: it is like theirs in what they state of it, and which blocks are read again, when and by whom, is not among that.";
 
 /// Table 3-2, which must be the same.
 pub fn latencies() -> Vec<Finding> {
@@ -126,6 +140,7 @@ pub fn latencies() -> Vec<Finding> {
             stated: "Dahlin, table 3-2".into(),
             what: format!("{}: local memory, other client, server's memory, disk", algorithm.name()),
             theirs: theirs.into(),
+            kind: Kind::Computed,
             holds: Some(ours == theirs),
             ours,
             why: String::new(),
@@ -164,6 +179,7 @@ fn local_misses(of: &Comparison, workload: Workload) -> Finding {
         what: "local misses of base, greedy and best are the same".into(),
         theirs: if workload == Workload::Sprite { "22% each" } else { "the same" }.into(),
         ours: format!("{base} reads, {greedy}, {best}"),
+        kind: Kind::Computed,
         holds: Some(base == greedy && base == best),
         why: String::new(),
     }
@@ -185,8 +201,9 @@ fn order(of: &Comparison, workload: Workload, stated: &str, theirs: [&str; 2]) -
         what: what.into(),
         theirs: theirs.into(),
         ours,
+        kind: Kind::Measured,
         holds,
-        why: SYNTHETIC.into(),
+        why: String::new(),
     };
     let [ranking, near] = theirs;
     let is_so = 1.0 < speed_up("direct") && speed_up("direct") < speed_up("greedy") && speed_up("greedy") < least;
@@ -209,8 +226,9 @@ fn dynamic(of: &Comparison) -> Finding {
         what: "those whose parts change by themselves are ahead of those with fixed parts".into(),
         theirs: "1.73 and 1.74 against 1.63 and 1.64".into(),
         ours: format!("{dynamic:.2} at least against {fixed:.2} at most"),
+        kind: Kind::Measured,
         holds: Some(dynamic > fixed),
-        why: SYNTHETIC.into(),
+        why: String::new(),
     }
 }
 
@@ -220,8 +238,9 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
         what,
         theirs,
         ours,
+        kind: Kind::Measured,
         holds: None,
-        why: SYNTHETIC.into(),
+        why: String::new(),
     };
     let of_row = |name: &str, number: &dyn Fn(&Row) -> f64| of.row(name).map(number);
     let mut all = Vec::new();
@@ -259,12 +278,17 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
         ("n-chance", "none"),
     ];
     for (name, theirs) in hurt {
-        let ours = of.row(name).map(Row::hurt).map_or("not measured".into(), |(count, worst)| match count {
+        let hurt = of.row(name).map(Row::hurt);
+        let ours = hurt.map_or("not measured".into(), |(count, worst)| match count {
             0 => "none".to_owned(),
             count => format!("{count}, by up to {:.0}%", 100.0 * (1.0 / worst - 1.0)),
         });
-        all.push(finding("Dahlin, figure 3-6", format!("active clients that {name} hurts"), theirs.into(), ours));
+        let mut harm = finding("Dahlin, figure 3-6", format!("active clients that {name} hurts"), theirs.into(), ours);
+        // "Greedy Forwarding, Weighted LRU, and N-Chance Forwarding do no harm at all" (3.3.1).
+        harm.holds = hurt.filter(|_| theirs == "none").map(|(count, _)| count == 0);
+        all.push(harm);
     }
+    all.push(loads(of, "Dahlin, figure 3-5"));
     let load = |name: &str| of.row(name).map_or(0.0, |row| row.load_of_base);
     let ours = format!("central {:.0}%, hash {:.0}% of the base case's", 100.0 * load("central"), 100.0 * load("hash"));
     let what = "the server does less with hash than with central coordination".into();
@@ -286,6 +310,44 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
     let theirs = format!("{:.2}, load 150% of n-chance's", MOVED.speed_up);
     all.push(Finding { why: why(&MOVED), ..finding("Dahlin, section 3.3.5", what, theirs, ours) });
     all
+}
+
+/// The most by which the thesis's loads exceed the base case's where it calls that no significant increase (section 3.3.4.1, figure 3-16).
+const LOAD_MOST: f64 = 1.2;
+
+/// That cooperation does not load the server much more. The thesis excepts central coordination, which "does, however, appear to increase server load somewhat".
+fn loads(of: &Comparison, stated: &str) -> Finding {
+    let names = ["direct", "greedy", "hash", "weighted-lru", "n-chance"];
+    let loads: Vec<(&str, f64)> = names.iter().filter_map(|name| Some((*name, of.row(name)?.load_of_base))).collect();
+    let ours: Vec<String> = loads.iter().map(|(name, load)| format!("{name} {:.0}%", 100.0 * load)).collect();
+    Finding {
+        stated: stated.into(),
+        what: "the server's load with cooperation, of the base case's".into(),
+        theirs: format!("not significantly increased: by 20% at most, in all traces ({:.0}%)", 100.0 * LOAD_MOST),
+        ours: ours.join(", "),
+        kind: Kind::Measured,
+        holds: (!loads.is_empty()).then(|| loads.iter().all(|(_, load)| *load <= LOAD_MOST)),
+        why: loads
+            .iter()
+            .filter(|(_, load)| *load > LOAD_MOST)
+            .filter_map(|(name, _)| sources(of, name))
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}
+
+/// From what an algorithm's load comes, in percent of the base case's.
+fn sources(of: &Comparison, name: &str) -> Option<String> {
+    let (base, row) = of.row("base").zip(of.row(name))?;
+    let of_base = |load: u64| 100.0 * load as f64 / base.outcome.load.total().max(1) as f64;
+    let Load { disk, remote, server, other } = row.outcome.load;
+    Some(format!(
+        "{name}: {:.0}% are reads from the disk, {:.0}% those that clients serve, {:.0}% those from the server's memory, {:.0}% invalidations and questions.",
+        of_base(disk),
+        of_base(remote),
+        of_base(server),
+        of_base(other)
+    ))
 }
 
 /// How many of a row's reads must come from the disk, in percent, for reads to take so long, in microseconds, where so many in percent miss the client's cache.
@@ -330,6 +392,7 @@ fn auspex(of: &Comparison) -> Vec<Finding> {
         what: what.into(),
         theirs,
         ours,
+        kind: Kind::Measured,
         holds,
         why,
     };
@@ -377,7 +440,7 @@ fn auspex(of: &Comparison) -> Vec<Finding> {
         format!("{AUSPEX_MOVED:.2} falls short of it"),
         format!("{:.2} against {of_moved:.2}", speed_up("n-chance")),
         Some(speed_up("n-chance") > of_moved),
-        SYNTHETIC.into(),
+        String::new(),
     ));
     let misses = [n_chance, moved].map(|row| shown(row.map(|row| row.rates().misses), 0, "%"));
     all.push(finding(
@@ -386,16 +449,17 @@ fn auspex(of: &Comparison) -> Vec<Finding> {
         AUSPEX_MISSES.map(|misses| format!("{misses:.0}%")).join(", "),
         misses.join(", "),
         None,
-        SYNTHETIC.into(),
+        String::new(),
     ));
     let load = |name: &str| 100.0 * of.row(name).map_or(0.0, |row| row.load_of_base);
     let from_server = |name: &str| shown(of.row(name).map(|row| row.rate(Level::Server)), 1, "%");
+    all.push(loads(of, "Dahlin, figure 3-18"));
     all.push(finding(
         "Dahlin, figure 3-18",
         "what the server does with hash and with central coordination",
         "more with hash: over so many clients its parts find less, and the server's memory serves more".into(),
         format!("{:.0}%, {:.0}% of the base case's", load("hash"), load("central")),
-        None,
+        of.row("hash").zip(of.row("central")).map(|(hash, central)| hash.load_of_base > central.load_of_base),
         format!(
             "Our parts find as much as one cache for all does: {} of reads are served by the server's memory with hash, {} with central coordination.",
             from_server("hash"),
@@ -413,6 +477,7 @@ fn beyond(of: &Comparison, workload: Workload) -> Vec<Finding> {
         what: format!("speed-up of {name}, beside n-chance's"),
         theirs: theirs.into(),
         ours: format!("{:.2}, n-chance {:.2}", speed_up(name), speed_up("n-chance")),
+        kind: Kind::Measured,
         holds: None,
         why: "The thesis leaves it to later work.".into(),
     };

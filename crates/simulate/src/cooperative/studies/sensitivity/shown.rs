@@ -4,11 +4,10 @@ use super::super::rates::{BASE, Rates, Stated};
 use super::super::{curves, found, shown, speed_up};
 use super::{COMMON, DISK_US, Measured, NETWORK_US, Sensitivity, Varied, network};
 use crate::cooperative::{Algorithm, Technology};
-use crate::figure::{Axis, Curve, Figure, Finding, Scale, Shape};
+use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 
-/// Those that share the clients' memory, and are no bound.
+/// Those that share the clients' memory, and have no more of it than there is.
 const COOPERATIVE: [&str; 7] = ["greedy", "central", "hash", "weighted-lru", "n-chance", "two-choices", "epochs"];
-const WHY: &str = "The trace is synthetic: it is like theirs in what they state of it, and which blocks are read again, when and by whom, is not among that.";
 
 /// The unit of the thesis's network is a block's way and back: as many microseconds as its ATM takes.
 const ATM_US: f64 = 800.0;
@@ -47,6 +46,7 @@ pub fn figures(of: &Sensitivity) -> Vec<Figure> {
     let figure = |title: &str, repeats: &str, x: Axis, y: Axis, curves: Vec<Curve>| Figure {
         title: title.into(),
         repeats: repeats.into(),
+        theirs: Vec::new(),
         shape: Shape::Lines,
         x,
         y,
@@ -122,12 +122,13 @@ pub fn findings(of: &Sensitivity) -> Vec<Finding> {
 }
 
 fn finding(stated: &str, what: &str, theirs: &str, ours: String, holds: Option<bool>) -> Finding {
-    Finding { stated: stated.into(), what: what.into(), theirs: theirs.into(), ours, holds, why: WHY.into() }
+    let (kind, why) = (Kind::Measured, String::new());
+    Finding { stated: stated.into(), what: what.into(), theirs: theirs.into(), ours, kind, holds, why }
 }
 
 /// The same, with what makes ours differ as far as it can be computed.
 fn explained(finding: Finding, why: Option<String>) -> Finding {
-    Finding { why: why.unwrap_or(WHY.into()), ..finding }
+    Finding { why: why.unwrap_or_default(), ..finding }
 }
 
 /// From where reads were served.
