@@ -3,7 +3,9 @@
 //! fuser could mount by itself, but its errors are texts, it does not try the helper where /dev/fuse cannot be opened, and at the end of a
 //! session it unmounts by path whatever is there by then. So it is handed a descriptor, and mounting stays here.
 
+use crate::apart;
 use crate::error::MountError;
+use crate::mountinfo::{Device, KIND};
 use crate::options::MountOptions;
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -15,13 +17,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const DEVICE: &str = "/dev/fuse";
+pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 const HELPER_CONFIG: &str = "/etc/fuse.conf";
 /// Tells the helper which of its descriptors is the socket that it sends /dev/fuse over.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
-/// What /proc/mounts shows is `fuse.` and this.
-const SUBTYPE: &str = "starling";
+/// Where the kernel shows connections, if somebody has mounted that.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// A mount point that was looked at.
 pub(crate) struct Mountpoint {
@@ -136,7 +138,7 @@ fn attach_as_root(mountpoint: &Mountpoint, options: &MountOptions) -> Result<Own
     let flags = libc::MS_NOSUID | libc::MS_NODEV | if options.read_only { libc::MS_RDONLY } else { 0 };
     let mounted = (|| {
         let (source, target) = (c_string(options.fs_name.as_bytes())?, c_string(path.as_os_str().as_bytes())?);
-        let (kind, data) = (c_string(format!("fuse.{SUBTYPE}").as_bytes())?, c_string(data.as_bytes())?);
+        let (kind, data) = (c_string(KIND.as_bytes())?, c_string(data.as_bytes())?);
         // SAFETY: all pointers are to NUL-terminated strings that outlive the call.
         let done = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -162,7 +164,7 @@ fn helper() -> Command {
 fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let path = &mountpoint.path;
     let system = |step, source| MountError::System { path: path.clone(), step, source };
-    let mut words = format!("fsname={},subtype={SUBTYPE},nosuid,nodev", options.fs_name);
+    let mut words = format!("fsname={},subtype={},nosuid,nodev", options.fs_name, KIND.trim_start_matches("fuse."));
     for (wanted, word) in [(options.allow_other, ",allow_other"), (options.read_only, ",ro")] {
         if wanted {
             words.push_str(word);
@@ -262,33 +264,56 @@ pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
     if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
 }
 
-fn detach_as_root(path: &Path) -> Result<Detached, String> {
-    let target = c_string(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-    let unmount = |flags| {
+/// Fails the requests of a connection, those that are still to come, too. What fails shows when it is detached.
+pub(crate) fn abort(path: &Path, device: &Device) {
+    if let Some(number) = device.connection() {
+        let _ = std::fs::write(Path::new(CONNECTIONS).join(number).join("abort"), "1");
+    }
+    if is_root() {
+        let _ = unmount_as_root(path, libc::MNT_FORCE);
+    }
+}
+
+/// Takes a mount away whose connection was aborted.
+pub(crate) fn detach_dead(path: &Path) -> Result<(), String> {
+    if is_root() {
+        unmount_as_root(path, libc::MNT_DETACH).map_err(|error| error.to_string())
+    } else {
+        run_helper("-uz", path)
+    }
+}
+
+/// The kernel may wait here until pages are written back, which this process does: so the thread that calls it is apart.
+fn unmount_as_root(path: &Path, flags: libc::c_int) -> io::Result<()> {
+    let target = c_string(path.as_os_str().as_bytes())?;
+    apart::run(|| {
         // SAFETY: the pointer is to a NUL-terminated string that outlives the call.
-        if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
-    match unmount(libc::UMOUNT_NOFOLLOW) {
+        let result = unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    })
+}
+
+fn detach_as_root(path: &Path) -> Result<Detached, String> {
+    match unmount_as_root(path, 0) {
         Ok(()) => Ok(Detached::Clean),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            match unmount(libc::UMOUNT_NOFOLLOW | libc::MNT_DETACH) {
-                Ok(()) => Ok(Detached::InUse),
-                Err(error) => Err(error.to_string()),
-            }
-        }
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => match unmount_as_root(path, libc::MNT_DETACH) {
+            Ok(()) => Ok(Detached::InUse),
+            Err(error) => Err(error.to_string()),
+        },
         Err(error) => Err(error.to_string()),
     }
 }
 
+fn run_helper(options: &str, path: &Path) -> Result<(), String> {
+    let arguments = [OsStr::new(options), OsStr::new("--"), path.as_os_str()];
+    let output = helper().args(arguments).output().map_err(|e| format!("{HELPER}: {e}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}
+
 fn detach_by_helper(path: &Path) -> Result<Detached, String> {
-    let run = |options: &str| -> Result<(), String> {
-        let arguments = [OsStr::new(options), OsStr::new("--"), path.as_os_str()];
-        let output = helper().args(arguments).output().map_err(|e| format!("{HELPER}: {e}"))?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
-    };
-    match run("-u") {
+    match run_helper("-u", path) {
         Ok(()) => Ok(Detached::Clean),
-        Err(_) => run("-uz").map(|()| Detached::InUse),
+        Err(_) => run_helper("-uz", path).map(|()| Detached::InUse),
     }
 }
 

@@ -31,8 +31,9 @@ pub(crate) struct FrontEnd {
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) forgetting: Arc<Forgetting>,
     /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
+    pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
+    /// By which it is told to forget listings that it has of what it asks for now.
     kernel: Arc<OnceLock<fuser::Notifier>>,
     groups: GroupCache,
     tasks: TokioTasks,
@@ -86,7 +87,7 @@ impl FrontEnd {
         counters: Arc<Counters>,
         passing: Arc<Passing>,
         recorder: Arc<Recorder>,
-        forgetting: Arc<Forgetting>,
+        forgetting: Arc<OnceLock<Arc<Forgetting>>>,
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());

@@ -34,6 +34,14 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
+    /// A mount is there that does not answer, whose process may live.
+    #[error(
+        "{path} holds a mount that does not answer: end its process, or abort it as root with `umount -f {path}`, then try again"
+    )]
+    Silent {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// No FUSE in the kernel.
     #[error(
         "/dev/fuse is missing: run `modprobe fuse`; in a container, start it with `--device /dev/fuse --cap-add SYS_ADMIN`"

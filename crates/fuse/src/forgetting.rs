@@ -1,68 +1,193 @@
-//! Has the kernel forget the contents and attributes of files, on a thread of its own: the kernel makes it wait for pages that are locked
-//! until requests are answered, so no thread that answers requests may ask for this.
+//! Has the kernel forget what it has cached: names at once, files on a thread of its own.
+//!
+//! - *Names* are forgotten by raising the connection's epoch (Linux 6.16): each cached name is looked up once more before it is used. That takes
+//!   no lock. Forgetting one name takes the lock of its directory, which a program may hold that waits for an answer of ours; a process that is
+//!   killed meanwhile could never die. Before 6.16 the kernel is told of names that they hold for [`NAME_VALID_MAX`] only. An epoch detaches what is
+//!   mounted below the mount; while there is something, each name is forgotten by itself, on the thread that files are forgotten on.
+//! - *Files*: the kernel makes the caller wait for pages that are locked until requests are answered. So a thread does this that answers none,
+//!   and that is [apart](crate::apart).
 
-use fuser::{INodeNo, Notifier};
+use crate::apart;
+use crate::mountinfo;
+use fuser::INodeNo;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
-/// Inodes that callers who can wait let pile up.
+/// How long names hold where the kernel cannot be told to forget them.
+const NAME_VALID_MAX: Duration = Duration::from_secs(1);
+/// What callers who can wait let pile up.
 const WAITING_MAX: usize = 1024;
+/// Codes of notifications (fuse_kernel.h).
+const INVAL_INODE: u32 = 2;
+const INVAL_ENTRY: u32 = 3;
+const INC_EPOCH: u32 = 8;
+
+/// Notifies the kernel. A notification is a reply to no request, whose error field says what it is.
+fn notify(device: &OwnedFd, code: u32, words: &[u64], rest: &[u8]) -> io::Result<()> {
+    let len = 16 + 8 * words.len() + rest.len();
+    let mut message = Vec::with_capacity(len);
+    message.extend_from_slice(&(len as u32).to_ne_bytes());
+    message.extend_from_slice(&code.to_ne_bytes());
+    [0].iter().chain(words).for_each(|word| message.extend_from_slice(&word.to_ne_bytes()));
+    message.extend_from_slice(rest);
+    // SAFETY: the buffer has the length given.
+    let written = unsafe { libc::write(device.as_raw_fd(), message.as_ptr().cast(), message.len()) };
+    if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What is to be forgotten, one after the other, in the order of this type.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// The attributes and pages of an inode.
+    Inode(u64),
+    /// A name in the directory with this inode.
+    Name(u64, Vec<u8>),
+}
 
 #[derive(Default)]
 struct Waiting {
-    inodes: BTreeSet<u64>,
+    all: BTreeSet<What>,
     ended: bool,
 }
 
-/// See the module's header.
+/// What the thread has to do. It must hold nothing that has a descriptor, which it could not close.
 #[derive(Default)]
-pub(crate) struct Forgetting {
+struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
 }
 
-impl Forgetting {
-    /// Has an inode forgotten soon. Never waits; callers have at most one request each under way, which bounds what piles up.
-    pub(crate) fn file(&self, inode: INodeNo) {
+impl Queue {
+    fn add(&self, what: What) {
         let mut waiting = self.waiting.lock();
-        if !waiting.ended && waiting.inodes.insert(inode.0) {
+        if !waiting.ended && waiting.all.insert(what) {
             self.changed.notify_all();
         }
+    }
+
+    /// Waits until there is room.
+    fn wait(&self) {
+        let mut waiting = self.waiting.lock();
+        while waiting.all.len() >= WAITING_MAX && !waiting.ended {
+            self.changed.wait(&mut waiting);
+        }
+    }
+
+    /// The next; `None` when it is to end.
+    fn next(&self) -> Option<What> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            match waiting.all.pop_first() {
+                _ if waiting.ended => return None,
+                Some(what) => {
+                    self.changed.notify_all();
+                    return Some(what);
+                }
+                None => self.changed.wait(&mut waiting),
+            }
+        }
+    }
+
+    /// Tells the kernel what to forget, until it is to end. Does not log: it may have no descriptor for that.
+    fn run(&self, device: &OwnedFd) {
+        while let Some(what) = self.next() {
+            // It fails where the kernel knows nothing of this, or the mount has ended.
+            let _ = match what {
+                // From the first byte to the last.
+                What::Inode(inode) => notify(device, INVAL_INODE, &[inode, 0, 0], &[]),
+                What::Name(parent, name) => {
+                    notify(device, INVAL_ENTRY, &[parent, name.len() as u64], &[&name[..], b"\0"].concat())
+                }
+            };
+        }
+    }
+}
+
+/// See the module's header.
+pub(crate) struct Forgetting {
+    device: OwnedFd,
+    /// Where it is mounted.
+    path: PathBuf,
+    has_epochs: bool,
+    queue: Arc<Queue>,
+}
+
+impl Forgetting {
+    /// For a connection that the kernel has agreed to; `device` is one of its descriptors. Starts the thread.
+    pub(crate) fn start(device: OwnedFd, path: PathBuf) -> io::Result<Forgetting> {
+        let has_epochs = notify(&device, INC_EPOCH, &[], &[]).is_ok();
+        let queue = Arc::new(Queue::default());
+        let spare = device.try_clone()?;
+        let (begun, has_begun) = sync_channel(1);
+        let (raw, work) = (spare.as_raw_fd(), Arc::clone(&queue));
+        let run = move || {
+            let own = apart::leave_with_device(raw);
+            let _ = begun.send(own.is_ok());
+            // SAFETY: whoever started this leaves the descriptor to a thread that is not apart.
+            work.run(&own.unwrap_or_else(|_| unsafe { OwnedFd::from_raw_fd(raw) }));
+        };
+        std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(run)?;
+        let is_apart = has_begun.recv().unwrap_or(true);
+        if !is_apart {
+            let _ = spare.into_raw_fd();
+        }
+        tracing::debug!(has_epochs, is_apart, "having the kernel forget");
+        Ok(Forgetting { device, path, has_epochs, queue })
+    }
+
+    /// True if names can be forgotten at any time.
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.has_epochs
+    }
+
+    /// The longest that names may hold, where others change what they mean.
+    pub(crate) fn name_valid_max(&self) -> Duration {
+        if self.has_epochs { Duration::MAX } else { NAME_VALID_MAX }
+    }
+
+    /// Has names forgotten, each with the inode of its directory.
+    pub(crate) fn names<'a>(&self, names: impl IntoIterator<Item = (INodeNo, &'a [u8])>) {
+        if !self.has_epochs {
+            return;
+        }
+        if mountinfo::has_mounts_below(&self.path) {
+            for (dir, name) in names {
+                self.queue.wait();
+                self.queue.add(What::Name(dir.0, name.to_vec()));
+            }
+        } else if let Err(error) = notify(&self.device, INC_EPOCH, &[], &[]) {
+            // The mount has ended.
+            tracing::debug!(%error, "the kernel was told to forget names");
+        }
+    }
+
+    /// Has the pages and attributes of an inode forgotten soon. Never waits; callers have at most one request each under way, which bounds what
+    /// piles up.
+    pub(crate) fn file(&self, inode: INodeNo) {
+        self.queue.add(What::Inode(inode.0));
     }
 
     /// The same for callers who can wait for their turn.
     pub(crate) fn file_in_turn(&self, inode: INodeNo) {
-        let mut waiting = self.waiting.lock();
-        while waiting.inodes.len() >= WAITING_MAX && !waiting.ended {
-            self.changed.wait(&mut waiting);
-        }
-        drop(waiting);
+        self.queue.wait();
         self.file(inode);
     }
 
-    /// Ends [`run`](Self::run).
+    /// Ends the thread.
     pub(crate) fn end(&self) {
-        self.waiting.lock().ended = true;
-        self.changed.notify_all();
+        self.queue.waiting.lock().ended = true;
+        self.queue.changed.notify_all();
     }
+}
 
-    /// Tells the kernel, until it ends.
-    pub(crate) fn run(&self, kernel: &Notifier) {
-        loop {
-            let mut waiting = self.waiting.lock();
-            let inode = loop {
-                match waiting.inodes.pop_first() {
-                    _ if waiting.ended => return,
-                    Some(inode) => break inode,
-                    None => self.changed.wait(&mut waiting),
-                }
-            };
-            drop(waiting);
-            self.changed.notify_all();
-            if let Err(error) = kernel.inval_inode(INodeNo(inode), 0, 0) {
-                // The mount has ended.
-                tracing::debug!(%error, "the kernel was told to forget a file");
-            }
-        }
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        self.end();
     }
 }

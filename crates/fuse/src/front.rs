@@ -30,7 +30,7 @@ const WRITE_MIN_BYTES: u32 = 4096;
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
 fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing) {
-    reply.entry(&entry.valid, &passing.attr(&entry.attr), Generation(0));
+    reply.entry(&passing.valid(entry.valid), &passing.attr(&entry.attr), Generation(0));
 }
 
 fn send_ok(reply: ReplyEmpty, (): ()) {
@@ -119,7 +119,7 @@ impl Filesystem for FrontEnd {
             // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
             let passing = self.passing.clone();
             let send = move |reply: ReplyEntry, entry: Entry| {
-                reply.entry(&entry.valid, &passing.attr_of(parent, &entry.attr), Generation(0));
+                reply.entry(&passing.valid(entry.valid), &passing.attr_of(parent, &entry.attr), Generation(0));
             };
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
         }
@@ -341,7 +341,7 @@ impl Filesystem for FrontEnd {
                 recorder.iter().for_each(|recorder| recorder.note_write(file, done.offset, done.count.into()));
                 reply.written(done.count);
                 if done.offset != offset {
-                    forgetting.file(ino);
+                    forgetting.get().into_iter().for_each(|forgetting| forgetting.file(ino));
                 }
             });
         }

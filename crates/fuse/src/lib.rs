@@ -4,7 +4,8 @@
 //! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
 //!   cache of groups. `listing` fills the replies of directory listings.
 //! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
-//! - `forgetting` has the kernel forget files, on a thread of its own.
+//! - `forgetting` has the kernel forget names and files; `apart` has threads that a killed process need not wait for, `dead` takes away
+//!   mounts of processes that have died.
 //! - `record` notes what is done with files while somebody records it.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
@@ -18,9 +19,11 @@
 //!
 //! What is cached, which requests exist and why locks never arrive here: docs/decisions/2026-11-21-fuser.md.
 
+mod apart;
 mod attach;
 mod convert;
 mod count;
+mod dead;
 mod dispatch;
 mod error;
 mod forgetting;
@@ -35,6 +38,7 @@ mod passing;
 mod record;
 
 pub use attach::check;
+pub use dead::clear as clear_dead;
 pub use error::{MountError, UnmountError};
 pub use mount::{Invalidator, Mount, mount};
 pub use options::MountOptions;

@@ -108,11 +108,11 @@ impl Listing {
             return Ok(Some((bare_attr(self.passing.inode(entry.id), entry.kind), Duration::ZERO)));
         }
         if let Some(attr) = &entry.attr {
-            return Ok(Some((self.passing.attr(attr), self.valid)));
+            return Ok(Some((self.passing.attr(attr), self.passing.valid(self.valid))));
         }
         // fuser cannot encode "no attributes here", so they must be had.
         match self.fs.getattr(entry.id).await {
-            Ok(found) => Ok(Some((self.passing.attr(&found.attr), found.valid))),
+            Ok(found) => Ok(Some((self.passing.attr(&found.attr), self.passing.valid(found.valid)))),
             Err(FsError::NotFound | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }

@@ -2,6 +2,7 @@
 
 use crate::attach::{self, Detached, Mountpoint};
 use crate::count::Counters;
+use crate::dead;
 use crate::dispatch::{FrontEnd, sync_blocking};
 use crate::error::{MountError, UnmountError};
 use crate::forgetting::Forgetting;
@@ -10,10 +11,9 @@ use crate::options::MountOptions;
 use crate::passing::Passing;
 use crate::record::Recorder;
 use parking_lot::{Condvar, Mutex};
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
@@ -27,11 +27,9 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
-/// Makes the kernel forget what it has cached. Not to be called by what serves requests, unless of a directory that is being listed: the kernel may wait for these
-/// meanwhile.
+/// Makes the kernel forget what it has cached, soon. Not to be called by what serves requests: where much is to be forgotten, the caller waits for its turn.
 #[derive(Clone)]
 pub struct Invalidator {
-    kernel: fuser::Notifier,
     forgetting: Arc<Forgetting>,
     passing: Arc<Passing>,
 }
@@ -44,21 +42,16 @@ impl Invalidator {
         }
     }
 
-    /// What a name means.
-    pub fn name(&self, dir: FileId, name: &[u8]) {
-        self.said(self.kernel.inval_entry(fuser::INodeNo(dir.raw()), OsStr::from_bytes(name)));
-    }
-
-    fn said(&self, result: io::Result<()>) {
-        if let Err(error) = result {
-            // The mount has ended, or the kernel knows nothing of it.
-            tracing::debug!(%error, "the kernel was told to forget something");
-        }
+    /// What names mean, each given with its directory, and what is listed there. Needs [`MountOptions::others_change`].
+    pub fn names(&self, names: &BTreeSet<(FileId, Vec<u8>)>) {
+        let inode = |dir: &FileId| fuser::INodeNo(dir.raw());
+        self.forgetting.names(names.iter().map(|(dir, name)| (inode(dir), &name[..])));
+        let dirs: BTreeSet<FileId> = names.iter().map(|(dir, _)| *dir).collect();
+        dirs.into_iter().for_each(|dir| self.file(dir));
     }
 }
 
 struct Shared {
-    notifier: fuser::Notifier,
     mountpoint: PathBuf,
     device: Option<Device>,
     fs: Arc<dyn FileSystem>,
@@ -77,26 +70,34 @@ struct Shared {
 ///
 /// Returns when the kernel and the file system have agreed; no request has been made of `fs` by then.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) -> Result<Mount, MountError> {
+    dead::clear(mountpoint)?;
     let at = Mountpoint::find(mountpoint)?;
     let system = |step, source| MountError::System { path: at.path.clone(), step, source };
     let kernel = attach::attach(&at, &options)?;
     let device = mountinfo::device_at(&at.path);
     let counters = Arc::new(Counters::new());
     let passing = Passing::new();
-    let own = options.passthrough.then(|| kernel.try_clone().ok()).flatten();
+    let own = kernel.try_clone();
     let notifier = Arc::new(OnceLock::new());
     let recorder = Recorder::new();
-    let forgetting = Arc::new(Forgetting::default());
+    let forgetting = Arc::new(OnceLock::new());
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
     let (recorded, forget) = (Arc::clone(&recorder), Arc::clone(&forgetting));
     let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, recorded, forget, told);
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
-            own.iter().for_each(|kernel| passing.begin(kernel));
+            let own = own.map_err(|error| system("copy a descriptor", error))?;
+            if options.passthrough {
+                passing.begin(&own);
+            }
+            let telling = Forgetting::start(own, at.path.clone()).map_err(|error| system("start a thread", error))?;
+            if options.others_change {
+                passing.bound_names(telling.name_valid_max());
+            }
+            let forgetting = Arc::clone(forgetting.get_or_init(|| Arc::new(telling)));
             notifier.get_or_init(|| session.notifier());
             let shared = Arc::new(Shared {
-                notifier: session.notifier(),
                 mountpoint: at.path.clone(),
                 device: device.clone(),
                 fs,
@@ -109,14 +110,10 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 ended_blocking: Condvar::new(),
                 ended_async: watch::Sender::new(false),
             });
-            let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
-                let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-                started.map(drop).map_err(|error| system("start a thread", error))
-            };
-            let (serving, telling) = (Arc::clone(&shared), Arc::clone(&shared));
-            thread("fuse-forget", Box::new(move || telling.forgetting.run(&telling.notifier)))?;
-            let served = thread("fuse-session", Box::new(move || serving.serve(session)));
-            served.inspect_err(|_| shared.forgetting.end())?;
+            let serving = Arc::clone(&shared);
+            let serve =
+                std::thread::Builder::new().name("fuse-session".to_owned()).spawn(move || serving.serve(session));
+            serve.inspect_err(|_| shared.forgetting.end()).map_err(|error| system("start a thread", error))?;
             Ok(shared)
         });
     match started {
@@ -153,7 +150,12 @@ impl Mount {
     pub fn invalidator(&self) -> Invalidator {
         let shared = &self.shared;
         let (forgetting, passing) = (shared.forgetting.clone(), shared.passing.clone());
-        Invalidator { kernel: shared.notifier.clone(), forgetting, passing }
+        Invalidator { forgetting, passing }
+    }
+
+    /// True if the kernel can be told to forget names, so that it may keep them for long.
+    pub fn forgets_names(&self) -> bool {
+        self.shared.forgetting.has_epochs()
     }
 
     /// True if the kernel reads files itself that the file system has on this machine.

@@ -4,24 +4,56 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+/// What /proc/self/mountinfo calls mounts of this program.
+pub(crate) const KIND: &str = "fuse.starling";
+
 /// The device number of a mount, as `MAJOR:MINOR`; no two mounts that exist at one time share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device(pub(crate) String);
 
-/// The device of what is mounted on `mountpoint` (absolute, without symlinks) and visible there, i.e. topmost.
-pub(crate) fn device_at(mountpoint: &Path) -> Option<Device> {
-    find(&std::fs::read("/proc/self/mountinfo").ok()?, mountpoint)
+impl Device {
+    /// The number of its connection, if it is a FUSE mount: the minor number, since the major one is 0.
+    pub(crate) fn connection(&self) -> Option<&str> {
+        self.0.strip_prefix("0:")
+    }
 }
 
-/// The last line for a mount point is the topmost mount. Fields: id, parent, device, root, mount point, ...
-fn find(mountinfo: &[u8], mountpoint: &Path) -> Option<Device> {
+fn mounts() -> Option<Vec<u8>> {
+    std::fs::read("/proc/self/mountinfo").ok()
+}
+
+/// The device of what is mounted on `mountpoint` (absolute, without symlinks) and visible there, i.e. topmost.
+pub(crate) fn device_at(mountpoint: &Path) -> Option<Device> {
+    find(&mounts()?, mountpoint).map(|(device, _)| device)
+}
+
+/// The same, if it is a mount of this program.
+pub(crate) fn own_mount_at(mountpoint: &Path) -> Option<Device> {
+    find(&mounts()?, mountpoint).filter(|(_, kind)| kind == KIND).map(|(device, _)| device)
+}
+
+/// True if something is mounted below `mountpoint`, or that cannot be told.
+pub(crate) fn has_mounts_below(mountpoint: &Path) -> bool {
+    mounts().is_none_or(|mounts| any_below(&mounts, mountpoint))
+}
+
+fn any_below(mountinfo: &[u8], mountpoint: &Path) -> bool {
+    let points = mountinfo.split(|b| *b == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
+    points.map(unescape).any(|at| Path::new(&at).starts_with(mountpoint) && Path::new(&at) != mountpoint)
+}
+
+/// The device and kind of what is there. The last line for a mount point is the topmost mount. Fields: id, parent, device, root, mount point,
+/// options, any number of tags, `-`, kind, ...
+fn find(mountinfo: &[u8], mountpoint: &Path) -> Option<(Device, String)> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut found = None;
     for line in mountinfo.split(|b| *b == b'\n') {
         let mut fields = line.split(|b| *b == b' ').skip(2);
         if let (Some(device), Some(_), Some(at)) = (fields.next(), fields.next(), fields.next())
             && unescape(at).as_bytes() == mountpoint.as_os_str().as_bytes()
         {
-            found = Some(Device(String::from_utf8_lossy(device).into_owned()));
+            let kind = fields.skip_while(|field| *field != b"-").nth(1).unwrap_or_default();
+            found = Some((Device(text(device)), text(kind)));
         }
     }
     found
@@ -57,9 +89,18 @@ mod tests {
 
     #[test]
     fn topmost_mount_is_found_with_blanks_in_its_path() {
-        assert_eq!(find(SAMPLE, Path::new("/mnt/a b")), Some(Device("0:51".into())));
-        assert_eq!(find(SAMPLE, Path::new("/")), Some(Device("253:0".into())));
-        assert_eq!(find(SAMPLE, Path::new("/mnt")), None);
+        let found = |path: &str| find(SAMPLE, Path::new(path)).map(|(device, kind)| (device.0, kind));
+        assert_eq!(found("/mnt/a b"), Some(("0:51".into(), KIND.into())));
+        assert_eq!(found("/"), Some(("253:0".into(), "ext4".into())));
+        assert_eq!(found("/mnt"), None);
+        assert_eq!(Device("0:51".into()).connection(), Some("51"));
+    }
+
+    #[test]
+    fn mounts_below_another_are_seen() {
+        assert!(any_below(SAMPLE, Path::new("/mnt")));
+        assert!(!any_below(SAMPLE, Path::new("/mnt/a b")), "what is on it is not below it");
+        assert!(!any_below(SAMPLE, Path::new("/mnt/a")));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct MountOptions {
     pub read_ahead_bytes: u32,
     /// Keeps cached file contents over close and open. Right as long as all changes go through this mount.
     pub keep_cache: bool,
+    /// Others change the file system, too, and an [`Invalidator`](crate::Invalidator) tells the kernel. Where the kernel cannot be told to forget
+    /// names (before Linux 6.16), it is told to keep them for a second at most.
+    pub others_change: bool,
     /// How long the kernel may trust listings, which have no validity of their own.
     pub default_valid: Duration,
     /// How long the kernel may trust that a name does not exist.
@@ -63,6 +66,7 @@ impl MountOptions {
             max_write_bytes: 1 << 20,
             read_ahead_bytes: 4 << 20,
             keep_cache: true,
+            others_change: false,
             default_valid: Duration::from_secs(1),
             absent_valid: Duration::from_secs(1),
             uncached: Vec::new(),

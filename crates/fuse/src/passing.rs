@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use types::{Attr, FileId, FsError};
 use vfs::fs::{Entry, FileSystem, Handle};
 
@@ -16,12 +17,18 @@ use vfs::fs::{Entry, FileSystem, Handle};
 pub(crate) struct Passing {
     /// Until this is set, nothing is counted; after that it stays.
     is_on: AtomicBool,
+    /// The longest that what a name means may be cached.
+    valid_max: OnceLock<Duration>,
     inodes: Mutex<Inodes<BackingId>>,
 }
 
 impl Passing {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Passing { is_on: AtomicBool::new(false), inodes: Mutex::new(Inodes::new()) })
+        Arc::new(Passing {
+            is_on: AtomicBool::new(false),
+            valid_max: OnceLock::new(),
+            inodes: Mutex::new(Inodes::new()),
+        })
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -38,6 +45,16 @@ impl Passing {
         };
         tracing::debug!(is_on, said = ?refused.err(), "passthrough");
         self.is_on.store(is_on, Relaxed);
+    }
+
+    /// From now on names are cached for this time at most.
+    pub(crate) fn bound_names(&self, valid_max: Duration) {
+        self.valid_max.get_or_init(|| valid_max);
+    }
+
+    /// How long what was looked up may be cached, of what the file system allows.
+    pub(crate) fn valid(&self, allowed: Duration) -> Duration {
+        self.valid_max.get().map_or(allowed, |max| allowed.min(*max))
     }
 
     /// The file of an inode.
@@ -171,7 +188,7 @@ impl Opening {
         let (at, file) = (FileHandle(handle.0), entry.attr.id);
         loop {
             let attr = self.passing.attr(&entry.attr);
-            let (valid, generation) = (&entry.valid, Generation(0));
+            let (valid, generation) = (&self.passing.valid(entry.valid), Generation(0));
             let flags = self.backed_flags();
             match self.way(attr.ino, file, handle, &reply).await {
                 Ok(Way::Cached) => return reply.created(valid, &attr, generation, at, self.flags),

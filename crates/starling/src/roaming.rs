@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use types::Time;
+use types::{FileId, Time};
 use vfs::FileSystem;
 use vfs::joined::{Joined, outer};
 
@@ -309,6 +309,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.default_valid = roam::VALID;
     // Others may make what is not there.
     options.absent_valid = Duration::ZERO;
+    options.others_change = true;
     options.passthrough = true;
     // What is closed goes home.
     options.flush = true;
@@ -390,10 +391,17 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
             // An answer may have been on its way to the kernel when the news came.
             for pause in [Duration::ZERO, FORGET_AGAIN_AFTER] {
                 std::thread::sleep(pause);
+                let names = some.iter().filter_map(|what| match what {
+                    Forget::Name(dir, name) => Some((shown(*dir)?, name.clone())),
+                    Forget::File(_) => None,
+                });
+                let names: BTreeSet<(FileId, Vec<u8>)> = names.collect();
+                if !names.is_empty() {
+                    kernel.names(&names);
+                }
                 for what in &some {
-                    match what {
-                        Forget::File(id) => shown(*id).into_iter().for_each(|id| kernel.file(id)),
-                        Forget::Name(dir, name) => shown(*dir).into_iter().for_each(|dir| kernel.name(dir, name)),
+                    if let Forget::File(id) = what {
+                        shown(*id).into_iter().for_each(|id| kernel.file(id));
                     }
                 }
             }

@@ -178,8 +178,9 @@ fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a mount point that cannot be mounted on. One that does not exist is made later, if only its last part is missing.
+/// Refuses a mount point that cannot be mounted on, after a dead mount was taken away. One that does not exist is made later, if only its last part is missing.
 pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
+    fuse::clear_dead(mountpoint).map_err(|e| usage(e.to_string()))?;
     check_apart(mountpoint, data)?;
     if control::check(mountpoint).is_ok() && mount_of(mountpoint).is_ok_and(|(root, path)| root == path) {
         let mountpoint = mountpoint.display();

@@ -31,10 +31,12 @@ pub struct Manner {
     pub later: bool,
     /// Validity of entries and attributes.
     pub valid: Duration,
+    /// Neither removals nor reads are answered; standard output says that they came.
+    pub silent: bool,
 }
 
-pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60) };
-pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO };
+pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60), silent: false };
+pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO, silent: false };
 
 /// A [`MemFs`] with manners. Looking up `panic-now` and `panic-later` panics.
 #[derive(Clone)]
@@ -90,6 +92,16 @@ pub fn mem_fs() -> MemFs {
 }
 
 impl Mannered {
+    pub fn silent(inner: MemFs) -> Self {
+        Mannered { inner, manner: Manner { silent: true, ..NOW }, copies: None }
+    }
+
+    /// Nothing, for ever.
+    fn never<T: Send + 'static>(request: &str) -> Answer<T> {
+        println!("\nasked: {request}");
+        Answer::later(std::future::pending())
+    }
+
     fn pass<T: Send + 'static>(&self, answer: Answer<T>) -> Answer<T> {
         // A file system may arm timers as it is called, for which it must be within a runtime: this panics outside of one.
         drop(tokio::runtime::Handle::current());
@@ -157,6 +169,9 @@ impl FileSystem for Mannered {
         self.entry(self.inner.link(cred, id, new_parent, new_name))
     }
     fn unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        if self.manner.silent {
+            return Self::never("unlink");
+        }
         self.pass(self.inner.unlink(cred, parent, name))
     }
     fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
@@ -187,6 +202,9 @@ impl FileSystem for Mannered {
         self.pass(Answer::ok(self.copies.as_ref().and_then(|copies| copies.backing(id, handle))))
     }
     fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        if self.manner.silent {
+            return Self::never("read");
+        }
         self.pass(self.inner.read(id, handle, offset, len))
     }
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
@@ -302,6 +320,11 @@ impl Mounted {
     pub fn count(&self, request: &str) -> u64 {
         let counts = self.mount.as_ref().unwrap().requests();
         counts.iter().find(|(name, _)| *name == request).unwrap_or_else(|| panic!("no request {request}")).1
+    }
+
+    /// True if the kernel can be told to forget names.
+    pub fn forgets_names(&self) -> bool {
+        self.mount.as_ref().unwrap().forgets_names()
     }
 
     pub fn unmount(&mut self) {
