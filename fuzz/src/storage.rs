@@ -4,7 +4,7 @@ use bytes::Bytes;
 use host::checkpoint_pair::HEAD_LEN;
 use storage::checkpoint::{Body, Head, encode_body};
 use storage::recovery::walk;
-use storage::space::{PAGE, Space};
+use storage::space::{PAGE, PAGES_MAX, Space};
 use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
 use types::FsUuid;
@@ -25,7 +25,7 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
         assert_eq!(Body::decode(&again, fs).as_ref(), Ok(&body));
         let live: Vec<_> = body.index.iter().map(|(_, held)| held.place).collect();
         let pages: u64 = live.iter().map(|place| u64::from(place.len)).sum();
-        if let Ok(space) = Space::recover(body.page_count, live) {
+        if let Ok(space) = Space::recover(body.page_count, PAGES_MAX, live) {
             assert_eq!(space.used_bytes(), pages * u64::from(PAGE));
         }
     } else {

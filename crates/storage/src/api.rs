@@ -1,7 +1,7 @@
 //! The interface to a storage server, the same in one process, over a network and in the simulated world.
 
 pub use crate::checkpoint::Identity;
-use crate::commit::KEEP_PAGES;
+use crate::commit::LANDING_PAGES;
 use crate::space::PAGE;
 use bytes::Bytes;
 use host::DiskSpace;
@@ -83,7 +83,7 @@ impl StoreStatus {
     /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its disk has free among them.
     pub fn attainable_bytes(&self, sharer_count: u64) -> u64 {
         let on_disk = self.allocated_bytes.saturating_add(self.disk.free_bytes / sharer_count.max(1));
-        self.capacity_bytes.min(on_disk.saturating_sub(u64::from(KEEP_PAGES) * u64::from(PAGE)))
+        self.capacity_bytes.min(on_disk.saturating_sub(u64::from(LANDING_PAGES) * u64::from(PAGE)))
     }
 }
 

@@ -27,9 +27,8 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
-/// raised with [`striped_log::fragment::FORMAT_VERSION`]. Versions 1, with slots in place of pages, and 2, with another code for two
-/// parity fragments, were never released.
-pub const VERSION: u16 = 3;
+/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 3 were never released.
+pub const VERSION: u16 = 4;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

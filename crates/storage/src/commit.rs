@@ -10,12 +10,13 @@
 
 use crate::api::StorageError;
 use crate::checkpoint::{Head, encode_body};
+use crate::compaction::Next;
 use crate::files::WriteError;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
 use crate::recovery::walk;
 use crate::shared::{Batch, Control, Growth, Put, Shared, State};
-use crate::space::{Compaction, Draft, Extent, PAGE, PAGES_MAX, footprint};
+use crate::space::{Draft, Extent, PAGE, PAGES_MAX, footprint};
 use bytes::Bytes;
 use host::Random;
 use std::collections::{BTreeSet, VecDeque};
@@ -34,9 +35,8 @@ const RESERVE_PER_CHECKPOINT: u32 = 8;
 const RESERVE_MAX: u32 = 4096 * PAGES_MAX;
 /// The file grows by this many pages at a time.
 const GROW_STEP: u32 = RESERVE_MIN;
-/// Pages that puts leave free and together, so that fragments can be moved: any one of them, after others that together are
-/// shorter than the longest.
-pub const KEEP_PAGES: u32 = 2 * PAGES_MAX;
+/// Pages at the beginning of the file that are kept for moving fragments: room for the longest.
+pub const LANDING_PAGES: u32 = PAGES_MAX;
 
 /// Groups of at most so many pages clear pages ahead of them.
 const SMALL_GROUP_PAGES_MAX: u32 = 16;
@@ -276,25 +276,30 @@ impl Committer {
         }
     }
 
-    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment, and short extents, leaving
-    /// what compaction needs. `Full`: there is no room for the checkpoint; nothing has changed.
+    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment, and short extents. What a
+    /// compaction that was cut short left in the landing moves out before. `Full`: there is no room for the checkpoint;
+    /// nothing has changed.
     async fn checkpoint(&mut self) -> Result<(), StorageError> {
+        if self.shared.state.lock().space.has_landed() {
+            self.compact(0).await?;
+        }
         let target = self.reserve_target;
-        let missing = (target + KEEP_PAGES).saturating_sub(self.shared.state.lock().space.roomy_pages());
+        let missing = target.saturating_sub(self.shared.state.lock().space.roomy_pages());
         if missing > 0 {
             self.grow(missing).await?;
         }
-        self.record(|state| state.space.draft(target, KEEP_PAGES)).await
+        self.record(|state| Some(state.space.draft(target))).await
     }
 
     /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
-    async fn record(&mut self, draft: impl FnOnce(&State) -> Draft + Send) -> Result<(), StorageError> {
+    /// `Full` if it is refused.
+    async fn record(&mut self, draft: impl FnOnce(&State) -> Option<Draft> + Send) -> Result<(), StorageError> {
         let (draft, body, deleted_count) = {
             let state = self.shared.state.lock();
             if !state.writable {
                 return Err(StorageError::Unavailable);
             }
-            let draft = draft(&state);
+            let draft = draft(&state).ok_or(StorageError::Full)?;
             let page_count = state.space.page_count();
             let body = encode_body(page_count, &state.seals, &state.maps, &draft.reservation, &state.index);
             (draft, body, state.deleted_count)
@@ -347,68 +352,55 @@ impl Committer {
     /// Makes sure that the next allocation of `needed` pages finds a place.
     async fn make_room(&mut self, needed: u32) -> Result<(), StorageError> {
         loop {
-            if self.shared.state.lock().space.draft(self.reserve_target, KEEP_PAGES).fits(needed) {
+            if self.shared.state.lock().space.draft(self.reserve_target).fits(needed) {
                 return self.checkpoint().await;
             }
-            if !self.grow(self.reserve_target).await? && !self.compact(needed + KEEP_PAGES).await? {
+            if !self.grow(self.reserve_target).await? && !self.compact(needed).await? {
                 return Err(StorageError::Full);
             }
         }
     }
 
-    /// Moves fragments together until `goal` pages are free together. A move is a put of the same fragment: a crash finds it
-    /// at either place or both. False when there is not so much to be gained.
+    /// Moves fragments together until the landing is empty and `goal` pages are free together. A move is a put of the same
+    /// fragment: a crash finds it at either place or both. False when there is not so much to be gained.
     async fn compact(&mut self, goal: u32) -> Result<bool, StorageError> {
-        let Some((plan, mut waiting)) = self.plan(goal) else { return Ok(false) };
-        let mut front = plan.window.start;
-        while let Some(&(next, _)) = waiting.front() {
-            // To the front of the window, once its gaps and what has left it make room for the next fragment; the first
-            // ones, which make that room, to the landing.
-            let gap = Extent { start: front, len: next.start - front };
-            let (to, enough) = if gap.len >= next.len { (gap, gap.len) } else { (plan.landing, PAGES_MAX) };
-            let (mut group, mut len) = (Vec::new(), 0);
-            while let Some(&(place, key)) = waiting.front() {
-                // What makes room at the front lies before a landing within the window.
-                let beyond = to != gap && next.start < to.start && to.start < place.start;
-                if beyond || len >= enough || len + place.len > to.len {
-                    break;
-                }
-                waiting.pop_front();
+        loop {
+            let (fragments, to) = match self.next_step(goal) {
+                Step::Done => return Ok(true),
+                Step::Stuck => return Ok(false),
+                Step::Move { fragments, to } => (fragments, to),
+            };
+            let mut group = Vec::with_capacity(fragments.len());
+            for (place, key) in fragments {
                 match self.read_whole(place, key).await {
-                    Stored::Whole(header, payload) => {
-                        group.push((place, key, header, payload));
-                        len += place.len;
-                    }
+                    Stored::Whole(header, payload) => group.push((place, key, header, payload)),
                     Stored::Gone => {}
-                    Stored::Rotten => {
-                        self.unmovable.insert((place, key));
-                        return Ok(true);
-                    }
+                    Stored::Rotten => drop(self.unmovable.insert((place, key))),
                 }
             }
-            self.record(|state| state.space.draft_only(to)).await?;
-            let moved = self.move_to_reserved(group).await?;
-            if to == gap {
-                front += len;
-            } else {
-                // What landed within the window moves on in its turn.
-                waiting.extend(moved.into_iter().filter(|(place, _)| plan.window.holds(place)));
-                waiting.make_contiguous().sort_unstable();
+            if !group.is_empty() {
+                self.record(|state| state.space.draft_only(to)).await?;
+                if !self.move_to_reserved(group).await? {
+                    return Ok(false);
+                }
             }
         }
-        Ok(true)
     }
 
-    /// What to move, with the fragments of the window in the order of the file.
-    fn plan(&self, goal: u32) -> Option<(Compaction, VecDeque<(Extent, Key)>)> {
+    /// Which fragments to move next.
+    fn next_step(&self, goal: u32) -> Step {
         let state = self.shared.state.lock();
         let live = state.live();
         let places: Vec<Extent> = live.iter().map(|(place, _)| *place).collect();
         let unmovable =
             live.iter().filter(|here| self.unmovable.contains(here)).map(|(place, _)| place.start).collect();
-        let plan = state.space.compaction(&places, &unmovable, goal)?;
-        let waiting = live.into_iter().filter(|(place, _)| plan.window.holds(place)).collect();
-        Some((plan, waiting))
+        let (from, to) = match state.space.compaction(&places, &unmovable, goal) {
+            Next::Done => return Step::Done,
+            Next::Stuck => return Step::Stuck,
+            Next::Move { from, to } => (from, to),
+        };
+        let at = |place: &Extent| live.binary_search_by_key(place, |(place, _)| *place).ok().map(|i| live[i]);
+        Step::Move { fragments: from.iter().filter_map(at).collect(), to }
     }
 
     async fn read_whole(&self, place: Extent, key: Key) -> Stored {
@@ -427,11 +419,11 @@ impl Committer {
         }
     }
 
-    /// Writes fragments to what is reserved, one after the other, and gives up their old places. Returns where they are now.
+    /// Writes fragments to what is reserved, one after the other, and gives up their old places. False when nothing is reserved.
     async fn move_to_reserved(
         &mut self,
         fragments: Vec<(Extent, Key, FragmentHeader, Bytes)>,
-    ) -> Result<Vec<(Extent, Key)>, StorageError> {
+    ) -> Result<bool, StorageError> {
         let (mut writes, mut moves) = (Vec::with_capacity(fragments.len()), Vec::with_capacity(fragments.len()));
         {
             let state = &mut *self.shared.state.lock();
@@ -441,21 +433,29 @@ impl Committer {
                 writes.push(Write { place, header, payload });
             }
         }
+        let is_any = !writes.is_empty();
         let result = self.write(writes).await;
         let state = &mut *self.shared.state.lock();
-        let mut moved = Vec::with_capacity(moves.len());
         for (key, from, held) in moves {
-            let to = held.place;
             if result.is_ok() && state.index.get(&key).is_some_and(|old| old.place == from) {
                 state.index.insert(key, held);
                 state.space.release(from);
-                moved.push((to, key));
             } else {
-                state.space.release(to);
+                state.space.release(held.place);
             }
         }
-        result.map(|()| moved)
+        result.map(|()| is_any)
     }
+}
+
+/// What a compaction does next.
+enum Step {
+    /// Nothing: its goal is reached.
+    Done,
+    /// Nothing: its goal cannot be reached.
+    Stuck,
+    /// Move fragments to an extent.
+    Move { fragments: Vec<(Extent, Key)>, to: Extent },
 }
 
 /// A fragment that is to be moved.

@@ -7,13 +7,14 @@
 //!   site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
-//! Pure: `space` (where fragments go), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
+//! Pure: `space` (where fragments go), `compaction` (which move), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
 //! a crash left).
 
 pub mod api;
 pub mod calls;
 pub mod checkpoint;
 mod commit;
+mod compaction;
 mod files;
 mod index;
 mod packed;

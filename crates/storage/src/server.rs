@@ -7,7 +7,7 @@
 
 use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
 use crate::checkpoint::{Body, Head, encode_body};
-use crate::commit::{Committer, KEEP_PAGES};
+use crate::commit::{Committer, LANDING_PAGES};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key, discards};
 use crate::packed::PackedHeader;
@@ -79,7 +79,7 @@ impl Server {
         files.fragments.sync_data().await?;
 
         let live = index.iter().map(|(_, held)| held.place).collect();
-        let space = Space::recover(page_count, live).map_err(OpenError::damaged)?;
+        let space = Space::recover(page_count, LANDING_PAGES, live).map_err(OpenError::damaged)?;
         let state = State {
             index,
             space,
@@ -195,7 +195,7 @@ impl Shared {
         let bytes = |pages: u32| u64::from(pages) * u64::from(PAGE);
         Ok(StoreStatus {
             id: self.identity.store,
-            capacity_bytes: bytes(self.identity.page_count_max().saturating_sub(KEEP_PAGES)),
+            capacity_bytes: bytes(self.identity.page_count_max().saturating_sub(LANDING_PAGES)),
             allocated_bytes: bytes(page_count),
             used_bytes: state.space.used_bytes(),
             parity_bytes: state.index.parity_bytes(),

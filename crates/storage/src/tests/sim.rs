@@ -2,20 +2,24 @@
 
 use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Maps, Seal, Storage, StorageError};
+use crate::commit::LANDING_PAGES;
 use crate::server::{Identity, OpenError, Server};
 use crate::shared::Growth;
 use crate::site::is_empty;
-use crate::space::footprint;
+use crate::space::{PAGE, footprint};
 use crate::testing::fragment;
 use host::sim::{Sim, SimDisk};
 use host::{Host, SplitMix64};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use striped_log::fragment::Fragment;
 use types::{LogId, StoreId};
 
 const DISK_BYTES: u64 = 64 << 20;
+/// Where the first fragment of an empty store goes.
+const BEGIN: u64 = LANDING_PAGES as u64 * PAGE as u64;
 /// Starts of the store under each seed.
 const LIVES: u32 = 12;
 
@@ -153,7 +157,8 @@ fn rot_in_one_fragment_is_noticed_and_costs_no_other() {
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..5);
     // In the payload's second chunk of the third fragment.
-    disk.rot("fragments", 2 * footprint + 70_000..2 * footprint + 80_000, 1);
+    let begin = BEGIN + 2 * footprint;
+    disk.rot("fragments", begin + 70_000..begin + 80_000, 1);
     let server = open(&sim, &disk).unwrap();
     sim.block_on(async {
         for seq in 0..5 {
@@ -177,7 +182,7 @@ fn putting_a_damaged_fragment_again_repairs_it() {
     let sim = Sim::new(3);
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..1);
-    disk.rot("fragments", 70_000..80_000, 1);
+    disk.rot("fragments", BEGIN + 70_000..BEGIN + 80_000, 1);
     let good = fragment(1, 0, 0, 100_000);
     let id = good.header.id;
     let server = open(&sim, &disk).unwrap();
@@ -207,7 +212,7 @@ fn rot_in_what_no_checkpoint_lists_costs_that_fragment_only() {
         }
     });
     sim.machine("store").crash();
-    disk.rot("fragments", footprint + 1000..footprint + 2000, 1);
+    disk.rot("fragments", BEGIN + footprint + 1000..BEGIN + footprint + 2000, 1);
     let server = open(&sim, &disk).unwrap();
     sim.block_on(async {
         for seq in 0..3 {
@@ -388,7 +393,7 @@ fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
             let full = server.put(fragment(log, 1000, 0, 1 << 20));
             if is_rotten {
                 for i in 0..count {
-                    let begin = i * u64::from(footprint(len)) + 1000;
+                    let begin = BEGIN + i * u64::from(footprint(len)) + 1000;
                     disk.rot("fragments", begin..begin + 100, 1);
                 }
                 assert_eq!(full.await, Err(StorageError::Full));
@@ -518,4 +523,67 @@ fn what_a_disk_refuses_is_not_free_until_there_is_more_of_it() {
     growth = Growth::Refused;
     assert_eq!([100, 90, 100].map(|said| growth.free_bytes(said)), [0, 0, 0]);
     assert_eq!([101, 50].map(|said| growth.free_bytes(said)), [101, 50]);
+}
+
+/// A crash in the middle of a compaction leaves fragments where they had been moved to. The next compaction must not take their
+/// place for free.
+#[test]
+fn regression_a_crash_while_fragments_are_moved_costs_none() {
+    let (mut crashes, mut refused) = (0, 0);
+    for seed in 0..40 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        closed_store(&sim, &disk, 0..0);
+        let random = Arc::new(SplitMix64::new(seed));
+        let held: Arc<Mutex<BTreeMap<u64, Fragment>>> = Arc::default();
+        let full: Arc<Mutex<u64>> = Arc::default();
+        for life in 0..8 {
+            let server = open(&sim, &disk).unwrap();
+            sim.block_on(async {
+                let all = held.lock().clone();
+                for (seq, kept) in &all {
+                    let read = server.read(kept.header.id, 0, 0..kept.header.len).await;
+                    assert_eq!(read.as_ref(), Ok(&kept.payload), "seed {seed}, life {life}, seq {seq}");
+                }
+            });
+            let machine = sim.machine("store");
+            let (random, held, full) = (random.clone(), held.clone(), full.clone());
+            let dying = machine.clone();
+            let lived = machine.run(async move {
+                for seq in 1000 * life..1000 * life + 60 {
+                    let len = match below(&random, 3) {
+                        0 => 1 << 20,
+                        1 => 500_000 + below(&random, 400_000) as u32,
+                        _ => below(&random, 300_000) as u32,
+                    };
+                    let put = fragment(1, seq, 0, len);
+                    match server.put(put.clone()).await {
+                        Ok(()) => drop(held.lock().insert(seq, put)),
+                        Err(error) => {
+                            assert_eq!(error, StorageError::Full);
+                            *full.lock() += 1;
+                            let mut gone = Vec::new();
+                            held.lock().retain(|_, kept| {
+                                let stays = below(&random, 3) > 0;
+                                if !stays {
+                                    gone.push(kept.header.id.segment);
+                                }
+                                stays
+                            });
+                            server.delete(gone).await.unwrap();
+                            // What fits now does so after others have moved.
+                            if below(&random, 3) == 0 {
+                                dying.crash_after(below(&random, 200));
+                            }
+                        }
+                    }
+                }
+            });
+            crashes += u64::from(sim.block_on(lived).is_err());
+            sim.machine("store").crash();
+            disk.power_loss();
+        }
+        refused += *full.lock();
+    }
+    assert!(crashes > 100 && refused > 100, "{crashes} {refused}");
 }
