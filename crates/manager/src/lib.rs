@@ -26,6 +26,7 @@ pub mod extents;
 pub mod frontier;
 pub mod index_node;
 pub mod map;
+mod newest;
 pub mod record;
 pub mod recovery;
 pub mod root;

@@ -10,6 +10,7 @@
 //! cleaner found it. Clients' logs are therefore rolled forward before cleaners'.
 
 use crate::api::{Manager, ManagerError, SegmentDeltas};
+use crate::newest::newest_roots;
 use crate::record::{Directory, RecordKey};
 use crate::root::Root;
 use crate::server::{Config, Core, Server};
@@ -31,7 +32,7 @@ pub struct RollForward {
 
 /// Why something of a log could not be read. Consumed here: it is logged, and becomes [`ManagerError::Log`].
 #[derive(Debug, Error)]
-enum ReadError {
+pub(crate) enum ReadError {
     #[error(transparent)]
     Stripe(#[from] StripeError),
     #[error(transparent)]
@@ -39,7 +40,7 @@ enum ReadError {
 }
 
 /// Logs what went wrong and tells the caller that the log failed.
-fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
+pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
     let error: ReadError = error.into();
     tracing::error!(%log, %error, "cannot {doing}");
     ManagerError::Log
@@ -80,7 +81,7 @@ pub(crate) async fn open_core(
     segment_len_max: u32,
 ) -> Result<Core, ManagerError> {
     let log = config.log;
-    let candidates = root_candidates(&stripe, log, from_seq_hint).await?;
+    let candidates = newest_roots(&stripe, log, from_seq_hint).await?;
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
     let tail = stripe.open_log(log, from).await.map_err(|e| log_failed(log, "open the manager's log", e))?;
 
@@ -123,13 +124,13 @@ pub(crate) async fn open_core(
 
 /// Segments of the own log that seem to hold a root, newest first, with the root's address: the newest, and the one to fall
 /// back to. A segment cannot be part of the log if a later epoch has one at the same place or before: recovery cut the log there.
-async fn root_candidates(
+pub(crate) async fn root_candidates(
     stripe: &Stripe,
     log: LogId,
     from_seq: u64,
 ) -> Result<Vec<(SegmentId, BlockAddr)>, ManagerError> {
-    let all = stripe.segments().await.map_err(|e| log_failed(log, "list the manager's log", e))?;
-    let mut own: Vec<SegmentId> = all.into_keys().filter(|s| s.log == log && s.seq >= from_seq).collect();
+    let listed = stripe.log_segments(log, from_seq).await;
+    let mut own = listed.map_err(|e| log_failed(log, "list the manager's log", e))?;
     own.sort_unstable_by_key(|s| (s.seq, s.epoch));
     let mut epoch_so_far = 0;
     own.retain(|s| {

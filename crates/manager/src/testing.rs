@@ -32,6 +32,8 @@ struct Contents {
     fragments: BTreeMap<(SegmentId, u8), Fragment>,
     seals: BTreeMap<LogId, Seal>,
     reads: u64,
+    /// Fragments and segments that were listed.
+    listed: u64,
 }
 
 /// A store that keeps everything in memory and survives crashes of the machine that asks it.
@@ -100,11 +102,24 @@ impl Storage for MemStore {
         })
     }
 
-    fn list(&self, log: LogId, from_seq: u64, _: usize) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+    fn list(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        count_max: usize,
+    ) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         self.serve(move |contents| {
-            let mut headers: Vec<FragmentHeader> = contents.fragments.values().map(|f| f.header.clone()).collect();
-            headers.retain(|h| h.id.segment.log == log && h.id.segment.seq >= from_seq);
+            let of_log = contents.fragments.values().map(|f| &f.header).filter(|h| h.id.segment.log == log);
+            let mut headers: Vec<FragmentHeader> = of_log.filter(|h| h.id.segment.seq >= from_seq).cloned().collect();
             headers.sort_by_key(|h| h.id.segment.seq);
+            // Whole seqs only.
+            if let [first, ..] = &headers[..]
+                && let Some(beyond) = headers.get(count_max)
+            {
+                let (first, beyond) = (first.id.segment.seq, beyond.id.segment.seq);
+                headers.retain(|h| h.id.segment.seq < beyond.max(first + 1));
+            }
+            contents.listed += headers.len() as u64;
             Ok(headers)
         })
     }
@@ -115,6 +130,7 @@ impl Storage for MemStore {
             for ((segment, _), fragment) in &contents.fragments {
                 *segments.entry(*segment).or_insert(0) += u64::from(fragment.header.len);
             }
+            contents.listed += segments.len() as u64;
             Ok(segments.into_iter().collect())
         })
     }
@@ -218,6 +234,11 @@ impl Setup {
         self.stores.iter().map(|s| s.contents.lock().reads).sum()
     }
 
+    /// Fragments and segments that all stores have listed.
+    pub fn listed(&self) -> u64 {
+        self.stores.iter().map(|s| s.contents.lock().listed).sum()
+    }
+
     pub fn config(&self) -> Config {
         let id = ManagerId::new(0);
         Config {
@@ -237,11 +258,17 @@ impl Setup {
         Stripe::new(machine.host(), FsUuid([7; 16]), stores, options)
     }
 
-    /// Mounts: opens the manager, then rolls the client's log forward and the cleaner's.
-    pub async fn start(&self) -> Result<Running, ManagerError> {
+    /// Opens the manager alone: the client's log and the cleaner's are not looked at.
+    pub async fn start_manager(&self) -> Result<(Machine, Arc<Stripe>, Arc<Server>), ManagerError> {
         let machine = self.sim.machine("node");
         let stripe = self.stripe(&machine);
         let server = Server::open_sized(machine.host(), stripe.clone(), self.config(), 0, self.segment_len_max).await?;
+        Ok((machine, stripe, server))
+    }
+
+    /// Mounts: opens the manager, then rolls the client's log forward and the cleaner's.
+    pub async fn start(&self) -> Result<Running, ManagerError> {
+        let (machine, stripe, server) = self.start_manager().await?;
         let managers = [server.clone()];
         let (client, _) = roll_forward(&stripe, &managers, CLIENT_LOG).await?;
         let (cleaner, _) = roll_forward(&stripe, &managers, CLEANER_LOG).await?;

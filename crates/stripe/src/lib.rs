@@ -12,6 +12,7 @@ mod error;
 mod health;
 mod layout;
 mod maps;
+mod newest;
 mod put;
 mod read;
 mod recover;

@@ -3,3 +3,4 @@
 mod deletion;
 mod model;
 mod requests;
+mod scale;
