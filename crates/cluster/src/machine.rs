@@ -23,6 +23,7 @@ use thiserror::Error;
 use types::{ClientId, FsError, FsUuid, StoreId};
 use vfs::fs::FileSystem;
 
+pub use manager::Lengths;
 pub use manager::api::INDEX_RANGE_LEN;
 
 /// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
@@ -77,6 +78,8 @@ pub struct Run {
     pub root_gid: u32,
     /// How many inode numbers a manager gives the client at once, [`INDEX_RANGE_LEN`] if nothing speaks against it.
     pub index_range_len: u64,
+    /// How long what managers write may be, [`Lengths::LARGEST`] if nothing speaks against it.
+    pub manager_lengths: Lengths,
 }
 
 /// Why there is no running file system. Nothing was changed, except that stores may have been brought up to date.
@@ -249,7 +252,7 @@ impl Machine {
                 map: map.clone(),
                 cached_inodes_max: inode_count_max / manager_ids.len(),
                 index_range_len: run.index_range_len,
-                page_rows_max: manager::tree::PAGE_ROWS_MAX,
+                lengths: run.manager_lengths,
             };
             managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
         }

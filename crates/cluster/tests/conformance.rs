@@ -2,7 +2,7 @@
 //! `MemFs`, passes.
 
 use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,7 @@ fn run_all(block_size: u32, parity: u8) {
                     root_uid: 0,
                     root_gid: 0,
                     index_range_len: INDEX_RANGE_LEN,
+                    manager_lengths: Lengths::LARGEST,
                 };
                 let machine = Machine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;

@@ -2,7 +2,7 @@
 
 use cluster::Place;
 use cluster::config::CLIENT_LOG;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
@@ -13,8 +13,14 @@ use vfs::acl::{Acl, AclEntry, Tag, XATTR_ACCESS};
 use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, XattrMode};
 
 const STORE_BYTES: u64 = 256 << 20;
-const RUN: Run =
-    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o755,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+};
 const WRITE: OpenFlags = OpenFlags { write: true, read: true, append: false, truncate: false, execute: false };
 
 /// Five stores and the consensus engine's disk.

@@ -2,7 +2,7 @@
 
 use cluster::Place;
 use cluster::config::STORE_CAPACITY_BYTES_MIN;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
 use std::sync::Arc;
@@ -11,8 +11,14 @@ use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
-const RUN: Run =
-    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o755,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+};
 const STORES: u64 = 3;
 /// Of the file that is overwritten.
 const FILE_BYTES: u64 = 8 << 20;

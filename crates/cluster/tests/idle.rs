@@ -1,7 +1,7 @@
 //! What an idle file system does: it merges small segments, and then rests.
 
 use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
@@ -23,8 +23,14 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
         let store_capacity_bytes = Some(STORE_BYTES / 2);
         let how = Create { parity: 1, block_size: 64 * 1024, manager_count: 2, store_capacity_bytes };
         create(&host, &places, &consensus, how).await.expect("create");
-        let how =
-            Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+        let how = Run {
+            cache_bytes: 16 << 20,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+            index_range_len: INDEX_RANGE_LEN,
+            manager_lengths: Lengths::LARGEST,
+        };
         let machine = Machine::start(host.clone(), &places, &consensus, how).await.expect("start");
         let client = &machine.client;
         let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };

@@ -1,7 +1,7 @@
 //! The maps of a whole machine: changed, pushed to the stores, and found again whatever became of the consensus folder.
 
 use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, StartError, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, StartError, create};
 use cluster::maps::ChangeError;
 use host::Disk;
 use host::sim::{Sim, SimDisk};
@@ -42,8 +42,14 @@ impl Rig {
         let mount = |(at, disk): (usize, &SimDisk)| (Some(at) != away).then(|| disk.mount(&machine));
         let places: Vec<Place> = self.stores.iter().enumerate().map(mount).map(Place::from).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(&machine);
-        let how =
-            Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+        let how = Run {
+            cache_bytes: 16 << 20,
+            root_mode: 0o755,
+            root_uid: 0,
+            root_gid: 0,
+            index_range_len: INDEX_RANGE_LEN,
+            manager_lengths: Lengths::LARGEST,
+        };
         self.sim.block_on(Machine::start(machine.host(), &places, &consensus, how))
     }
 

@@ -1,7 +1,7 @@
 //! The cleaner moves blocks of which a client knows the old place.
 
 use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use manager::api::Manager;
@@ -12,8 +12,14 @@ use types::{ClientId, FileId, FsError, SegmentId};
 use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
 
 const STORE_BYTES: u64 = 256 << 20;
-const RUN: Run =
-    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o755,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+};
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 /// Of the file: one block, alone in its segment, and so short that moving it gains something.
 const LEN: u32 = 3_000;

@@ -42,7 +42,7 @@ struct RecordWriter<'a> {
 
 impl<'a> RecordWriter<'a> {
     fn new(core: &'a Core) -> Self {
-        let payload_len_max = core.segment_len_max as usize;
+        let payload_len_max = core.config.lengths.segment_len_max as usize;
         RecordWriter { core, writer: &core.writer, payload_len_max, open: None }
     }
 

@@ -45,4 +45,4 @@ mod tests;
 
 pub use map::ManagerMap;
 pub use recovery::{RollForward, roll_forward};
-pub use server::{Config, Server};
+pub use server::{Config, Lengths, Server};

@@ -74,12 +74,7 @@ pub async fn roll_forward(
 }
 
 /// A manager as its newest durable checkpoint has it, with its own log open for writing.
-pub(crate) async fn open_core(
-    stripe: Arc<Stripe>,
-    config: Config,
-    from_seq_hint: u64,
-    segment_len_max: u32,
-) -> Result<Core, ManagerError> {
+pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint: u64) -> Result<Core, ManagerError> {
     let log = config.log;
     let candidates = newest_roots(&stripe, log, from_seq_hint).await?;
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
@@ -94,8 +89,8 @@ pub(crate) async fn open_core(
         return Err(ManagerError::Log);
     }
 
-    let identity = config.identity(segment_len_max);
-    let rows_max = identity.rows_max();
+    let identity = config.identity();
+    let rows_max = identity.rows_max;
     let root = match newest {
         None => None,
         Some((segment, addr)) => {
@@ -119,7 +114,7 @@ pub(crate) async fn open_core(
         state.keep_own_segment(segment, info.geometry.payload_len);
     }
     let writer = LogWriter::new(stripe.clone(), tail);
-    Ok(Core::new(config, stripe, writer, segment_len_max, state))
+    Ok(Core::new(config, stripe, writer, state))
 }
 
 /// Segments of the own log that seem to hold a root, newest first, with the root's address: the newest, and the one to fall

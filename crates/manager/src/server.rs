@@ -16,8 +16,9 @@ use crate::apply::Turn;
 use crate::frontier::Allocation;
 use crate::map::ManagerMap;
 use crate::record::{Directory, RecordKey};
+use crate::root::page_rows_max;
 use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
-use crate::tree::Unloaded;
+use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use host::Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,12 +43,26 @@ pub struct Config {
     pub cached_inodes_max: usize,
     /// How many index numbers a client is handed at once.
     pub index_range_len: u64,
-    /// Most rows of a page of its tables, [`PAGE_ROWS_MAX`](crate::tree::PAGE_ROWS_MAX) if nothing speaks against it.
+    /// How long what it writes may be.
+    pub lengths: Lengths,
+}
+
+/// How long what a manager writes into its log may be. Small lengths make large stores of small ones, for tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    /// Longest payload of a segment, in bytes, if the stripe's is not shorter.
+    pub segment_len_max: u32,
+    /// Most rows of a page of its tables, if a segment is long enough.
     pub page_rows_max: usize,
 }
 
+impl Lengths {
+    /// As long as can be.
+    pub const LARGEST: Lengths = Lengths { segment_len_max: u32::MAX, page_rows_max: PAGE_ROWS_MAX };
+}
+
 impl Config {
-    pub(crate) fn identity(&self, segment_len_max: u32) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         Identity {
             id: self.id,
             log: self.log,
@@ -55,8 +70,7 @@ impl Config {
             block_size: self.block_size,
             cached_inodes_max: self.cached_inodes_max,
             index_range_len: self.index_range_len,
-            segment_len_max,
-            page_rows_max: self.page_rows_max,
+            rows_max: page_rows_max(self.lengths.page_rows_max, self.lengths.segment_len_max),
         }
     }
 }
@@ -71,8 +85,6 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) writer: Arc<LogWriter>,
-    /// Longest payload of a segment of the own log, in bytes.
-    pub(crate) segment_len_max: u32,
     pub(crate) state: Mutex<State>,
     /// Whose turn it is to apply deltas. Waited for across awaits; nothing waits for it while holding `state`.
     pub(crate) order: Arc<tokio::sync::Mutex<()>>,
@@ -103,20 +115,10 @@ impl Server {
         config: Config,
         own_log_from_seq_hint: u64,
     ) -> Result<Arc<Server>, ManagerError> {
-        let segment_len_max = stripe.payload_len_max();
-        Self::open_sized(host, stripe, config, own_log_from_seq_hint, segment_len_max).await
-    }
-
-    /// As [`open`](Self::open), with segments of at most `segment_len_max` bytes in its own log.
-    pub(crate) async fn open_sized(
-        host: Host,
-        stripe: Arc<Stripe>,
-        config: Config,
-        own_log_from_seq_hint: u64,
-        segment_len_max: u32,
-    ) -> Result<Arc<Server>, ManagerError> {
+        let segment_len_max = config.lengths.segment_len_max.min(stripe.payload_len_max());
+        let config = Config { lengths: Lengths { segment_len_max, ..config.lengths }, ..config };
         let started = host.clock.now();
-        let core = crate::recovery::open_core(stripe, config, own_log_from_seq_hint, segment_len_max).await?;
+        let core = crate::recovery::open_core(stripe, config, own_log_from_seq_hint).await?;
         let core = Arc::new(core);
         core.count_own_pages().await?;
         if core.state.lock().root.is_none() {
@@ -140,18 +142,11 @@ impl Server {
 }
 
 impl Core {
-    pub(crate) fn new(
-        config: Config,
-        stripe: Arc<Stripe>,
-        writer: Arc<LogWriter>,
-        segment_len_max: u32,
-        state: State,
-    ) -> Self {
+    pub(crate) fn new(config: Config, stripe: Arc<Stripe>, writer: Arc<LogWriter>, state: State) -> Self {
         Core {
             config,
             stripe,
             writer,
-            segment_len_max,
             state: Mutex::new(state),
             order: Arc::default(),
             checkpointing: tokio::sync::Mutex::new(()),

@@ -20,7 +20,7 @@ use crate::frontier::{Frontiers, Reserves};
 use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
 use crate::map::ManagerMap;
 use crate::record::Table;
-use crate::root::{Root, Trees, page_rows_max};
+use crate::root::{Root, Trees};
 use crate::tokens::TokenTable;
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use crate::usage::Difference;
@@ -54,17 +54,8 @@ pub struct Identity {
     pub cached_inodes_max: usize,
     /// Index numbers to hand out at once.
     pub index_range_len: u64,
-    /// Longest payload of a segment of its own log, in bytes.
-    pub segment_len_max: u32,
-    /// Most rows of a page of its tables, if a segment is long enough.
-    pub page_rows_max: usize,
-}
-
-impl Identity {
-    /// Most rows of a page.
-    pub(crate) fn rows_max(&self) -> usize {
-        page_rows_max(self.page_rows_max, self.segment_len_max)
-    }
+    /// Most rows of a page of its tables.
+    pub rows_max: usize,
 }
 
 /// A page of a table.
@@ -193,7 +184,7 @@ impl State {
     pub fn new(identity: Identity, root: Option<(Root, BlockAddr)>) -> Self {
         let (root, record) = match root {
             Some((root, record)) => (root, Some(record)),
-            None => (Root::empty(identity.id, identity.block_size, identity.rows_max()), None),
+            None => (Root::empty(identity.id, identity.block_size, identity.rows_max), None),
         };
         let slots = identity.map.slots_of(identity.id).collect();
         State {
@@ -473,8 +464,7 @@ mod tests {
             block_size: BLOCK,
             cached_inodes_max: 4,
             index_range_len: 16,
-            segment_len_max: 1 << 20,
-            page_rows_max: 8,
+            rows_max: 8,
         };
         let mut state = State::new(identity, None);
         state.trees.imap.edit(&[(file, addr(1))], |_, _, addr| Some(*addr)).unwrap();

@@ -1,8 +1,7 @@
 //! For tests: stores in memory in a simulated world, and writers of logs for managers to apply.
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
-use crate::server::{Config, Server};
-use crate::tree::PAGE_ROWS_MAX;
+use crate::server::{Config, Lengths, Server};
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
 use host::DiskSpace;
@@ -193,8 +192,7 @@ pub struct Setup {
     pub sim: Sim,
     pub stores: Vec<MemStore>,
     pub cached_inodes_max: usize,
-    pub segment_len_max: u32,
-    pub page_rows_max: usize,
+    pub lengths: Lengths,
 }
 
 /// What runs on the machine.
@@ -219,7 +217,7 @@ impl Setup {
             random: host.random.clone(),
         };
         let stores = (1..=3).map(store).collect();
-        Setup { sim, stores, cached_inodes_max: 8, segment_len_max: 1 << 20, page_rows_max: PAGE_ROWS_MAX }
+        Setup { sim, stores, cached_inodes_max: 8, lengths: Lengths::LARGEST }
     }
 
     pub fn refuse_puts(&self, refuse: bool) {
@@ -248,7 +246,7 @@ impl Setup {
             map: ManagerMap::single(id),
             cached_inodes_max: self.cached_inodes_max,
             index_range_len: INDEX_RANGE_LEN,
-            page_rows_max: self.page_rows_max,
+            lengths: self.lengths,
         }
     }
 
@@ -262,7 +260,7 @@ impl Setup {
     pub async fn start_manager(&self) -> Result<(Machine, Arc<Stripe>, Arc<Server>), ManagerError> {
         let machine = self.sim.machine("node");
         let stripe = self.stripe(&machine);
-        let server = Server::open_sized(machine.host(), stripe.clone(), self.config(), 0, self.segment_len_max).await?;
+        let server = Server::open(machine.host(), stripe.clone(), self.config(), 0).await?;
         Ok((machine, stripe, server))
     }
 

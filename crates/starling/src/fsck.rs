@@ -5,7 +5,7 @@ use crate::folder::Folder;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
-use cluster::machine::{INDEX_RANGE_LEN, Machine, Run, StartError};
+use cluster::machine::{INDEX_RANGE_LEN, Lengths, Machine, Run, StartError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,8 +20,14 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let stores = folder.stores()?.ok_or_else(|| usage(format!("{} holds no file system", data.display())))?;
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let places = folder.places(&host, &stores)?;
-    let run =
-        Run { cache_bytes: CACHE_BYTES, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+    let run = Run {
+        cache_bytes: CACHE_BYTES,
+        root_mode: 0o755,
+        root_uid: 0,
+        root_gid: 0,
+        index_range_len: INDEX_RANGE_LEN,
+        manager_lengths: Lengths::LARGEST,
+    };
     let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(explain)?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);

@@ -9,7 +9,7 @@ use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
-use cluster::machine::{self, Create, INDEX_RANGE_LEN, Machine, Run, StartError};
+use cluster::machine::{self, Create, INDEX_RANGE_LEN, Lengths, Machine, Run, StartError};
 use host::Host;
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
@@ -134,6 +134,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         root_uid: uid,
         root_gid: gid,
         index_range_len: INDEX_RANGE_LEN,
+        manager_lengths: Lengths::LARGEST,
     };
     let machine = Machine::start(host.clone(), &places, &consensus, run).await.map_err(explain)?;
     let config = &machine.config;

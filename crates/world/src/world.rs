@@ -9,10 +9,11 @@ use crate::twin::Twin;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
 use cluster::Place;
-use cluster::machine::{Create, Machine, Run};
+use cluster::machine::{Create, Lengths, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
 use manager::api::Manager;
+use manager::tree::{PAGE_ROWS_LEAST, PAGE_ROWS_MAX};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
@@ -264,6 +265,7 @@ struct World {
     map_epochs: Arc<Mutex<MapEpochs>>,
     /// Mode of the root directory, in which everybody works.
     root_mode: u32,
+    manager_lengths: Lengths,
     workers: Vec<Arc<Mutex<Worker>>>,
     oracle: Arc<Mutex<Oracle>>,
     shared: Arc<Mutex<Shared>>,
@@ -298,6 +300,8 @@ const CACHE_BYTES: u64 = 4 << 20;
 const STORE_BYTES: u64 = 64 << 20;
 /// Short, so that small trees live on all managers.
 const INDEX_RANGE_LEN: u64 = 16;
+/// An index node with all the attributes that the world sets fits in.
+const MANAGER_SEGMENT_LEN_LEAST: u32 = 160 << 10;
 /// Virtual time that a store that is not well gets to open.
 const BAD_STORE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Virtual time that a start, a stop or a scrub may take.
@@ -315,6 +319,10 @@ impl World {
             store_capacity_bytes: Some(STORE_BYTES + random.below(3) * (8 << 20)),
         };
         let root_mode = if random.chance(1, 2) { 0o777 } else { 0o1777 };
+        let manager_lengths = Lengths {
+            segment_len_max: [MANAGER_SEGMENT_LEN_LEAST, u32::MAX][random.below(2) as usize],
+            page_rows_max: [PAGE_ROWS_LEAST, 10, PAGE_ROWS_MAX][random.below(3) as usize],
+        };
         let workers = (0..1 + random.below(4)).map(|index| {
             let generator = Generator::new(seed.wrapping_mul(31).wrapping_add(index), create.block_size, options.fill);
             Arc::new(Mutex::new(Worker { generator, number: 0 }))
@@ -338,6 +346,7 @@ impl World {
             consensus_faults: faults::Consensus::default(),
             map_epochs: Arc::new(Mutex::new(MapEpochs { known: 1, asked: 1, change_count: 0 })),
             root_mode,
+            manager_lengths,
             workers: workers.collect(),
             oracle: Arc::new(Mutex::new(Oracle::new(&new_model(create.block_size, root_mode)))),
             shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
@@ -573,6 +582,7 @@ impl World {
             root_uid: 0,
             root_gid: 0,
             index_range_len: INDEX_RANGE_LEN,
+            manager_lengths: self.manager_lengths,
         };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let host = on.host();

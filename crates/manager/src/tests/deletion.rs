@@ -17,7 +17,7 @@ fn regression_a_round_without_a_checkpoint_deletes_nothing_that_the_root_needs()
     for seed in 0..20 {
         let random = SplitMix64::new(seed);
         let mut setup = Setup::new(seed);
-        setup.segment_len_max = 4096 + random.below(8192) as u32;
+        setup.lengths.segment_len_max = 4096 + random.below(8192) as u32;
         setup.sim.block_on(async {
             let mut run = setup.start().await.unwrap();
             let mut made = 0;

@@ -141,8 +141,8 @@ impl World {
         let mut setup = Setup::new(seed);
         let random = SplitMix64::new(seed ^ 0x5eed);
         setup.cached_inodes_max = [2, 6, 1000][random.below(3) as usize];
-        setup.segment_len_max = [9_000, 40_000, 1 << 20][random.below(3) as usize];
-        setup.page_rows_max = [4, 8, 20, 128][random.below(4) as usize];
+        setup.lengths.segment_len_max = [9_000, 40_000, 1 << 20][random.below(3) as usize];
+        setup.lengths.page_rows_max = [4, 8, 20, 128][random.below(4) as usize];
         let ids = (0..FILES).map(|n| FileId::in_slot(0, 0, COUNTER_FIRST + n * 40)).collect();
         let model = Model::default();
         World {
@@ -360,9 +360,9 @@ impl World {
         if self.below(3) == 0 {
             let node = self.setup.sim.machine("node");
             node.crash_after(self.below(80));
-            let (stripe, config, len) = (self.setup.stripe(&node), self.setup.config(), self.setup.segment_len_max);
+            let (stripe, config) = (self.setup.stripe(&node), self.setup.config());
             let host = node.host();
-            let opening = node.run(async move { crate::Server::open_sized(host, stripe, config, 0, len).await });
+            let opening = node.run(async move { crate::Server::open(host, stripe, config, 0).await });
             if let Ok(opened) = opening.await {
                 opened.expect("opens while all stores are up");
             }

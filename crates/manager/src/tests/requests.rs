@@ -248,7 +248,7 @@ fn a_failed_checkpoint_leaves_all_dirty_and_a_later_one_succeeds() {
 #[test]
 fn crash_with_a_gap_before_the_root_falls_back_to_the_checkpoint_before() {
     let mut setup = Setup::new(20);
-    setup.segment_len_max = 8192;
+    setup.lengths.segment_len_max = 8192;
     setup.sim.block_on(async {
         let mut run = setup.start().await.unwrap();
         create(&mut run, 0..20).await;
@@ -323,7 +323,7 @@ fn regression_a_checkpoint_brings_memory_back_within_its_bound() {
 #[test]
 fn evacuated_segments_become_free_and_nothing_is_lost() {
     let mut setup = Setup::new(14);
-    setup.segment_len_max = 8192;
+    setup.lengths.segment_len_max = 8192;
     setup.sim.block_on(async {
         let mut run = setup.start().await.unwrap();
         create(&mut run, 0..400).await;
