@@ -40,7 +40,7 @@ fn applied(bytes: &[u8]) -> bool {
         for volume in state.volumes.values() {
             for id in volume.placed() {
                 volume.touched(id, 1);
-                volume.is_hidden(&user, id);
+                volume.reach(&user, id);
             }
         }
     }

@@ -14,17 +14,20 @@ mod make;
 
 use crate::Inner;
 use crate::exported::{Exported, cred};
-use crate::state::{APPLYING_COUNT_MAX, Intent, Key, Record};
+use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Intent, Key, Record};
 use crate::volume::{DEPTH_MAX, Print};
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent, User};
-use roam_wire::operation::{Attributes, Operation, Place};
+use roam_wire::operation::{Attributes, Operation, Place, is_name};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
 
+/// After this, a client that sends many operations lets others go before the rest of them.
+const TURN_TIME: Duration = Duration::from_millis(200);
 /// Longest file that is compared with another, while others wait.
 const SAME_LEN_MAX: u64 = 64 << 20;
 
@@ -155,13 +158,21 @@ impl Inner {
         let announced = self.announce(volume, whose, operations).await?;
         let last = operations.last().map_or(0, |sent| sent.seq);
         let mut applied = Vec::new();
-        let (mut fresh, mut came, mut unmade) = (false, false, Unmade::default());
+        let (mut first_fresh, mut came, mut unmade) = (None, false, Unmade::default());
+        let begun = self.host.clock.now();
         for (at, sent) in operations.iter().enumerate() {
             let known = {
                 let live = self.live.lock();
                 let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
                 (sent.seq <= grant.heard).then(|| grant.outcomes.get(&sent.seq).copied())
             };
+            let goes_with_last = at > 0
+                && matches!((&operations[at - 1].operation, &sent.operation),
+                (Operation::Make { file: made, .. }, Operation::Store { file, .. }) if made == file);
+            if !applied.is_empty() && !goes_with_last && self.host.clock.now() >= begun + TURN_TIME {
+                // Others have their turn. The client sends the rest again.
+                break;
+            }
             // What the ones before it have made may be another file than the client thought.
             let meant = volume.meant(sent)?;
             let may_merge = !unmade.touches(&meant.operation);
@@ -173,7 +184,7 @@ impl Inner {
                     let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
                     let later = &operations[at + 1..];
                     let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
-                    fresh = true;
+                    first_fresh.get_or_insert(sent.seq);
                     let is_overtaken = |conflict| {
                         let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
                         let later = later.iter().map(|sent| &sent.operation);
@@ -219,8 +230,8 @@ impl Inner {
             }
             applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
         }
-        if fresh {
-            volume.claims.progresses(whose.author);
+        if let Some(first) = first_fresh {
+            volume.claims.progresses(whose.author, first);
             // What is said to be done is durable before it is said to be.
             if !self.log.synced().await?.contains(&volume.name) {
                 volume.fs.sync().await?;
@@ -244,6 +255,9 @@ impl Inner {
             volume.drop_upload(whose.author, sent.seq).await;
             len += applied.to_bytes().len();
             fitting += usize::from(fitting == 0 || len <= MESSAGE_LEN_MAX / 2);
+        }
+        if let Some(last) = applied.last() {
+            volume.drop_uploads_through(whose.author, last.seq).await;
         }
         // Of the others it is told when it asks again.
         applied.truncate(fitting);
@@ -274,7 +288,13 @@ impl Inner {
             let any = !applying.is_empty();
             if any {
                 applying.extend(announced.iter().filter(|(seq, _)| *seq > last).cloned());
-                applying.truncate(APPLYING_COUNT_MAX);
+                let mut len = 0;
+                let fits = |(_, operation): &&(u64, Operation)| {
+                    len += operation.to_bytes().len();
+                    len <= APPLYING_LEN_MAX
+                };
+                let count = applying.iter().take(APPLYING_COUNT_MAX).take_while(fits).count();
+                applying.truncate(count);
                 live.record(Record::Applying { key, volume, operations: applying });
             }
             (any, announced)
@@ -408,6 +428,10 @@ impl Doing<'_> {
             Some((there, _)) if there == file => return Ok(()),
             Some(_) => return conflict(Conflict::Taken),
             None => {}
+        }
+        if !self.volume.may_change(&self.whose.user, file).await {
+            // It was not claimed: others may have a delegation on it.
+            return Err(Stop::Refused(FsError::NotPermitted));
         }
         let (source, _) = self.volume.glance(file, crate::volume::OTHERS).await?;
         match self.volume.fs.link(&self.cred, source, dir, &at.1).await {
@@ -672,8 +696,7 @@ impl Exported {
     /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.
     pub(crate) fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
         let own = name == crate::exported::OWN && self.root()? == *dir;
-        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
-        if !is_name || name == b"." || name == b".." || own {
+        if !is_name(name) || own {
             return Err(FsError::InvalidArgument);
         }
         if name.len() > NAME_LEN_MAX {

@@ -145,9 +145,14 @@ impl Claims {
         self.table.lock().reached.remove(&client);
     }
 
-    /// A client has sent something that is new, for which others may wait.
-    pub(crate) fn progresses(&self, client: u32) {
-        self.table.lock().delegations.progress(client, self.clock.now());
+    /// A client has sent something of an operation that is new, for which others may wait.
+    pub(crate) fn progresses(&self, client: u32, seq: u64) {
+        self.table.lock().delegations.progress(client, seq, self.clock.now());
+    }
+
+    /// A client says which operations have to be home before it can return what was recalled.
+    pub(crate) fn returning(&self, client: u32, recalls: &[u64], through: u64) {
+        self.table.lock().delegations.returning(client, recalls, through);
     }
 
     /// A client that works under delegations asks for something. False if it has to attach again.

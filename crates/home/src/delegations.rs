@@ -17,7 +17,7 @@ use types::FileId;
 
 /// Most delegations of a client; of more, those are recalled that it was given first.
 pub const HELD_COUNT_MAX: usize = 1 << 17;
-/// A client that has a recall for so long, and sends nothing home meanwhile, does not do its part.
+/// A client that has a recall for so long, and sends nothing meanwhile that has to be home for it, does not do its part.
 const RECALL_TIME_MAX: Duration = LEASE;
 /// A client that has a recall for so long does not, whatever it sends.
 const RECALL_TIME_END: Duration = Duration::from_secs(600);
@@ -37,7 +37,9 @@ struct Claim {
 struct Recalled {
     recall: Recall,
     begun: Duration,
-    /// When the client did something about it.
+    /// The last operation that the client said has to be home before it can return the delegation; 0: it has said nothing.
+    through: u64,
+    /// When one of these came.
     progressed: Duration,
 }
 
@@ -184,11 +186,20 @@ impl Delegations {
         self.recalls.get(&client).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// A client sends home what others wait for.
-    pub fn progress(&mut self, client: u32, now: Duration) {
-        for given in self.recalls.get_mut(&client).into_iter().flat_map(BTreeMap::values_mut) {
-            given.progressed = now;
+    /// A client sends all that comes before an operation, so that it can return what was recalled. It says so once: what it does later does not count.
+    pub fn returning(&mut self, client: u32, recalls: &[u64], through: u64) {
+        let Some(own) = self.recalls.get_mut(&client) else { return };
+        for number in recalls {
+            if let Some(given) = own.get_mut(number).filter(|given| given.through == 0) {
+                given.through = through;
+            }
         }
+    }
+
+    /// A client has sent something of an operation that is new. It keeps alive those recalls for which the operation has to be home.
+    pub fn progress(&mut self, client: u32, seq: u64, now: Duration) {
+        let own = self.recalls.get_mut(&client).into_iter().flat_map(BTreeMap::values_mut);
+        own.filter(|given| seq <= given.through).for_each(|given| given.progressed = now);
     }
 
     /// A client has returned what was recalled.
@@ -383,7 +394,7 @@ impl Delegations {
     fn recall(&mut self, client: u32, file: FileId, held: Hold, keep: bool, now: Duration) -> Recall {
         self.next += 1;
         let recall = Recall { number: self.next, file, held, keep };
-        let given = Recalled { recall, begun: now, progressed: now };
+        let given = Recalled { recall, begun: now, through: 0, progressed: now };
         self.recalls.entry(client).or_default().insert(self.next, given);
         self.recalled.insert((client, file));
         recall

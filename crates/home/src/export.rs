@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use roam_wire::message::User;
-use types::{Answer, BoxFuture, FileId};
+use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::FileSystem;
-use vfs::fs::{Cred, Entry};
+use vfs::fs::{At, Cred, Entry};
 
 /// Something that may have changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,9 @@ pub enum Noticed {
 /// A name, what it means, and what that is for ever.
 pub type Listed = (Vec<u8>, Entry, Bytes);
 
+/// Bytes of a file that a store leaves as they are, up to which they are copied while others wait.
+const COPIED_LEN_MAX: u64 = 64 << 20;
+
 /// A file system that a home can export.
 pub trait Export: FileSystem {
     /// As whom the home does what is its own affair: whoever may do most.
@@ -41,6 +44,14 @@ pub trait Export: FileSystem {
     fn watch(&self, dir: FileId) -> Answer<()>;
     /// A user, with the groups that he is in now; `None` if that is not known.
     fn user(&self, uid: u32) -> Answer<Option<User>>;
+    /// If a store leaves more bytes of a file as they are, they are not copied to a new file: both share them, or the file is changed in place.
+    fn copied_len_max(&self) -> u64 {
+        COPIED_LEN_MAX
+    }
+    /// Makes an open file share all bytes of another, which takes no longer for more of them. EOPNOTSUPP where files cannot.
+    fn clone_file(&self, _from: At, _to: At) -> Answer<()> {
+        Answer::err(FsError::NotSupported)
+    }
     /// The next thing that was noticed, also of what the home did itself.
     fn noticed(&self) -> BoxFuture<Noticed>;
 }

@@ -5,7 +5,7 @@ use crate::export::{Export, Noticed};
 use crate::ledger::Ledger;
 use crate::promises::Promise;
 use crate::state::{Record, State};
-use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
+use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Reach, Volume};
 use bytes::Bytes;
 use host::{Clock, Host};
 use parking_lot::Mutex;
@@ -126,11 +126,11 @@ impl Live {
 
     /// What those who are attached have to be told of changes: whoever works under delegations of what he believes, and of the rest when he is
     /// the one who is idle.
-    fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<(Arc<dyn Push>, Bytes)> {
+    fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();
         let attached = self.attached.get_mut(volume).into_iter().flatten();
-        let untold = attached.filter(|attached| attached.told != stamp).flat_map(|attached| {
+        let untold = attached.filter(|attached| attached.told != stamp).map(|attached| {
             let (author, mut files) = (attached.author, std::mem::take(&mut attached.changed));
             for file in std::mem::take(&mut attached.claimed) {
                 let believed = claims.has(author, file);
@@ -146,21 +146,36 @@ impl Live {
                 // Of what it has been given since it knows.
                 files.extend(std::mem::take(&mut attached.later).into_iter().filter(|file| !claims.has(author, *file)));
             }
-            let mut files: Vec<FileId> =
-                files.into_iter().filter(|file| !known.is_hidden(&attached.user, *file)).collect();
-            let mut messages = Vec::new();
-            while files.len() > TOLD_COUNT_MAX {
-                // All is told only with the last message.
-                let files = files.split_off(files.len() - TOLD_COUNT_MAX);
-                messages.push(Pushed::Changed { files, stamp, more: true });
-            }
-            if !(partly && files.is_empty()) {
-                messages.push(Pushed::Changed { files, stamp, more: partly });
-            }
-            let push = attached.push.clone();
-            messages.into_iter().map(move |message| (push.clone(), pack(&message)))
+            let files = files.into_iter().filter(|file| known.reach(&attached.user, *file) != Reach::No).collect();
+            Untold { push: attached.push.clone(), user: attached.user.clone(), files, stamp, partly }
         });
         untold.collect()
+    }
+}
+
+/// What a client has to be told.
+struct Untold {
+    push: Arc<dyn Push>,
+    user: User,
+    files: Vec<FileId>,
+    stamp: Stamp,
+    /// There may be more up to then.
+    partly: bool,
+}
+
+impl Untold {
+    fn messages(self) -> Vec<Pushed> {
+        let Untold { mut files, stamp, partly, .. } = self;
+        let mut messages = Vec::new();
+        while files.len() > TOLD_COUNT_MAX {
+            // All is told only with the last message.
+            let files = files.split_off(files.len() - TOLD_COUNT_MAX);
+            messages.push(Pushed::Changed { files, stamp, more: true });
+        }
+        if !(partly && files.is_empty()) {
+            messages.push(Pushed::Changed { files, stamp, more: partly });
+        }
+        messages
     }
 }
 
@@ -203,7 +218,7 @@ pub(crate) struct Exported {
     telling: tokio::sync::Mutex<()>,
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
-    pub(crate) uploads: Mutex<crate::store::Uploads>,
+    pub(crate) uploads: Mutex<crate::uploads::Uploads>,
     /// Files that are not yet what clients are told that they are.
     pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
     /// Rises when bytes of a promised store have come.
@@ -260,6 +275,7 @@ impl Exported {
         volume.clear_own().await?;
         volume.look_at_all().await?;
         host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
+        host.tasks.spawn(Box::pin(crate::uploads::tidy(Arc::downgrade(&volume), host.clock.clone())));
         host.tasks.spawn(Box::pin(look_now_and_then(Arc::downgrade(&volume), host.clock.clone())));
         Ok(volume)
     }
@@ -353,8 +369,10 @@ impl Exported {
         {
             return;
         }
-        for (push, message) in untold {
-            if push.push(message).is_err()
+        for mut untold in untold {
+            untold.files = self.reached(&untold.user, untold.files).await;
+            let push = untold.push.clone();
+            if untold.messages().iter().any(|message| push.push(pack(message)).is_err())
                 && let Some(attached) = self.live.lock().attached.get_mut(&self.name)
             {
                 attached.retain(|attached| !Arc::ptr_eq(&attached.push, &push));

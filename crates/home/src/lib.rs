@@ -3,9 +3,9 @@
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
 //! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away.
-//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `promises`: stores that others see before
+//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
 //!   they are done.
-//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `session`: one client's
+//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
 //!   requests.
 //!
 //! Must survive: crashes and loss of power at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
@@ -22,10 +22,13 @@ pub mod invitation;
 mod ledger;
 pub mod local;
 pub mod memory;
+mod pace;
 mod promises;
+mod rights;
 mod session;
 pub mod state;
 mod store;
+mod uploads;
 pub mod volume;
 
 use crate::export::Export;

@@ -6,7 +6,7 @@ use localdir::LocalDir;
 use localdir::users::Account;
 use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
-use vfs::fs::{Cred, Entry};
+use vfs::fs::{At, Cred, Entry};
 
 impl Export for LocalDir {
     /// The user that the process is; only root may be anybody.
@@ -41,6 +41,10 @@ impl Export for LocalDir {
     fn user(&self, uid: u32) -> Answer<Option<User>> {
         let account = self.account(uid);
         Answer::later(async move { Ok(account.await?.map(|Account { uid, gid, groups }| User { uid, gid, groups })) })
+    }
+
+    fn clone_file(&self, from: At, to: At) -> Answer<()> {
+        LocalDir::clone_file(self, from, to)
     }
 
     fn noticed(&self) -> BoxFuture<Noticed> {

@@ -169,7 +169,7 @@ impl Exported {
         let (end, mut asked) = (clock.now() + WAIT_MAX, false);
         loop {
             let mut arrived = self.arrived.subscribe();
-            let upload = self.uploads.lock().get(&(promise.whose.author, promise.seq)).cloned();
+            let upload = self.uploads.lock().get(promise.whose.author, promise.seq);
             let have = match upload {
                 Some(upload) => upload.lock().await.have.clone(),
                 None => Default::default(),
@@ -216,7 +216,7 @@ impl Exported {
                 at += some.len() as u64;
             }
         }
-        let upload = self.uploads.lock().get(&(promise.whose.author, promise.seq)).cloned();
+        let upload = self.uploads.lock().get(promise.whose.author, promise.seq);
         for (stored, from) in change.ranges.within(range.clone()) {
             let upload = upload.as_ref().ok_or(FsError::Busy)?.lock().await;
             let len = stored.end - stored.start;

@@ -4,8 +4,9 @@ use crate::Inner;
 use crate::apply::Whose;
 use crate::claims::More;
 use crate::exported::{Attached, Exported, TOLD_COUNT_MAX, cred};
+use crate::pace::Pace;
 use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
-use crate::volume::{INDEX_END, OTHERS, Volume};
+use crate::volume::{INDEX_END, OTHERS, Reach, Volume};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
@@ -34,7 +35,7 @@ const OPERATION_COUNT_MAX: usize = 4096;
 
 /// What changed of what a user may see. If that is more than a message can tell, everything may have.
 fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
-    match volume.journal().since(stamp, |file| !volume.is_hidden(user, file)) {
+    match volume.journal().since(stamp, |file| volume.reach(user, file) != Reach::No) {
         Since::Changed { files, stamp } if files.len() > TOLD_COUNT_MAX => Since::Reset { stamp },
         since => since,
     }
@@ -47,6 +48,7 @@ pub(crate) struct Connection {
     number: u64,
     push: Arc<dyn Push>,
     lines: Mutex<BTreeMap<u8, Arc<Client>>>,
+    pace: Mutex<Pace>,
 }
 
 /// Pushes what belongs to a line.
@@ -102,7 +104,7 @@ type Answered = Result<Reply, Stop>;
 impl Connection {
     pub(crate) fn new(home: Arc<Inner>, peer: PeerKey, push: Arc<dyn Push>) -> Connection {
         let number = home.connection_count.fetch_add(1, Relaxed);
-        Connection { home, peer, number, push, lines: Mutex::default() }
+        Connection { home, peer, number, push, lines: Mutex::default(), pace: Mutex::default() }
     }
 
     fn on(&self, line: u8) -> Arc<Client> {
@@ -119,7 +121,12 @@ impl Session for Connection {
     fn answer(&self, request: Bytes) -> BoxFuture<Option<Bytes>> {
         let (line, request) = line::take_off(request);
         let me = self.on(line);
+        let clock = self.home.host.clock.clone();
+        let wait = self.pace.lock().wait(clock.now());
         Box::pin(async move {
+            if !wait.is_zero() {
+                clock.sleep(wait).await;
+            }
             let request = unpack::<Request>(&request).ok()?;
             let reply = match me.answer(request).await {
                 Ok(reply) => reply,
@@ -198,7 +205,8 @@ impl Client {
             None
         });
         let mut begun = None;
-        let reply = {
+        let seen_by = volume.clone();
+        let mut reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
             // It was sent before the client went on elsewhere, and would take away what it was given there.
@@ -263,6 +271,9 @@ impl Client {
         if let Some((volume, author)) = begun {
             volume.drop_uploads(author).await;
         }
+        if let Reply::Attached { user, since, .. } = &mut reply {
+            *since = seen_by.since_seen(user, since.clone()).await;
+        }
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
         Ok(reply)
     }
@@ -293,6 +304,10 @@ impl Client {
                 }
                 let files = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
                 let seen = self.seen(whose, volume, files).await;
+                if hold == Hold::Write && volume.may_change_all(&whose.user, &seen).await != seen {
+                    // As link(2) refuses what its caller may not write.
+                    return Err(Stop::Failed(FsError::NotPermitted));
+                }
                 let met = claim(seen.clone(), hold, false).await?;
                 let seq = volume.with(|volume| volume.journal().stamp().seq)?;
                 match self.look(place, Request::Facts { files: seen.into_iter().collect() }).await? {
@@ -305,6 +320,9 @@ impl Client {
             }
             Request::List { dir, ref makes, .. } if *delegated => {
                 let dir = volume.real(dir)?;
+                // Nobody is bothered for who may not list it.
+                volume.check_reach(&cred(&whose.user), dir).await?;
+                volume.fs.access(&cred(&whose.user), volume.source(dir).await?, vfs::perm::READ).await?;
                 let mut met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
                 let mut hold = Hold::Read;
                 // Whoever is likely to make a name need not come again for that; of several one is first, and the others see what he has done.
@@ -346,7 +364,8 @@ impl Client {
                 let made: HashMap<u64, FileId> = volume.with(|known| {
                     operations.iter().filter_map(made).filter(|(_, file)| is_new(known, file)).collect()
                 })?;
-                let mut wanted = self.seen(whose, volume, files).await;
+                let seen = self.seen(whose, volume, files).await;
+                let mut wanted = volume.may_change_all(&whose.user, &seen).await;
                 wanted.extend(made.values());
                 let met = claim(wanted, Hold::Write, true).await?;
                 let reply = self.look(place, request).await?;
@@ -383,7 +402,10 @@ impl Client {
             Request::Enroll { .. } | Request::Attach { .. } | Request::Delegate { .. } => {
                 return Err(Stop::Refused(Refusal::Detached));
             }
-            Request::Since { stamp } => Reply::Since(volume.with(|known| changed_since(known, stamp, &whose.user))?),
+            Request::Since { stamp } => {
+                let since = volume.with(|known| changed_since(known, stamp, &whose.user))?;
+                Reply::Since(volume.since_seen(&whose.user, since).await)
+            }
             Request::Facts { files } => Reply::Facts(self.facts(whose, volume, files).await?),
             Request::Validate { files } => {
                 if files.len() > FILE_COUNT_MAX {
@@ -445,6 +467,13 @@ impl Client {
             Request::Returned { recalls, behind: Some(behind), .. } => {
                 let [recall] = recalls[..] else { return Err(Stop::Failed(FsError::InvalidArgument)) };
                 volume.promise(&self.home, whose, recall, behind).await?;
+                Reply::Done
+            }
+            Request::Returning { recalls, through } => {
+                if recalls.len() > FILE_COUNT_MAX {
+                    return Err(Stop::Failed(FsError::ArgumentTooBig));
+                }
+                volume.claims.returning(whose.author, &recalls, through);
                 Reply::Done
             }
             // It was heard of.

@@ -2,6 +2,7 @@
 //! and 4.7). Pure; every change is a [`Record`].
 
 use crate::volume::{Learned, Volume};
+use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Outcome, User};
 use roam_wire::operation::Operation;
@@ -20,6 +21,8 @@ pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
 
 /// Most operations of a client of which it is remembered that they may be done.
 pub const APPLYING_COUNT_MAX: usize = 1 << 13;
+/// Most bytes of these: those of one message always fit.
+pub const APPLYING_LEN_MAX: usize = 2 * MESSAGE_LEN_MAX;
 
 /// A client's public key, hashed.
 pub type Key = [u8; 32];

@@ -1,37 +1,21 @@
 //! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
 //! comes out of the exchange tells whether somebody else was there meanwhile (design, section 4.7).
 //!
-//! Where that cannot be, because a file has several names, is on a file system that is mounted below, or the home may not give it its owner, its bytes are changed in place: others may
-//! then see half of it, and a change by others in that moment may be lost.
+//! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it stays as it is that copying that
+//! would keep others waiting, its bytes are changed in place: others may then see half of it, and a change by others in that moment may be lost.
 
 use crate::apply::{Doing, Done, Scene, Stop, Whose};
 use crate::exported::Exported;
+use crate::uploads::Upload;
 use crate::volume::Print;
 use bytes::Bytes;
 use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
-use roam_wire::operation::{Change, Place, RANGE_COUNT_MAX};
+use roam_wire::operation::{Change, Place};
 use roam_wire::ranges::Ranges;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
-
-/// Most uploads that a client has under way.
-const UPLOAD_COUNT_MAX: usize = 256;
-
-/// Uploads under way, by author and operation.
-pub(crate) type Uploads = HashMap<(u32, u64), Arc<tokio::sync::Mutex<Upload>>>;
-
-/// The bytes of a store, as far as they have come.
-#[derive(Default)]
-pub(crate) struct Upload {
-    /// Where they are; `None` before the first.
-    pub(crate) open: Option<(FileId, Handle)>,
-    pub(crate) have: Ranges,
-    /// The store has ended: nobody wants them.
-    ended: bool,
-}
 
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 /// The extended attribute that lets a program do more than its user may.
@@ -58,7 +42,7 @@ fn temporary_name(author: u32, seq: u64) -> String {
 
 impl Exported {
     /// Makes an empty file in the home's own directory.
-    async fn make_own(&self, name: &str) -> Result<(FileId, Handle), FsError> {
+    pub(crate) async fn make_own(&self, name: &str) -> Result<(FileId, Handle), FsError> {
         let superuser = self.fs.superuser();
         match self.fs.unlink(&superuser, self.own, name.as_bytes()).await {
             Ok(()) | Err(FsError::NotFound) => {}
@@ -137,43 +121,6 @@ impl Exported {
         }
     }
 
-    /// Takes bytes of a store that is to come. They may come twice, and in any order, and are dropped if the store has ended: whoever sends
-    /// them again then is told so when it asks for the outcome.
-    pub(crate) async fn upload(&self, whose: &Whose, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
-            return Err(FsError::FileTooLarge);
-        }
-        let author = whose.author;
-        let upload = {
-            let mut uploads = self.uploads.lock();
-            // Stores end before their uploads are dropped: what is taken here is dropped later.
-            if self.has_ended(whose, seq)? {
-                return Ok(());
-            }
-            let count = || uploads.keys().filter(|(by, _)| *by == author).count();
-            if !uploads.contains_key(&(author, seq)) && count() >= UPLOAD_COUNT_MAX {
-                return Err(FsError::Busy);
-            }
-            uploads.entry((author, seq)).or_default().clone()
-        };
-        let mut upload = upload.lock().await;
-        if upload.ended || upload.have.count() > RANGE_COUNT_MAX {
-            return Err(FsError::InvalidArgument);
-        }
-        let (id, handle) = match upload.open {
-            Some(open) => open,
-            None => *upload.open.insert(self.make_own(&format!("upload-{author}-{seq}")).await?),
-        };
-        self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
-        let range = offset..offset + data.len() as u64;
-        if !upload.have.missing(range.clone()).is_empty() {
-            upload.have.add(range);
-            self.claims.progresses(author);
-            self.progresses(whose, seq, self.claims.clock().now());
-        }
-        Ok(())
-    }
-
     /// True if an operation was answered. EINVAL if its log is not the client's any more.
     pub(crate) fn has_ended(&self, whose: &Whose, seq: u64) -> Result<bool, FsError> {
         let live = self.live.lock();
@@ -184,34 +131,20 @@ impl Exported {
         }
     }
 
-    /// A store has ended.
-    pub(crate) async fn drop_upload(&self, author: u32, seq: u64) {
-        let upload = self.uploads.lock().remove(&(author, seq));
-        if let Some(upload) = upload {
-            let mut upload = upload.lock().await;
-            upload.ended = true;
-            let Some((id, handle)) = upload.open.take() else { return };
-            let _ = self.fs.release(id, handle, None).await;
-            let name = format!("upload-{author}-{seq}");
-            let _ = self.fs.unlink(&self.fs.superuser(), self.own, name.as_bytes()).await;
-        }
-    }
-
-    /// A client has begun another log: all that was sent ahead is of no use.
-    pub(crate) async fn drop_uploads(&self, author: u32) {
-        let of_author: Vec<u64> =
-            self.uploads.lock().keys().filter(|(by, _)| *by == author).map(|(_, seq)| *seq).collect();
-        for seq in of_author {
-            self.drop_upload(author, seq).await;
-        }
-    }
-
     /// EACCES unless a user may write to a file. Its owner may: what is made read-only is written until it is closed, and he could make it writable.
     pub(crate) async fn check_write(&self, cred: &Cred, source: FileId, entry: &Entry) -> Result<(), FsError> {
         match self.fs.access(cred, source, vfs::perm::WRITE).await {
             Err(FsError::AccessDenied) if cred.uid == entry.attr.uid => Ok(()),
             allowed => allowed,
         }
+    }
+
+    /// An exchange has moved a directory's times, which a write does not do: they are known, and nobody is told.
+    async fn absorb(&self, dir: FileId, author: u32) -> Result<(), FsError> {
+        let entry = self.fs.getattr(self.source(dir).await?).await?;
+        self.learn(author, |volume| volume.absorbed(dir, Print::of(&entry.attr)));
+        // What else has changed is news.
+        self.glance(dir, author).await.map(drop)
     }
 
     /// Copies bytes; to where there are only zeroes, what is not a hole.
@@ -290,8 +223,7 @@ impl Doing<'_> {
             }
             Some(replaced) => replaced?,
         }
-        // The exchange has changed the directory, too.
-        volume.glance(place.0, self.whose.author).await?;
+        volume.absorb(place.0, self.whose.author).await?;
         Ok(())
     }
 
@@ -299,7 +231,7 @@ impl Doing<'_> {
     fn data(&self, change: &Change) -> Result<Data, Stop> {
         let Sent { seq, data, .. } = self.sent;
         let (fits, len) = (change.fits(vfs::fs::FILE_SIZE_MAX), change.ranges.len());
-        let uploaded = self.volume.uploads.lock().get(&(self.whose.author, *seq)).cloned();
+        let uploaded = self.volume.uploads.lock().get(self.whose.author, *seq);
         match (fits, uploaded) {
             (true, _) if data.len() as u64 == len => Ok(Data::Inline(data.clone())),
             (true, Some(upload)) if upload.try_lock().is_ok_and(|upload| upload.have == Ranges::of(0..len)) => {
@@ -356,9 +288,17 @@ impl Doing<'_> {
         let made = async {
             let kept = change.cut.min(entry.attr.size);
             let kept = change.ranges.missing(0..kept);
+            let is_long = kept.len() > fs.copied_len_max();
             if !kept.is_empty() {
                 let from = fs.open(&superuser, source, READ).await?;
                 let copied = async {
+                    if is_long {
+                        let (from, to) =
+                            (At { id: source, handle: from, offset: 0 }, At { id: new, handle, offset: 0 });
+                        fs.clone_file(from, to).await?;
+                        let cut = SetAttr { size: Some(change.cut.min(entry.attr.size)), ..SetAttr::default() };
+                        return fs.setattr(&superuser, new, Some(handle), cut).await.map(drop);
+                    }
                     for Range { start, end } in kept.iter() {
                         let (from, to) =
                             (At { id: source, handle: from, offset: start }, At { id: new, handle, offset: start });
@@ -372,7 +312,7 @@ impl Doing<'_> {
             }
             let size = SetAttr { size: Some(change.size), ..SetAttr::default() };
             fs.setattr(&superuser, new, Some(handle), size).await?;
-            self.fill((new, handle), change, data, Over::Zeroes).await?;
+            self.fill((new, handle), change, data, if is_long { Over::Anything } else { Over::Zeroes }).await?;
             self.liken(&superuser, source, entry, new, change).await?;
             // The intent to come waits for what was done before it.
             if !self.home.log.synced().await?.contains(&volume.name) {
@@ -503,7 +443,14 @@ impl Doing<'_> {
         };
         let written = written.await;
         let _ = fs.release(source, handle, None).await;
-        self.volume.glance(file, self.whose.author).await?;
+        let author = self.whose.author;
+        if let Some(promise) = self.volume.promised_by(self.whose, self.sent.seq).filter(|_| written.is_ok()) {
+            // Others have read it so already.
+            let now = fs.getattr(source).await?;
+            let (print, promised) = (Print::of(&now.attr), Some(promise.contents));
+            self.volume.learn(author, |volume| volume.stored(file, identity, print, author, promised));
+        }
+        self.volume.glance(file, author).await?;
         written
     }
 

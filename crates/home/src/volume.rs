@@ -76,6 +76,17 @@ impl Print {
     }
 }
 
+/// Whether a user can reach a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// A directory above it is closed to him.
+    No,
+    /// Only the file system behind can say.
+    Unsure,
+    /// Nothing says that he cannot.
+    Likely,
+}
+
 /// When one aspect of a file changed, and by whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Aspect {
@@ -305,6 +316,14 @@ impl Volume {
         (file != *before).then_some(Learned { id, file })
     }
 
+    /// The times of a directory have moved, for all that nothing has changed in it.
+    pub fn absorbed(&self, id: FileId, now: Print) -> Option<Learned> {
+        let mut file = self.files.get(&id)?.clone();
+        let before = std::mem::replace(&mut file.print, now);
+        let is_alike = Print { mtime: now.mtime, ctime: now.ctime, ..before } == now;
+        (is_alike && before != now).then_some(Learned { id, file })
+    }
+
     /// A file that nobody knew of has this id.
     pub fn made(&self, id: FileId, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Learned {
         let seq = self.journal.stamp().seq;
@@ -419,19 +438,23 @@ impl Volume {
         }
     }
 
-    /// True if the user surely cannot reach a file, since a directory above it is closed. An ACL cannot open what a directory's
-    /// group bits close.
-    pub fn is_hidden(&self, user: &User, id: FileId) -> bool {
-        let mut at = id;
+    /// Whether the user can reach a file, as far as modes say. An ACL cannot open what a directory's group bits close, but may open what they seem to
+    /// open for others.
+    pub fn reach(&self, user: &User, id: FileId) -> Reach {
+        let (mut at, mut reach) = (id, Reach::Likely);
         for _ in 0..DEPTH_MAX {
-            let Some((parent, _)) = self.files.get(&at).and_then(File::place) else { return false };
-            let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return false };
-            if user.uid != 0 && user.uid != print.uid && print.mode & 0o011 == 0 {
-                return true;
+            let Some((parent, _)) = self.files.get(&at).and_then(File::place) else { return reach };
+            let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return reach };
+            let of_group = user.gid == print.gid || user.groups.contains(&print.gid);
+            match print.mode & 0o011 {
+                _ if user.uid == 0 || user.uid == print.uid => {}
+                0 => return Reach::No,
+                0o010 if !of_group => reach = Reach::Unsure,
+                _ => {}
             }
             at = *parent;
         }
-        false
+        reach
     }
 }
 

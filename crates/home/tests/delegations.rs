@@ -6,11 +6,11 @@ use common::*;
 use roam_wire::channel::{PeerKey, Service};
 use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
 use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
-use roam_wire::operation::{Attributes, Change, Operation};
+use roam_wire::operation::{Attributes, Change, Operation, Place};
 use roam_wire::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;
-use vfs::fs::Cred;
+use vfs::fs::{Cred, SetAttr};
 
 /// A client of a user that works under delegations, and has none.
 fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
@@ -302,17 +302,28 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
     for recall in [0, 1, u64::MAX] {
         assert!(matches!(promise(&mallory, recall, u64::MAX, change(9, 9)), Reply::Failed(_)));
     }
-    // What is not his to write. Whoever lists a directory may read what is in it.
+    let set_mode = |dir: &'static str, name: &'static str, mode| {
+        world.sim.block_on(async {
+            let dir = world.fs.lookup(&Cred::ROOT, ROOT, dir.as_bytes()).await.expect("there").attr.id;
+            let file = world.fs.lookup(&Cred::ROOT, dir, name.as_bytes()).await.expect("there").attr.id;
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            world.fs.setattr(&Cred::ROOT, file, None, set).await.expect("chmod")
+        });
+    };
+    // What is not his to write any more. Whoever lists a directory may read what is in it.
+    set_mode("bob", "letter", 0o666);
     assert_eq!(mallory.delegate(letter, Hold::Write), None);
     bob.recalled().into_iter().for_each(|recall| bob.returns(recall));
     assert_eq!(mallory.delegate(letter, Hold::Write), Some(vec![letter]));
     assert_eq!(bob.delegate(letter, Hold::Read), None);
     let recall = mallory.recalled()[0];
+    set_mode("bob", "letter", 0o644);
     assert!(matches!(promise(&mallory, recall.number, u64::MAX, change(9, 9)), Reply::Failed(_)));
     assert_eq!(promise(&bob, recall.number, u64::MAX, change(9, 9)), Reply::Failed(FsError::InvalidArgument));
     mallory.returns(recall);
     assert_eq!(bob.delegate(letter, Hold::Read), Some(vec![letter]));
     // What cannot be, or is based on what was long ago; and then what can.
+    set_mode("mallory", "plain", 0o666);
     let before = facts(&mallory, plain);
     assert_eq!(mallory.delegate(plain, Hold::Write), Some(vec![plain]));
     assert_eq!(bob.delegate(plain, Hold::Read), None);
@@ -491,4 +502,77 @@ fn what_is_lowered_is_so_unless_it_was_given_again_since() {
     assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
     lowers(recall);
     assert_eq!(other.delegate(plain, Hold::Read), None);
+}
+
+/// A file or directory that a user may only read is not taken from those who change it.
+#[test]
+fn regression_a_delegation_needs_the_rights_that_its_use_needs() {
+    let world = World::new();
+    let (bob, mallory) = (delegated(&world, 1, BOB), delegated(&world, 2, MALLORY));
+    let (dir, closed) = (bob.id(ROOT, "bob"), bob.id(ROOT, "closed"));
+    let (letter, own) = (bob.id(dir, "letter"), bob.id(ROOT, "mallory"));
+    assert_eq!(mallory.delegate(own, Hold::Write), None, "who lists a directory may read what is in it");
+    bob.recalled().into_iter().for_each(|recall| bob.returns(recall));
+    assert_eq!(mallory.delegate(own, Hold::Write), Some(vec![own]));
+    // Bob tells nobody what he holds: nobody with fewer rights may make him give it up.
+    for held in [letter, dir, closed] {
+        assert_eq!(bob.delegate(held, Hold::Write), Some(vec![held]));
+    }
+    bob.recalled();
+    for file in [letter, dir] {
+        let reply = mallory.ask(Request::Delegate { files: vec![file], hold: Hold::Write });
+        assert_eq!(reply, Reply::Failed(FsError::NotPermitted));
+    }
+    let list = Request::List { dir: closed, after: vec![], known: 0, makes: None };
+    assert_eq!(mallory.ask(list), Reply::Failed(FsError::AccessDenied));
+    mallory.refused(Operation::Store { file: letter, change: changed(0, 3, &[(0, 3)]) }, b"new");
+    mallory.refused(Operation::Link { file: letter, at: at(own, b"link") }, b"");
+    assert_eq!(bob.recalled(), []);
+    // A right to read is enough to know what the file is like.
+    assert_eq!(mallory.delegate(letter, Hold::Read), None);
+    assert!(matches!(bob.recalled()[..], [Recall { file, keep: true, .. }] if file == letter));
+}
+
+/// A client that is asked for a file and goes on with others keeps nobody waiting for longer than a lease.
+#[test]
+fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, MALLORY));
+    let dir = one.id(ROOT, "mallory");
+    let (plain, new) = (one.id(dir, "plain"), one.ids());
+    let make = |number: u64| {
+        let name = format!("new-{number}");
+        let file = FileId::new(new.raw() + number);
+        assert_eq!(one.outcome(make_file(at(dir, name.as_bytes()), file), b""), Outcome::Done);
+    };
+    // It says that two operations have to be home before it can return the file: for as long as one of them comes in time, the others wait.
+    for (said, waits) in [(false, LEASE), (true, LEASE * 2)] {
+        assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
+        assert_eq!(other.delegate(plain, Hold::Read), None);
+        let (begun, recall) = (world.sim.now(), one.recalled()[0].number);
+        let next = *one.next.lock();
+        if said {
+            assert_eq!(one.ask(Request::Returning { recalls: vec![recall], through: next + 2 }), Reply::Done);
+            // What it says later does not count.
+            assert_eq!(one.ask(Request::Returning { recalls: vec![recall], through: u64::MAX }), Reply::Done);
+        }
+        let mut number = next;
+        while other.delegate(plain, Hold::Read).is_none() {
+            world.sim.run_for(LEASE / 3);
+            if !matches!(one.ask(Request::Renew), Reply::Refused(Refusal::Detached)) {
+                make(number);
+                number += 1;
+            }
+            assert!(world.sim.now() < begun + LEASE * 5, "still waiting");
+        }
+        let took = world.sim.now() - begun;
+        // A client that does not do its part has what it had until its lease ends.
+        assert!(took >= waits && took < waits + LEASE * 2, "said {said}: {took:?}");
+        one.begins_anew();
+        other.begins_anew();
+    }
+}
+
+fn make_file(place: Place, file: FileId) -> Operation {
+    Operation::Make { at: place, file, made: made(Kind::File, 0o644) }
 }

@@ -19,7 +19,7 @@ use roam_wire::ranges::Ranges;
 use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;
-use vfs::fs::{Cred, OpenFlags};
+use vfs::fs::{Cred, OpenFlags, XattrMode};
 
 #[test]
 fn names_that_are_none_are_refused() {
@@ -780,4 +780,57 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
         }
     }
     assert!(done > 300 && merged > 30, "{done} were done, {merged} merged");
+}
+
+/// Only members of its group, and whom an ACL lets in, hear what changes in a directory that is closed to others.
+#[test]
+fn regression_a_directory_that_is_open_to_its_group_tells_others_no_ids() {
+    let world = World::new();
+    let team = world.sim.block_on(async {
+        let team = directory(&world.fs, b"team", 0o750, BOB).await;
+        file(&world.fs, team, b"plan", 0o644, BOB).await;
+        team
+    });
+    let (mallory, bob, member) = (world.client(1, MALLORY), world.client(2, BOB), world.client(3, BOB));
+    let begun = |peer: &Peer<'_>| match peer.ask(attach_request(Watch::Changes)) {
+        Reply::Attached { since: Since::Reset { stamp }, .. } => stamp,
+        other => panic!("{other:?}"),
+    };
+    let plan = bob.id(bob.id(ROOT, "team"), "plan");
+    let stamps = [&mallory, &member].map(begun);
+    let mut mode = 0o600;
+    let mut hears =
+        |peer: &Peer<'_>, stamp: Stamp| {
+            peer.pushes.0.lock().clear();
+            mode += 1;
+            let attributes = Attributes { mode: Some(mode), ..Attributes::default() };
+            assert_eq!(bob.outcome(Operation::Set { file: plan, attributes }, b""), Outcome::Done);
+            let told =
+                peer.pushes.0.lock().iter().any(
+                    |message| matches!(unpack(message), Ok(Pushed::Changed { files, .. }) if files.contains(&plan)),
+                );
+            let Reply::Since(since) = peer.ask(Request::Since { stamp }) else { panic!("no answer") };
+            let answered = matches!(&since, Since::Changed { files, .. } if files.contains(&plan));
+            let Reply::Attached { since, .. } = peer.ask(Request::Attach {
+                volume: VOLUME.into(),
+                incarnation: 7,
+                acknowledged: 0,
+                stamp: Some(stamp),
+                watch: Watch::Changes,
+                attempt: attempt(),
+            }) else {
+                panic!("not attached")
+            };
+            let attached = matches!(&since, Since::Changed { files, .. } if files.contains(&plan));
+            [told, answered, attached]
+        };
+    assert_eq!(hears(&mallory, stamps[0]), [false; 3]);
+    assert_eq!(hears(&member, stamps[1]), [true; 3]);
+    let entries = [(1u16, 7u16, u32::MAX), (2, 5, MALLORY), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)];
+    let entry =
+        |(tag, may, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat();
+    let acl: Vec<u8> = 2u32.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect();
+    let set = world.fs.setxattr(&Cred::ROOT, team, b"system.posix_acl_access", &acl, XattrMode::Any);
+    world.sim.block_on(async { set.await }).expect("ACL");
+    assert_eq!(hears(&mallory, stamps[0]), [true; 3]);
 }

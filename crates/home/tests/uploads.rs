@@ -4,12 +4,13 @@ mod common;
 
 use common::*;
 use home::export::Export;
-use roam_wire::message::{Reply, Request, pack, unpack};
+use roam_wire::message::{Outcome, Reply, Request, pack, unpack};
 use roam_wire::operation::Operation;
 use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use std::time::Duration;
 use types::{FsError, Kind};
 use vfs::FileSystem;
-use vfs::fs::Cred;
+use vfs::fs::{Cred, SetAttr};
 
 /// How many files are in the home's own directory.
 fn own_count(world: &World) -> usize {
@@ -142,4 +143,53 @@ fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() 
     assert_eq!(mallory.ask(Request::Take { seq: store.seq, pieces }), Reply::Taken(vec![0, 1]));
     assert!(matches!(mallory.apply(vec![store]), Reply::Applied(_)));
     assert_eq!(mallory.facts(&[plain])[0].size, 2 * len);
+}
+
+/// They stayed until the home began anew.
+#[test]
+fn regression_what_a_client_has_uploaded_that_went_away_is_dropped() {
+    let world = World::new();
+    let (peer, gone) = (world.client(1, MALLORY), world.client(2, BOB));
+    for peer in [&peer, &gone] {
+        assert_eq!(peer.ask(Request::Upload { seq: 50, offset: 0, data: SECRET.into() }), Reply::Done);
+    }
+    drop(gone);
+    world.sim.run_for(Duration::from_secs(600));
+    assert_eq!(own_count(&world), 2, "it may come back soon");
+    world.sim.run_for(Duration::from_secs(4 * 3600));
+    assert_eq!(own_count(&world), 1, "who is connected goes on");
+    // What was uploaded for an operation that another one has replaced is dropped with that.
+    let plain = peer.id(peer.id(ROOT, "mallory"), "plain");
+    *peer.next.lock() = 51;
+    assert_eq!(peer.outcome(Operation::Store { file: plain, change: changed(0, 3, &[(0, 3)]) }, b"new"), Outcome::Done);
+    assert_eq!(own_count(&world), 0);
+}
+
+/// The home copied all of the file, while nobody else could do anything.
+#[test]
+fn regression_a_byte_in_a_long_file_is_stored_without_a_copy_of_the_file() {
+    const LONG: u64 = 65 << 20;
+    let world = World::new();
+    let peer = world.client(1, MALLORY);
+    let plain = peer.id(peer.id(ROOT, "mallory"), "plain");
+    let source = || {
+        world.sim.block_on(async {
+            let dir = world.fs.lookup(&Cred::ROOT, ROOT, b"mallory").await.expect("there").attr.id;
+            world.fs.lookup(&Cred::ROOT, dir, b"plain").await.expect("there").attr
+        })
+    };
+    let store = |size| {
+        let change = changed(size, size, &[(5, 6)]);
+        assert_eq!(peer.outcome(Operation::Store { file: plain, change }, b"x"), Outcome::Done);
+    };
+    let before = source();
+    store(before.size);
+    let short = source();
+    assert_ne!(short.id, before.id, "another file takes the place of a short one");
+    let set = SetAttr { size: Some(LONG), ..SetAttr::default() };
+    world.sim.block_on(async { world.fs.setattr(&Cred::ROOT, short.id, None, set).await }).expect("truncate");
+    store(LONG);
+    assert_eq!((source().id, source().size), (short.id, LONG));
+    let Reply::Data(bytes) = peer.read(plain) else { panic!("no bytes") };
+    assert_eq!(bytes[5], b'x');
 }

@@ -12,9 +12,14 @@ use rustix::fs::{Mode, OFlags, RawDir, Statx};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use types::{Answer, FileId, FsError};
-use vfs::fs::Entry;
+use vfs::fs::{At, Entry};
 
 impl LocalDir {
+    /// Makes an open file share all bytes of another. EOPNOTSUPP where files cannot.
+    pub fn clone_file(&self, from: At, to: At) -> Answer<()> {
+        self.later(move |dir| dir.share(from, to))
+    }
+
     /// What tells this file from all others, over restarts, too: equal for the same file wherever it is moved, and different for another
     /// one, whose inode may have the same number. At most [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, to be compared only.
     ///

@@ -472,6 +472,16 @@ impl Inner {
         rustix::fs::seek(&open.file, to).map_err(error)
     }
 
+    pub(crate) fn share(&self, from: At, to: At) -> Result<(), FsError> {
+        let source = self.open_for(from.id, from.handle, |flags| flags.read)?;
+        let target = self.handles.lock().writable(to.id, to.handle)?;
+        rustix::fs::ioctl_ficlone(&target.file, &source.file).map_err(|failed| match failed {
+            // Each file system that cannot says so in its own way.
+            Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::XDEV => FsError::NotSupported,
+            failed => error(failed),
+        })
+    }
+
     fn copy(&self, cred: &Cred, from: At, to: At, len: u64) -> Result<u64, FsError> {
         let source = self.open_for(from.id, from.handle, |flags| flags.read)?;
         let target = self.handles.lock().writable(to.id, to.handle)?;

@@ -289,6 +289,13 @@ pub enum Request {
         /// What is not home yet, if the client may go on reading, and this is about one recall.
         behind: Option<Behind>,
     },
+    /// What was done under delegations that are recalled is on its way, with all that was done before: it takes long.
+    Returning {
+        /// To which recalls.
+        recalls: Vec<u64>,
+        /// The last operation that has to be home before these delegations can be returned.
+        through: u64,
+    },
     /// The client is still there.
     Renew,
     /// The client returns all delegations, unasked.
@@ -324,6 +331,7 @@ wire_enum!(Request {
     15 => Resign,
     16 => ReadFiles { files },
     17 => Take { seq, pieces },
+    18 => Returning { recalls, through },
 });
 
 /// What a home answers.

@@ -20,6 +20,11 @@ pub fn is_of_machine(name: &[u8]) -> bool {
     MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
 }
 
+/// True for what can be a name in a directory, however long.
+pub fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
+}
+
 /// A directory and a name in it.
 pub type Place = (FileId, Vec<u8>);
 

@@ -123,6 +123,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("delegate", request(Request::Delegate { files: vec![file], hold: Hold::Write })),
             ("returned", request(Request::Returned { recalls: vec![3, 4], lowered: vec![file], behind: None })),
             ("returned_behind", request(Request::Returned { recalls: vec![3], lowered: vec![], behind: Some(behind) })),
+            ("returning", request(Request::Returning { recalls: vec![3, 4], through: 9 })),
             ("since", request(Request::Since { stamp })),
             ("facts", request(Request::Facts { files: vec![file] })),
             ("validate", request(Request::Validate { files: vec![(file, 70), (FileId::new(1), 0)] })),

@@ -237,6 +237,7 @@ fn request() -> impl Strategy<Value = Request> {
                 Request::Returned { recalls, lowered, behind }
             }
         ),
+        (any::<Vec<u64>>(), any::<u64>()).prop_map(|(recalls, through)| Request::Returning { recalls, through }),
         Just(Request::Renew),
         Just(Request::Resign),
         prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::ReadFiles { files }),

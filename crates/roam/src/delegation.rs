@@ -30,6 +30,8 @@ const RENEW_AFTER: Duration = Duration::from_secs(15);
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 /// Longest wait for an answer that gives what is recalled already, or for what is to be done with it.
 const USE_TIME_MAX: Duration = Duration::from_millis(500);
+/// When it takes longer to return what is recalled, the home is told what is sent before.
+const RETURN_TIME: Duration = Duration::from_secs(5);
 /// Directories of which it is remembered what was named there.
 const DIRECTORY_COUNT_MAX: usize = 1 << 10;
 /// Most such files of a directory.
@@ -375,12 +377,28 @@ impl Client {
             }
         };
         let _ = timeout(&*self.0.host.clock, USE_TIME_MAX, used).await;
+        for recall in recalls {
+            let _only_writer = self.0.writer(recall.file).await;
+            self.0.live.lock().give_up(*recall);
+        }
+        let mut returning = Box::pin(self.give_back(channel, recalls));
+        if timeout(&*self.0.host.clock, RETURN_TIME, &mut returning).await.is_err() {
+            let through = {
+                let live = self.0.live.lock();
+                // What was written to these files may be logged yet.
+                live.replica.log().last() + recalls.len() as u64
+            };
+            let recalls = recalls.iter().map(|recall| recall.number).collect();
+            // Without it, the home waits for as long as a lease.
+            let _ = self.0.ask_over(channel, Class::Interactive, &Request::Returning { recalls, through }).await;
+            returning.await;
+        }
+    }
+
+    /// Sends home what was done under delegations that are given up, and tells the home that it has them back.
+    async fn give_back(&self, channel: &Arc<dyn Channel>, recalls: &[Recall]) {
         let (mut numbers, mut lowered) = (Vec::new(), Vec::new());
         for recall in recalls {
-            {
-                let _only_writer = self.0.writer(recall.file).await;
-                self.0.live.lock().give_up(*recall);
-            }
             lowered.extend(self.lower(recall));
             if let Ok(Some(behind)) = self.send_but_last(recall.file, recall).await {
                 let returned =

@@ -12,12 +12,14 @@ use policy::unit::is_whole;
 use roam_wire::channel::{Channel, Class, Lost};
 use roam_wire::delegation::Hold;
 use roam_wire::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
+use roam_wire::operation::is_name;
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};
+use vfs::fs::NAME_LEN_MAX;
 
 /// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
@@ -361,9 +363,8 @@ impl Client {
             withheld.extend(some);
             known = (known.0.min(given), known.1.min(seq));
             // Names come in their order, each once: what does not end is refused.
-            let mut names = all.last().into_iter().chain(&entries).map(|entry: &NamedFacts| &entry.name);
-            if !names.by_ref().is_sorted_by(|a, b| a < b) || (more && entries.is_empty()) || all.len() > NAME_COUNT_MAX
-            {
+            let names = all.last().into_iter().chain(&entries).map(|entry: &NamedFacts| &entry.name[..]);
+            if !are_listed_names(names) || (more && entries.is_empty()) || all.len() > NAME_COUNT_MAX {
                 tracing::error!(dir = dir.raw(), "the home's listing makes no sense");
                 return Err(FsError::Io);
             }
@@ -549,6 +550,12 @@ impl Client {
     }
 }
 
+/// True if a home can list these: each can be a name, and each comes once, in their order.
+fn are_listed_names<'a>(names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
+    let can_be = |name: &[u8]| is_name(name) && name.len() <= NAME_LEN_MAX;
+    names.clone().all(can_be) && names.is_sorted_by(|a, b| a < b)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -614,5 +621,15 @@ mod tests {
         assert_eq!(take(2, 3), (true, 3));
         assert_eq!(take(3, 3), (false, 3));
         assert_eq!(take(5, 4), (false, 5), "the answer is older");
+    }
+
+    #[test]
+    fn regression_names_that_are_none_are_not_taken_from_a_home() {
+        assert!(are_listed_names([&b"..."[..], b"a", &[b'b'; NAME_LEN_MAX], b"c\xff\n"].into_iter()));
+        for none in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0", &[b'x'; NAME_LEN_MAX + 1]] {
+            assert!(!are_listed_names(std::iter::once(none)), "{none:?}");
+        }
+        assert!(!are_listed_names([&b"b"[..], b"a"].into_iter()));
+        assert!(!are_listed_names([&b"a"[..], b"a"].into_iter()));
     }
 }

@@ -178,8 +178,14 @@ impl Client {
             operations.push(Sent { seq, bases, operation, data });
         }
         let inline: usize = operations.iter().map(|sent| sent.data.len()).sum();
+        let seqs: Vec<u64> = operations.iter().map(|sent| sent.seq).collect();
         let request = Request::Apply { acknowledged, operations };
-        match inner.ask(Class::Replay, &request).await? {
+        let reply = inner.ask(Class::Replay, &request).await.inspect_err(|_| {
+            // The home may have dropped what was uploaded ahead.
+            let mut live = inner.live.lock();
+            seqs.iter().for_each(|seq| drop(live.ahead.remove(seq)));
+        });
+        match reply? {
             Reply::Applied(applied) => {
                 inner.went_home(inline as u64);
                 inner.live.lock().some_went(inner.host.clock.now());
