@@ -81,6 +81,11 @@ impl SegmentUse {
         self.total_bytes.saturating_sub(self.live_bytes)
     }
 
+    /// False where moving what lives frees mostly headers and rounding.
+    pub(crate) fn is_worth_cleaning(&self) -> bool {
+        self.gain_bytes() > self.total_bytes / GAIN_SHARE_MIN
+    }
+
     /// Live share, 0 to 1.
     fn utilisation(&self) -> f64 {
         if self.total_bytes == 0 { 1.0 } else { self.live_bytes as f64 / self.total_bytes as f64 }
@@ -102,6 +107,11 @@ struct Ranked {
 }
 
 impl Rule {
+    #[cfg(test)]
+    pub(crate) fn benefit(self, segment: SegmentUse) -> f64 {
+        self.ranked(segment).benefit
+    }
+
     fn ranked(self, segment: SegmentUse) -> Ranked {
         let age = segment.age.as_secs_f64();
         let benefit = match self {
@@ -134,7 +144,7 @@ pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) 
 
 /// As [`choose`], by the given rule.
 pub fn choose_by(rule: Rule, segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
-    let worth = segments.filter(|s| s.gain_bytes() > s.total_bytes / GAIN_SHARE_MIN);
+    let worth = segments.filter(SegmentUse::is_worth_cleaning);
     let mut candidates: Vec<Ranked> = worth.map(|segment| rule.ranked(segment)).collect();
     // No less can be enough.
     let largest = candidates.iter().map(|of| of.segment.total_bytes).max().unwrap_or(0);

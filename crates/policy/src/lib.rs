@@ -11,5 +11,6 @@ pub mod defaults;
 pub mod lottery;
 pub mod readahead;
 pub mod replacement;
+pub mod segments;
 pub mod unit;
 pub mod write_back;
