@@ -4,9 +4,10 @@
 //! has brought it up to date (see `catch_up`). The probing task exists only while some store is out of service.
 
 use crate::Stripe;
-use host::join_all;
+use host::{first, join_all};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use storage::api::StoreStatus;
 use striped_log::fragment::FRAGMENT_LEN_MAX;
 use types::{FragmentId, SegmentId, StoreId};
@@ -16,6 +17,8 @@ use types::{FragmentId, SegmentId, StoreId};
 const OWED_DELETES_MAX: usize = 65_536;
 /// Most damaged fragments that are remembered, so that each is logged and counted once.
 const DAMAGED_MAX: usize = 4_096;
+/// How long a glance waits for what stores say of themselves.
+const GLANCE_TIME: Duration = Duration::from_millis(50);
 
 /// Whether a store is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,8 +40,10 @@ pub struct StoreHealth {
     pub state: StoreState,
     /// Different fragments on it that were found damaged since start.
     pub damaged_count: u64,
-    /// What it says of itself, if it answers.
+    /// What it says of itself, if it answers; in a glance, what it said last.
     pub status: Option<StoreStatus>,
+    /// How long ago it said so.
+    pub age: Duration,
 }
 
 /// All stores' health; pure bookkeeping.
@@ -58,11 +63,13 @@ struct Entry {
     damaged_count: u64,
     /// Deletions it missed.
     owed: BTreeSet<SegmentId>,
+    /// What it said of itself last, and when.
+    said: Option<(Duration, StoreStatus)>,
 }
 
 impl Health {
     pub(crate) fn new(store_count: usize) -> Self {
-        let entry = || Entry { state: StoreState::Up, damaged_count: 0, owed: BTreeSet::new() };
+        let entry = || Entry { state: StoreState::Up, damaged_count: 0, owed: BTreeSet::new(), said: None };
         Health {
             stores: (0..store_count).map(|_| entry()).collect(),
             damaged: BTreeSet::new(),
@@ -199,18 +206,42 @@ impl Stripe {
 
     /// All stores, in order of their ids. Nobody waits long for one that does not answer.
     pub async fn status(&self) -> Vec<StoreHealth> {
-        let whom: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
-        let answers = join_all(whom.iter().map(|&at| self.ask_briefly(at, |s| s.status())).collect()).await;
-        let answered = whom.into_iter().zip(answers).filter_map(|(at, answer)| Some((at, answer?.ok()?)));
-        let mut statuses: BTreeMap<usize, StoreStatus> = answered.collect();
+        let mut statuses: BTreeMap<usize, StoreStatus> = self.ask_status().await.into_iter().flatten().collect();
         let health = self.health.lock();
         let healths = health.stores.iter().enumerate().map(|(at, entry)| StoreHealth {
             id: self.stores[at].id,
             state: entry.state,
             damaged_count: entry.damaged_count,
             status: statuses.remove(&at),
+            age: Duration::ZERO,
         });
         healths.collect()
+    }
+
+    /// As [`status`](Self::status), within [`GLANCE_TIME`]: of a store that has not answered by then, what it said last.
+    pub async fn glance(&self) -> Vec<StoreHealth> {
+        first(self.ask_status(), self.host.clock.sleep(GLANCE_TIME)).await;
+        let now = self.host.clock.now();
+        let health = self.health.lock();
+        let healths = health.stores.iter().enumerate().map(|(at, entry)| StoreHealth {
+            id: self.stores[at].id,
+            state: entry.state,
+            damaged_count: entry.damaged_count,
+            status: entry.said.as_ref().map(|(_, status)| status.clone()),
+            age: entry.said.as_ref().map_or(Duration::ZERO, |(when, _)| now.saturating_sub(*when)),
+        });
+        healths.collect()
+    }
+
+    /// Asks the stores that may be expected to answer, and notes each answer as it comes.
+    async fn ask_status(&self) -> Vec<Option<(usize, StoreStatus)>> {
+        let whom = self.everyone().into_iter().filter(|&at| self.answers_soon(at));
+        let asked = whom.map(|at| async move {
+            let status = self.ask_briefly(at, |s| s.status()).await?.ok()?;
+            self.health.lock().stores[at].said = Some((self.host.clock.now(), status.clone()));
+            Some((at, status))
+        });
+        join_all(asked.collect()).await
     }
 }
 
@@ -220,6 +251,20 @@ mod tests {
     use crate::testing::{Fault, LOG, Rig};
     use bytes::Bytes;
     use storage::api::Maps;
+
+    #[test]
+    fn regression_a_glance_does_not_wait_for_a_store_that_hangs() {
+        let rig = Rig::new(3, 3, 1);
+        let stripe = rig.stripe();
+        assert!(rig.run(stripe.glance()).iter().all(|store| store.status.is_some()));
+        rig.stores[1].set(Fault::Silent);
+        rig.run(stripe.host.clock.sleep(Duration::from_secs(7)));
+        let begin = rig.sim.now();
+        let seen = rig.run(stripe.glance());
+        assert!(rig.sim.now() - begin <= GLANCE_TIME);
+        assert!(seen[1].status.is_some() && seen[1].age >= Duration::from_secs(7), "the last it said, and when");
+        assert!([0, 2].iter().all(|&at| seen[at].status.is_some() && seen[at].age < Duration::from_secs(1)));
+    }
 
     #[test]
     fn store_that_was_away_learns_seals_and_maps_before_it_is_used() {

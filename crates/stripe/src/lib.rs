@@ -18,6 +18,7 @@ mod read;
 mod recover;
 mod scrub;
 mod stripe;
+mod survey;
 mod writer;
 
 #[cfg(test)]
@@ -31,4 +32,5 @@ pub use layout::SegmentInfo;
 pub use recover::LogTail;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stripe::{Options, Stripe};
+pub use survey::Surveyed;
 pub use writer::LogWriter;

@@ -107,6 +107,7 @@ impl Stripe {
         let fragments = segment.stripe(self.fs, attempt, geometry);
         let Some(one) = fragments.first() else { return Attempted::Incomplete };
         let info = Arc::new(SegmentInfo::of(&one.header));
+        let stored_bytes = fragments.iter().map(|f| u64::from(storage::footprint(f.header.len))).sum();
         let Some(me) = self.me.upgrade() else { return Attempted::Incomplete };
         let members: Vec<Option<usize>> = info.geometry.members.iter().map(|&store| self.place(store)).collect();
         let puts = fragments.into_iter().zip(&members).map(|(fragment, &at)| {
@@ -142,6 +143,9 @@ impl Stripe {
             return Attempted::Incomplete;
         }
         self.layouts.lock().insert(segment.id, info);
+        if let Some(on_stored) = self.on_stored.get() {
+            on_stored(segment.id, stored_bytes);
+        }
         Attempted::Complete
     }
 

@@ -12,9 +12,6 @@ use storage::api::StorageError;
 use striped_log::segment::Segment;
 use types::{FragmentId, SegmentId};
 
-/// Segments that stores are asked about at the same time.
-const DESCRIBED_AT_ONCE: usize = 64;
-
 /// How far a scrub is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubProgress {
@@ -80,44 +77,12 @@ impl Stripe {
         Ok(report)
     }
 
-    /// Segments that lack fragments though they can be read, found by asking what is there, without reading it.
-    /// [`StripeError::NotEnoughStores`] unless all stores answer: of one that does not, nobody knows what it has.
-    pub async fn lacking(&self) -> Result<Vec<SegmentId>, StripeError> {
-        let answers = self.ask_quorum(|s| s.segments()).await?;
-        if answers.len() < self.stores.len() {
-            return Err(StripeError::NotEnoughStores);
-        }
-        let mut store_counts: BTreeMap<SegmentId, usize> = BTreeMap::new();
-        for (segment, _) in answers.into_iter().flat_map(|(_, segments)| segments) {
-            *store_counts.entry(segment).or_default() += 1;
-        }
-        // Stripes over all stores, most of what there is, need no further question.
-        store_counts.retain(|_, count| *count < self.stores.len());
-        let narrow: Vec<SegmentId> = store_counts.into_keys().collect();
-        let mut lacking = Vec::new();
-        for some in narrow.chunks(DESCRIBED_AT_ONCE) {
-            let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
-            let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
-            lacking.extend(lacks.map(|(segment, _)| *segment));
-        }
-        Ok(lacking)
-    }
-
     /// Puts again what a segment lacks. True when it lacks nothing now.
     pub async fn restore(&self, segment: SegmentId) -> bool {
         let described = self.describe(segment).await;
         let Some(layout) = described.best(self.fs) else { return described.found.is_empty() };
         let missing = layout.missing();
         missing.is_empty() || self.repair(segment, &layout, &missing).await
-    }
-
-    /// The fragments that a readable segment lacks, and that nobody is putting there at the moment.
-    async fn missing(&self, segment: SegmentId) -> BTreeSet<u8> {
-        // Asked before the stores are: a put that has ended by now is seen complete.
-        if self.attempts.lock().contains_key(&segment) {
-            return BTreeSet::new();
-        }
-        self.describe(segment).await.best(self.fs).map(|layout| layout.missing()).unwrap_or_default()
     }
 
     async fn scrub_segment(&self, segment: SegmentId, repair: bool, report: &mut ScrubReport) {
@@ -287,31 +252,6 @@ mod tests {
             assert!(segments.iter().all(|s| rig.run(stripe.info(s.id)).unwrap().attempt == 0));
             rig.stores[2..][..usize::from(m)].iter().for_each(|s| s.set(Fault::Silent));
             assert_readable(&rig, &segments);
-        }
-    }
-
-    #[test]
-    fn what_stores_lack_is_found_and_restored_without_reading_the_rest() {
-        for m in [1, 2] {
-            let rig = Rig::new(12, 5, m);
-            let stripe = rig.stripe();
-            let segments = fill(&rig, &stripe);
-            let reads = || rig.stores.iter().map(|s| s.contents.lock().read_count).sum::<u64>();
-            assert_eq!(rig.run(stripe.lacking()), Ok(vec![]));
-            assert_eq!(reads(), 0);
-            // One after the other, more than m in all.
-            for lost in 0..5 {
-                rig.stores[lost].wipe();
-                let lacking = rig.run(stripe.lacking()).unwrap();
-                assert!(!lacking.is_empty());
-                for &segment in &lacking {
-                    assert!(rig.run(stripe.restore(segment)));
-                }
-                assert_eq!(rig.run(stripe.lacking()), Ok(vec![]));
-            }
-            assert_readable(&rig, &segments);
-            rig.stores[0].set(Fault::Silent);
-            assert_eq!(rig.run(stripe.lacking()), Err(StripeError::NotEnoughStores), "who knows what it has");
         }
     }
 

@@ -7,7 +7,7 @@ use host::{Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
@@ -53,6 +53,9 @@ pub(crate) struct Store {
     slow: AtomicBool,
 }
 
+/// Called with a segment that is complete, and the bytes it takes on the stores.
+type OnStored = Box<dyn Fn(SegmentId, u64) + Send + Sync>;
+
 /// The stores of one file system, as one reliable log store. Stores are numbered inside by their place in ascending order of
 /// their ids (`at`).
 pub struct Stripe {
@@ -67,6 +70,8 @@ pub struct Stripe {
     /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's number is never used
     /// twice with different fragments, not even when the caller gave up in between.
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
+    /// Who follows which segments there are.
+    pub(crate) on_stored: OnceLock<OnStored>,
     /// Requests sent to stores.
     request_count: AtomicU64,
     /// Parts of reads that were rebuilt from the rest of their stripes.
@@ -93,6 +98,7 @@ impl Stripe {
             options,
             layouts: Mutex::new(LayoutCache::default()),
             attempts: Mutex::new(BTreeMap::new()),
+            on_stored: OnceLock::new(),
             request_count: AtomicU64::new(0),
             rebuilt_count: AtomicU64::new(0),
         })
@@ -101,6 +107,12 @@ impl Stripe {
     /// What it runs on.
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// Calls `follow` for every segment that is put from now on, once it is complete, with the bytes it takes on the stores. It must
+    /// be short and must not wait. One follower for good: false if there is one.
+    pub fn on_stored(&self, follow: impl Fn(SegmentId, u64) + Send + Sync + 'static) -> bool {
+        self.on_stored.set(Box::new(follow)).is_ok()
     }
 
     /// Requests sent to stores since the start.

@@ -1,0 +1,149 @@
+//! What stores have of a log, a page at a time: which segments there are, what they take, and which of them lack fragments.
+//!
+//! Nothing is read but headers, which stores have in memory. A page costs the same however long the log is.
+
+use crate::layout::Described;
+use crate::{Stripe, StripeError};
+use host::join_all;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{LogId, SegmentId};
+
+/// Fragments that each store lists for a page.
+const PAGE_COUNT: usize = 512;
+/// Segments that stores are asked about at the same time.
+const DESCRIBED_AT_ONCE: usize = 64;
+
+/// A page of a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Surveyed {
+    /// The segments, by seq, with the bytes that they take on the stores that answered.
+    pub segments: Vec<(SegmentId, u64)>,
+    /// Those of them that can be read and lack fragments. Empty unless `all_answered`: of a store that does not answer, nobody
+    /// knows what it has.
+    pub lacking: Vec<SegmentId>,
+    /// All stores have answered.
+    pub all_answered: bool,
+    /// Where the next page begins; `None`: this was the last.
+    pub next_seq: Option<u64>,
+}
+
+impl Stripe {
+    /// The page of a log that begins at a seq. [`StripeError::NotEnoughStores`] unless a quorum answers.
+    pub async fn survey(&self, log: LogId, from_seq: u64) -> Result<Surveyed, StripeError> {
+        let answers = self.ask_quorum(|s| s.list(log, from_seq, PAGE_COUNT)).await?;
+        let all_answered = answers.len() == self.stores.len();
+        // A store lists whole seqs, so it has told all it has up to the last. The page ends where the first store stops.
+        let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
+        let through = answers.iter().filter_map(|(_, page)| last(page)).min();
+        let Some(through) = through.filter(|seq| *seq >= from_seq) else {
+            return Ok(Surveyed { segments: Vec::new(), lacking: Vec::new(), all_answered, next_seq: None });
+        };
+        let mut found: BTreeMap<(u64, SegmentId), (u64, Described)> = BTreeMap::new();
+        for (at, page) in answers {
+            let ours = page.into_iter().filter(|h| h.fs == self.fs && h.id.segment.log == log && h.check().is_ok());
+            for header in ours.filter(|h| (from_seq..=through).contains(&h.id.segment.seq)) {
+                let segment = header.id.segment;
+                let described = || (0, Described { found: Vec::new(), answered: BTreeSet::new() });
+                let (bytes, described) = found.entry((segment.seq, segment)).or_insert_with(described);
+                *bytes += u64::from(storage::footprint(header.len));
+                described.found.push((self.stores[at].id, header));
+            }
+        }
+        let lacks = |described: &Described| described.best(self.fs).is_some_and(|layout| !layout.missing().is_empty());
+        let suspects = found.iter().filter(|(_, (_, described))| all_answered && lacks(described));
+        let suspects: Vec<SegmentId> = suspects.map(|((_, segment), _)| *segment).collect();
+        let mut lacking = Vec::new();
+        for some in suspects.chunks(DESCRIBED_AT_ONCE) {
+            // A segment that was being put while the stores were asked is complete by now, or still on its way.
+            let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
+            let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
+            lacking.extend(lacks.map(|(segment, _)| *segment));
+        }
+        let segments = found.into_iter().map(|((_, segment), (bytes, _))| (segment, bytes)).collect();
+        Ok(Surveyed { segments, lacking, all_answered, next_seq: through.checked_add(1) })
+    }
+
+    /// The fragments that a readable segment lacks, and that nobody is putting there at the moment.
+    async fn missing(&self, segment: SegmentId) -> BTreeSet<u8> {
+        // Asked before the stores are: a put that has ended by now is seen complete.
+        if self.attempts.lock().contains_key(&segment) {
+            return BTreeSet::new();
+        }
+        self.describe(segment).await.best(self.fs).map(|layout| layout.missing()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fault, LOG, Rig};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+    use striped_log::segment::Segment;
+
+    const LENGTHS: [usize; 6] = [10, 70_000, 300_000, 2000, 65_536, 1 << 20];
+
+    fn fill(rig: &Rig, stripe: &Arc<Stripe>) -> Vec<Segment> {
+        let segments: Vec<Segment> = LENGTHS.iter().zip(1..).map(|(&len, seq)| rig.segment(seq, len)).collect();
+        segments.iter().for_each(|s| rig.run(stripe.put(s)).unwrap());
+        segments
+    }
+
+    /// All pages as one.
+    fn survey(rig: &Rig, stripe: &Stripe) -> Surveyed {
+        let mut all = rig.run(stripe.survey(LOG, 0)).unwrap();
+        while let Some(next_seq) = all.next_seq {
+            let page = rig.run(stripe.survey(LOG, next_seq)).unwrap();
+            all.segments.extend(page.segments);
+            all.lacking.extend(page.lacking);
+            all.all_answered &= page.all_answered;
+            all.next_seq = page.next_seq;
+        }
+        all
+    }
+
+    #[test]
+    fn what_stores_lack_is_found_and_restored_without_reading_the_rest() {
+        for m in [1, 2] {
+            let rig = Rig::new(12, 5, m);
+            let stripe = rig.stripe();
+            let segments = fill(&rig, &stripe);
+            let reads = || rig.stores.iter().map(|s| s.contents.lock().read_count).sum::<u64>();
+            assert_eq!(survey(&rig, &stripe).lacking, []);
+            assert_eq!(reads(), 0);
+            // One after the other, more than m in all.
+            for lost in 0..5 {
+                rig.stores[lost].wipe();
+                let lacking = survey(&rig, &stripe).lacking;
+                assert!(!lacking.is_empty());
+                for &segment in &lacking {
+                    assert!(rig.run(stripe.restore(segment)));
+                }
+                assert_eq!(survey(&rig, &stripe).lacking, []);
+            }
+            for segment in &segments {
+                let read = rig.run(stripe.read(segment.id, 0..segment.payload.len() as u32));
+                assert_eq!(read.as_ref(), Ok(&segment.payload));
+            }
+            rig.stores[1].wipe();
+            rig.stores[0].set(Fault::Silent);
+            let seen = survey(&rig, &stripe);
+            assert_eq!((seen.all_answered, seen.lacking), (false, vec![]), "who knows what it has");
+        }
+    }
+
+    #[test]
+    fn pages_have_every_segment_once_and_what_a_follower_was_told() {
+        let rig = Rig::new(13, 5, 1);
+        let stripe = rig.stripe();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let follower = told.clone();
+        assert!(stripe.on_stored(move |segment, bytes| follower.lock().push((segment, bytes))));
+        assert!(!stripe.on_stored(|_, _| ()), "one follower");
+        fill(&rig, &stripe);
+        let seen = survey(&rig, &stripe);
+        assert_eq!(seen.segments, *told.lock());
+        assert!(seen.all_answered);
+        assert_eq!(rig.run(stripe.survey(LOG, 1000)).unwrap().next_seq, None);
+    }
+}
