@@ -6,6 +6,7 @@
 //! - [`stores`]: where the stores are; opening and creating them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for writers.
+//! - `table`: follows which segments there are, and what lives in them.
 //! - `room`: what the stores can still take, and what of it writers may have.
 //! - [`check`]: the offline check behind `starling fsck`.
 
@@ -18,6 +19,7 @@ pub mod maps;
 pub mod restore;
 mod room;
 pub mod stores;
+mod table;
 
 pub use config::FsConfig;
 pub use machine::{Create, Machine, Run, StartError};

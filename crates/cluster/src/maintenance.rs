@@ -2,11 +2,15 @@
 //!
 //! A segment is deleted only when no manager counts a live byte in it **and** every manager's durable checkpoint is past
 //! its deltas (design, section 3.2). So a round is: checkpoint, count, delete, and clean if that was not enough.
+//!
+//! A round costs what changed since the last, not what there is: it asks the [`Table`], which follows the stripe and the managers, and
+//! lists nothing. Stores are listed after a start and when one comes back, a page at a time ([`Restore`]).
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
 use crate::restore::{Restore, Restored};
 use crate::room::{Room, admitted_bytes};
+use crate::table::Table;
 use client::Client;
 use host::{Either, Host, first};
 use manager::api::Manager;
@@ -19,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::Stripe;
 use tokio::sync::Notify;
-use types::{LogId, SegmentId};
+use types::LogId;
 
 const TICK: Duration = Duration::from_secs(1);
 /// Cuts since the last checkpoint after which there is another one: bounds recovery.
@@ -40,6 +44,9 @@ const IDLE_GAIN_BYTES: u64 = 64 << 10;
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
 const KEEP_FREE_BYTES: u64 = 4 << 20;
+/// Segments that are deleted with one request to each store.
+const DELETED_AT_ONCE: usize = 1024;
+
 /// What maintenance has done since start, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
@@ -76,7 +83,9 @@ pub struct Maintenance {
     managers: Vec<Arc<ManagerServer>>,
     client: Client,
     cleaner: Cleaner,
-    round: tokio::sync::Mutex<()>,
+    table: Table,
+    /// Held by a round. `status` must not wait for it.
+    round: tokio::sync::Mutex<Restore>,
     done: Mutex<Done>,
     stopping: AtomicBool,
     stop: Notify,
@@ -93,28 +102,37 @@ impl Maintenance {
         client: Client,
         cleaner: Cleaner,
     ) -> Result<Arc<Maintenance>, manager::api::ManagerError> {
+        let manager_logs = managers.iter().map(|m| manager_log(m.id().raw()));
+        let logs = [CLIENT_LOG, CLEANER_LOG].into_iter().chain(manager_logs).collect();
         let maintenance = Arc::new(Maintenance {
+            table: Table::new(&stripe, &managers),
+            round: tokio::sync::Mutex::new(Restore::new(host.clone(), stripe.clone(), logs)),
             host,
             config,
             stripe,
             managers,
             client,
             cleaner,
-            round: tokio::sync::Mutex::new(()),
             done: Mutex::default(),
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
             stopped: Notify::new(),
         });
-        maintenance.usage().await?;
+        maintenance.table.follow().await?;
         maintenance.report_used().await;
         maintenance.host.tasks.spawn(Box::pin(maintenance.clone().run()));
         Ok(maintenance)
     }
 
-    /// What was done so far.
+    /// What was done so far, and what there is. Waits for nobody.
     pub fn done(&self) -> Done {
-        *self.done.lock()
+        let totals = self.table.look(|table| table.totals());
+        Done {
+            segment_bytes: totals.used_bytes,
+            live_bytes: totals.live_bytes,
+            segment_count: totals.segment_count,
+            ..*self.done.lock()
+        }
     }
 
     /// Ends the background rounds, after the one that is under way.
@@ -129,14 +147,13 @@ impl Maintenance {
         let mut last_time = self.host.clock.now();
         let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
-        let mut restore = Restore::new(self.host.clone(), self.stripe.clone());
         while !self.stopping.load(SeqCst) {
             let wake = first(self.client.space_wanted(), self.stop.notified());
             let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(())));
             if self.stopping.load(SeqCst) {
                 break;
             }
-            if let Err(e) = self.restore_some(&mut restore).await {
+            if let Err(e) = self.restore_some().await {
                 tracing::warn!("compare stores: {e}");
             }
             let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
@@ -175,20 +192,34 @@ impl Maintenance {
         self.stopped.notify_one();
     }
 
-    /// One step of giving segments back what stores have lost.
-    async fn restore_some(&self, restore: &mut Restore) -> Result<(), CleanError> {
-        if !restore.is_due() && !restore.is_busy() {
-            return Ok(());
+    /// One step of looking at what stores have, or of giving segments back what stores have lost.
+    async fn restore_some(&self) -> Result<(), CleanError> {
+        let mut restore = self.round.lock().await;
+        if restore.is_due() {
+            self.compare_some(&mut restore).await?;
+        } else if restore.is_busy() {
+            restore.step().await;
         }
-        let _one_at_a_time = self.round.lock().await;
-        if restore.is_due() && restore.compare().await? > 0 {
+        self.done.lock().redundancy = restore.progress();
+        Ok(())
+    }
+
+    async fn compare_some(&self, restore: &mut Restore) -> Result<(), CleanError> {
+        if restore.compare_some(&self.table).await?.is_some_and(|lacking| lacking > 0) {
             // A store may have come back with segments that were deleted meanwhile.
             self.checkpoint_and_delete().await?;
-            let lacking = restore.compare().await?;
+            restore.keep(|segment| self.table.look(|table| table.is_stored(segment)));
+            let lacking = restore.progress().lacking_count;
             tracing::info!(segments = lacking, "stores lack fragments; restoring them");
         }
-        restore.step().await;
-        self.done.lock().redundancy = restore.progress();
+        Ok(())
+    }
+
+    /// Looks at stores until every segment is known.
+    async fn know_all(&self, restore: &mut Restore) -> Result<(), CleanError> {
+        while !restore.knows_all() {
+            self.compare_some(restore).await?;
+        }
         Ok(())
     }
 
@@ -203,16 +234,16 @@ impl Maintenance {
 
     async fn report_used(&self) {
         self.report_room().await;
-        let live = self.usage().await;
-        if let Err(e) = &live {
+        let followed = self.table.follow().await;
+        if let Err(e) = &followed {
             tracing::error!("count live bytes: {e}");
         }
-        self.client.set_used(live.ok().map(|live| live.values().sum()));
+        self.client.set_used(followed.ok().map(|()| self.table.look(|table| table.totals().live_bytes)));
     }
 
     /// One round: checkpoint, delete what is empty, clean if space is short.
     pub async fn tidy(&self, wanted: bool) -> Result<(), CleanError> {
-        let _one_at_a_time = self.round.lock().await;
+        let mut restore = self.round.lock().await;
         // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
@@ -221,6 +252,11 @@ impl Maintenance {
             let goal = self.goal(&room);
             if room.free_bytes >= if is_first && !wanted { goal.low } else { goal.high } {
                 break;
+            }
+            if !restore.knows_all() {
+                self.know_all(&mut restore).await?;
+                self.checkpoint_and_delete().await?;
+                continue;
             }
             is_first = false;
             let before = self.done().segment_count;
@@ -236,9 +272,11 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Cleans the segments that are most worth it and deletes what became empty, however much is free.
+    /// Cleans the segments that are most worth it and deletes what became empty, however much is free. Looks at all that stores have.
     pub async fn clean(&self) -> Result<Cleaned, CleanError> {
-        let _one_at_a_time = self.round.lock().await;
+        let mut restore = self.round.lock().await;
+        restore.begin_anew();
+        self.know_all(&mut restore).await?;
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let cleaned = self.clean_some(0).await?;
@@ -263,20 +301,7 @@ impl Maintenance {
         FreeGoal::new(room.capacity_bytes, live, self.client.reserve_bytes())
     }
 
-    /// Live bytes by segment, over all managers.
-    async fn usage(&self) -> Result<BTreeMap<SegmentId, u64>, manager::api::ManagerError> {
-        let mut live: BTreeMap<SegmentId, u64> = BTreeMap::new();
-        for manager in &self.managers {
-            for usage in manager.usage().await? {
-                *live.entry(usage.segment).or_default() += usage.live_bytes;
-            }
-        }
-        Ok(live)
-    }
-
     async fn checkpoint_and_delete(&self) -> Result<(), CleanError> {
-        // Listed first: a segment that appears later is not known to be covered.
-        let existing = self.stripe.segments().await?;
         let mut covered: BTreeMap<LogId, u64> = BTreeMap::new();
         let mut first_manager = true;
         for manager in &self.managers {
@@ -290,29 +315,34 @@ impl Maintenance {
             covered.extend(own.into_iter().filter(|(log, _)| *log != CLIENT_LOG && *log != CLEANER_LOG));
             first_manager = false;
         }
-        let live = self.usage().await?;
-        let deletable = |s: &SegmentId| covered.get(&s.log).is_some_and(|through| s.seq <= *through);
-        let empty: Vec<SegmentId> =
-            existing.keys().filter(|s| live.get(s).copied().unwrap_or(0) == 0 && deletable(s)).copied().collect();
-        let count = empty.len() as u64;
-        if count > 0 {
-            tracing::debug!(?empty, "segments deleted: nothing in them lives");
-            self.stripe.delete(empty.clone()).await;
+        self.table.follow().await?;
+        let mut count = 0;
+        for (log, through) in covered {
+            loop {
+                let empty = self.table.look(|table| table.empty_through(log, through, DELETED_AT_ONCE));
+                if empty.is_empty() {
+                    break;
+                }
+                count += empty.len() as u64;
+                tracing::debug!(?empty, "segments deleted: nothing in them lives");
+                self.stripe.delete(empty.clone()).await;
+                self.table.deleted(empty).await;
+            }
         }
         let mut done = self.done.lock();
         done.checkpoint_count += 1;
         done.deleted_count += count;
-        done.segment_count = existing.len() as u64 - count;
-        done.segment_bytes = existing.iter().filter(|(s, _)| live.contains_key(s)).map(|(_, bytes)| bytes).sum();
-        done.live_bytes = live.values().sum();
         Ok(())
     }
 
     /// One step of what is done when idle: merges what small and half-empty segments hold. False when there is no more to gain.
     async fn merge(&self) -> Result<bool, CleanError> {
-        let _one_at_a_time = self.round.lock().await;
+        let restore = self.round.lock().await;
+        if !restore.knows_all() {
+            return Ok(true);
+        }
         self.checkpoint_and_delete().await?;
-        let before = self.stored_bytes().await?;
+        let before = self.stored_bytes();
         let cleaned = self.clean_some(IDLE_GAIN_PERCENT).await?;
         if cleaned.segment_count < 2 {
             return Ok(false);
@@ -320,40 +350,27 @@ impl Maintenance {
         self.checkpoint_and_delete().await?;
         self.report_used().await;
         // Merging writes index segments, which are small themselves: it must not live on its own waste.
-        let freed = before.saturating_sub(self.stored_bytes().await?);
+        let freed = before.saturating_sub(self.stored_bytes());
         Ok(freed > cleaned.moved_bytes * IDLE_GAIN_PERCENT / 100 + IDLE_GAIN_BYTES)
     }
 
     /// What all segments take on all stores.
-    async fn stored_bytes(&self) -> Result<u64, CleanError> {
-        Ok(self.stripe.segments().await?.values().sum())
+    fn stored_bytes(&self) -> u64 {
+        self.table.look(|table| table.totals().stored_bytes)
     }
 
     /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of what they take.
     async fn clean_some(&self, gain_percent: u64) -> Result<Cleaned, CleanError> {
-        let (existing, live) = (self.stripe.segments().await?, self.usage().await?);
-        let newest = |log: LogId| existing.keys().filter(|s| s.log == log).map(|s| s.seq).max().unwrap_or(0);
-        let (k, m) = self.stripe.redundancy();
-        let candidates: Vec<SegmentUse> = existing
-            .iter()
-            .filter_map(|(id, stored)| {
-                let live_bytes = *live.get(id)?;
-                // What it takes on the stores, parity taken off; a segment's age is counted in segments written since.
-                let total_bytes = (stored * u64::from(k) / u64::from(k + m)).max(live_bytes);
-                let age = Duration::from_secs(newest(id.log).saturating_sub(id.seq) + 1);
-                Some(SegmentUse { id: *id, live_bytes, total_bytes, age })
-            })
-            .collect();
-        let worth = |s: &SegmentUse| s.gain_bytes() * 100 >= s.total_bytes * gain_percent;
-        let candidates = candidates.into_iter().filter(worth);
+        let (k, _) = self.stripe.redundancy();
+        let candidates: Vec<SegmentUse> = self.table.look(|table| table.candidates(gain_percent).collect());
         let want = u64::from(self.stripe.payload_len_max()) * u64::from(GAIN_SEGMENTS);
-        let mut victims = choose(candidates, want);
+        let mut victims = choose(candidates.into_iter(), want);
         victims.truncate(VICTIMS_MAX);
         // The copies are there before the victims are gone.
         let mut room =
             self.room().await.map_or(0, |room| room.free_bytes).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
         victims.retain(|victim| {
-            let live_bytes = live.get(victim).copied().unwrap_or(0);
+            let live_bytes = self.table.look(|table| table.live_bytes(*victim));
             let fits = live_bytes <= room;
             room = room.saturating_sub(live_bytes);
             fits

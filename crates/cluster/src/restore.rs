@@ -1,20 +1,23 @@
-//! Giving segments back the fragments that a store has lost or never had: it was replaced, came back with an older content, or was
-//! away while others took its part.
+//! Looking at what the stores have, and giving segments back the fragments that a store has lost or never had: it was replaced,
+//! came back with an older content, or was away while others took its part.
 //!
 //! As long as nobody does this, the next store that fails takes data with it. So all stores are compared once all of them are in
 //! service: after a start, and after one of them came back; what they lack is put there again, a little at a time. Only which fragments
 //! there are is compared; whether they are good, a scrub tells.
+//!
+//! The same pages tell, after a start, which segments there are. That does not wait for stores that are away.
 
+use crate::table::Table;
 use host::Host;
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::{Stripe, StripeError};
-use types::SegmentId;
+use types::{LogId, SegmentId};
 
-/// How long one step may take, so that other maintenance gets its turn.
+/// How long one step may take, so that other maintenance gets its turn. A step ends with the page, or the segment, that is under way.
 const STEP_TIME: Duration = Duration::from_millis(500);
-/// After so long the stores are compared again though none was away, and what could not be restored is tried again.
-const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+/// After so long what could not be restored is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(3600);
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,59 +28,144 @@ pub struct Restored {
     pub restored_count: u64,
 }
 
+/// A comparison that is under way.
+struct Comparison {
+    /// How often stores had come back when it began.
+    returns: u64,
+    all_answered: bool,
+    /// Logs to be looked at, the last first, and where in it.
+    logs: Vec<LogId>,
+    from_seq: u64,
+    lacking: Vec<SegmentId>,
+}
+
 /// See the module's header.
 pub(crate) struct Restore {
     host: Host,
     stripe: Arc<Stripe>,
-    /// When the stores were last compared, and how often some had come back by then.
-    compared: Option<(Duration, u64)>,
+    logs: Vec<LogId>,
+    comparison: Option<Comparison>,
+    /// All logs were looked at since the start, at a quorum of stores.
+    knows_all: bool,
+    /// How often stores had come back when they were last compared.
+    compared: Option<u64>,
     todo: Vec<SegmentId>,
-    failed_count: u64,
+    failed: Vec<SegmentId>,
+    try_again: Duration,
     restored_count: u64,
 }
 
 impl Restore {
-    pub(crate) fn new(host: Host, stripe: Arc<Stripe>) -> Restore {
-        Restore { host, stripe, compared: None, todo: Vec::new(), failed_count: 0, restored_count: 0 }
+    pub(crate) fn new(host: Host, stripe: Arc<Stripe>, logs: Vec<LogId>) -> Restore {
+        Restore {
+            host,
+            stripe,
+            logs,
+            comparison: None,
+            knows_all: false,
+            compared: None,
+            todo: Vec::new(),
+            failed: Vec::new(),
+            try_again: Duration::ZERO,
+            restored_count: 0,
+        }
     }
 
     pub(crate) fn progress(&self) -> Restored {
-        let lacking = self.todo.len() as u64 + self.failed_count;
+        let lacking = (self.todo.len() + self.failed.len()) as u64;
         Restored { lacking_count: self.compared.map(|_| lacking), restored_count: self.restored_count }
     }
 
-    /// True if the stores are to be compared.
+    /// True if the stores are to be looked at.
     pub(crate) fn is_due(&self) -> bool {
-        let returns = self.stripe.return_count();
-        let current = |(at, seen)| seen == returns && self.host.clock.now() < at + LOOK_AGAIN;
-        self.stripe.is_whole() && !self.compared.is_some_and(current)
+        let is_current = self.compared == Some(self.stripe.return_count());
+        self.comparison.is_some() || !self.knows_all || (self.stripe.is_whole() && !is_current)
     }
 
-    /// Compares the stores; the number of segments that lack something.
-    pub(crate) async fn compare(&mut self) -> Result<usize, StripeError> {
-        let returns = self.stripe.return_count();
-        self.todo = self.stripe.lacking().await?;
-        self.compared = Some((self.host.clock.now(), returns));
-        self.failed_count = 0;
-        Ok(self.todo.len())
+    /// True once the table has every segment that there was at the start.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.knows_all
+    }
+
+    /// Looks at what the stores have, for one step, and tells the table. The number of segments that lack something, when all stores
+    /// have been compared. Nobody may delete segments meanwhile.
+    pub(crate) async fn compare_some(&mut self, table: &Table) -> Result<Option<usize>, StripeError> {
+        let end = self.host.clock.now() + STEP_TIME;
+        let begin = || Comparison {
+            returns: self.stripe.return_count(),
+            all_answered: true,
+            logs: self.logs.clone(),
+            from_seq: 0,
+            lacking: Vec::new(),
+        };
+        let mut comparison = self.comparison.take().unwrap_or_else(begin);
+        while let Some(&log) = comparison.logs.last() {
+            if self.host.clock.now() >= end {
+                self.comparison = Some(comparison);
+                return Ok(None);
+            }
+            let page = match self.stripe.survey(log, comparison.from_seq).await {
+                Ok(page) => page,
+                Err(error) => {
+                    self.comparison = Some(comparison);
+                    return Err(error);
+                }
+            };
+            comparison.all_answered &= page.all_answered;
+            if !comparison.all_answered && self.knows_all {
+                // A store has left: it begins anew when all are there.
+                return Ok(None);
+            }
+            comparison.lacking.extend(page.lacking);
+            table.saw(page.segments).await;
+            comparison.from_seq = page.next_seq.unwrap_or(0);
+            if page.next_seq.is_none() {
+                comparison.logs.pop();
+            }
+        }
+        self.knows_all = true;
+        if !comparison.all_answered {
+            return Ok(None);
+        }
+        self.compared = Some(comparison.returns);
+        self.todo = comparison.lacking;
+        self.failed.clear();
+        Ok(Some(self.todo.len()))
+    }
+
+    /// Forgets the comparison, so that the next one tells of everything there is now.
+    pub(crate) fn begin_anew(&mut self) {
+        self.comparison = None;
+        self.knows_all = false;
+    }
+
+    /// Forgets segments that were deleted since they were seen.
+    pub(crate) fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
+        self.todo.retain(|segment| is_there(*segment));
     }
 
     /// Restores some segments. Nobody may delete segments meanwhile.
     pub(crate) async fn step(&mut self) {
         let end = self.host.clock.now() + STEP_TIME;
+        if self.todo.is_empty() {
+            self.todo = std::mem::take(&mut self.failed);
+        }
         while self.host.clock.now() < end
             && self.stripe.is_whole()
             && let Some(segment) = self.todo.pop()
         {
             match self.stripe.restore(segment).await {
                 true => self.restored_count += 1,
-                false => self.failed_count += 1,
+                false => {
+                    self.failed.push(segment);
+                    self.try_again = self.host.clock.now() + TRY_AGAIN;
+                }
             }
         }
     }
 
     /// True if there is something left to do.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.todo.is_empty()
+        !self.todo.is_empty() || (!self.failed.is_empty() && self.host.clock.now() >= self.try_again)
     }
 }

@@ -77,8 +77,8 @@ pub(crate) fn admitted_bytes(config: &FsConfig, stripe: &Stripe, missing_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use storage::api::StoreStatus;
     use std::time::Duration;
+    use storage::api::StoreStatus;
     use types::StoreId;
 
     const GIB: u64 = 1 << 30;
@@ -96,7 +96,13 @@ mod tests {
             writable: true,
             disk: DiskSpace { total_bytes: 100 * GIB, free_bytes: disk_free * GIB, device },
         };
-        StoreHealth { id: status.id, state: StoreState::Up, damaged_count: 0, status: Some(status), age: Duration::ZERO }
+        StoreHealth {
+            id: status.id,
+            state: StoreState::Up,
+            damaged_count: 0,
+            status: Some(status),
+            age: Duration::ZERO,
+        }
     }
 
     fn room(free: u64, capacity: u64, missing: u64) -> Option<Room> {

@@ -114,6 +114,11 @@ impl Segments {
         self.entries.get(&segment).map_or(0, |entry| entry.live_bytes)
     }
 
+    /// True for a segment that was seen on the stores, and not deleted since.
+    pub fn is_stored(&self, segment: SegmentId) -> bool {
+        self.entries.get(&segment).is_some_and(|entry| entry.stored_bytes > 0)
+    }
+
     /// Sums over all segments.
     pub fn totals(&self) -> Totals {
         self.totals

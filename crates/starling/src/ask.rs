@@ -15,6 +15,9 @@ use stripe::{ScrubReport, StoreState};
 /// How long `down` waits for the process to end, after it has committed everything.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// What a store said of itself so long ago is shown with its age.
+const SHOWN_AGE_MS: u64 = 1000;
+
 /// Whether a process has not ended yet: each of its threads, of which the first may end before others, keeps its files open. One that has ended
 /// may remain as a zombie, if nobody waits for it.
 fn has_threads(process: &Value) -> bool {
@@ -77,11 +80,11 @@ pub fn maps_line(maps: &Value) -> String {
     format!("{}{reason}, maps of epoch {}{term}", maps["state"].as_str().unwrap_or("?"), maps["epoch"])
 }
 
-/// Everything that `status` shows.
+/// Everything that `status` shows: counters, and what stores said last. Waits for no round and for no store that hangs.
 pub async fn collect(served: &Served) -> Value {
     let machine = &served.machine;
     let config = &machine.config;
-    let healths = machine.stripe.status().await;
+    let healths = machine.stripe.glance().await;
     let parity_bytes: u64 = healths.iter().filter_map(|s| Some(s.status.as_ref()?.parity_bytes)).sum();
     let stores: Vec<Value> = healths
         .iter()
@@ -91,6 +94,8 @@ pub async fn collect(served: &Served) -> Value {
                 "place": served.places.get(usize::from(s.id.raw())).map(ToString::to_string),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
+                // Of what follows: how long ago the store said so.
+                "age_ms": s.status.as_ref().map(|_| s.age.as_millis() as u64),
                 "writable": s.status.as_ref().map(|t| t.writable),
                 "capacity_bytes": s.status.as_ref().map(|t| t.capacity_bytes),
                 "used_bytes": s.status.as_ref().map(|t| t.used_bytes),
@@ -196,8 +201,12 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
             Some(n) if n > 0 => format!(", {n} damaged reads"),
             _ => String::new(),
         };
+        let age = match store["age_ms"].as_u64() {
+            Some(ms) if ms >= SHOWN_AGE_MS => format!(", as of {} s ago", ms / 1000),
+            _ => String::new(),
+        };
         println!(
-            "store {:<7} {}: {} of {} used, {} fragments{read_only}{damaged}, {}",
+            "store {:<7} {}: {} of {} used, {} fragments{read_only}{damaged}{age}, {}",
             store["id"],
             text(&store["state"]),
             bytes(&store["used_bytes"]),

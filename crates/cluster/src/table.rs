@@ -1,0 +1,78 @@
+//! The table of segments, and who tells it what changes: the stripe of what is put, the managers of what lives, maintenance of what
+//! it deletes and of what the stores list.
+
+use manager::api::{Manager, ManagerError};
+use manager::server::Server as ManagerServer;
+use parking_lot::Mutex;
+use policy::segments::Segments;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stripe::Stripe;
+use types::SegmentId;
+
+/// Changes that are taken in at a time: puts that end meanwhile wait for the table.
+const CHANGES_AT_ONCE: usize = 1024;
+
+/// See the module's header.
+pub(crate) struct Table {
+    managers: Vec<Arc<ManagerServer>>,
+    segments: Arc<Mutex<Segments>>,
+    /// By manager: up to which answer its changes were taken in. Locked by who asks.
+    since: tokio::sync::Mutex<Vec<u64>>,
+}
+
+impl Table {
+    /// An empty table that knows of every segment put from now on.
+    pub(crate) fn new(stripe: &Stripe, managers: &[Arc<ManagerServer>]) -> Table {
+        let (k, m) = stripe.redundancy();
+        let segments = Arc::new(Mutex::new(Segments::new(managers.len(), k, m)));
+        let followed = segments.clone();
+        stripe.on_stored(move |segment, bytes| followed.lock().stored(segment, bytes));
+        Table { managers: managers.to_vec(), segments, since: tokio::sync::Mutex::new(vec![0; managers.len()]) }
+    }
+
+    /// Takes in what changed in the managers' counts. The first time, and when a manager remembers too little, that is all they count.
+    pub(crate) async fn follow(&self) -> Result<(), ManagerError> {
+        let mut since = self.since.lock().await;
+        for (at, manager) in self.managers.iter().enumerate() {
+            let changes = manager.usage_changes(since[at]).await?;
+            let mut counts: BTreeMap<SegmentId, u64> = BTreeMap::new();
+            if changes.is_whole {
+                counts.extend(self.look(|table| table.counted_by(at).map(|id| (id, 0)).collect::<Vec<_>>()));
+            }
+            counts.extend(changes.changed.iter().map(|usage| (usage.segment, usage.live_bytes)));
+            self.tell(counts, |table, (segment, live_bytes)| table.counted(at, segment, live_bytes)).await;
+            since[at] = changes.until;
+        }
+        Ok(())
+    }
+
+    /// Stores list these segments, with the bytes they take.
+    pub(crate) async fn saw(&self, seen: Vec<(SegmentId, u64)>) {
+        self.tell(seen, |table, (segment, bytes)| table.stored(segment, bytes)).await;
+    }
+
+    /// These were deleted.
+    pub(crate) async fn deleted(&self, segments: Vec<SegmentId>) {
+        self.tell(segments, Segments::deleted).await;
+    }
+
+    /// Asks the table something that takes a bounded time.
+    pub(crate) fn look<T>(&self, ask: impl FnOnce(&Segments) -> T) -> T {
+        ask(&self.segments.lock())
+    }
+
+    /// Tells the table one thing after the other, and lets others have their turn.
+    async fn tell<T>(&self, all: impl IntoIterator<Item = T>, take: impl Fn(&mut Segments, T)) {
+        let mut all = all.into_iter().peekable();
+        while all.peek().is_some() {
+            {
+                let mut segments = self.segments.lock();
+                all.by_ref().take(CHANGES_AT_ONCE).for_each(|change| take(&mut segments, change));
+            }
+            if all.peek().is_some() {
+                host::yield_now().await;
+            }
+        }
+    }
+}
