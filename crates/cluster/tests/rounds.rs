@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Machine, Run, create};
+use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
 use std::io;
@@ -19,8 +19,14 @@ use vfs::fs::{Cred, FileSystem, OpenFlags};
 const STORES: u16 = 3;
 const STORE_BYTES: u64 = 256 << 20;
 const FILES: u64 = 60;
-const RUN: Run =
-    Run { cache_bytes: 16 << 20, root_mode: 0o755, root_uid: 0, root_gid: 0, index_range_len: INDEX_RANGE_LEN };
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o755,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+};
 
 /// A store that counts what it has listed.
 struct Counting {
