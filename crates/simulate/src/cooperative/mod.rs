@@ -114,8 +114,10 @@ pub enum Level {
     Disk,
 }
 
-/// What the server does for reads, in units of a message without data (section 3.3.1): a block over the network is two more, and two from or to a disk. What it
-/// does for writes, whatever the algorithm, and for deletes is left out, as there. What clients say to each other is not its load.
+/// What the server does, in units of a message without data (section 3.3.1): a block over the network is two more, and two from or to a disk. As there, the load for
+/// reads leaves out deletes, and what writes cost whatever the algorithm. What clients say to each other is not the server's load.
+///
+/// The thesis counts telling clients that a block was changed among "other load". Reads do not cause that work, so it is apart here, with all else that writes cause.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Load {
     /// For reads that its disk serves.
@@ -124,14 +126,16 @@ pub struct Load {
     pub remote: u64,
     /// For those that its memory serves.
     pub server: u64,
-    /// Telling clients that what they have was changed, each copy a message, wherever it is; answering whether a block is the last one; and sending what leaves its
-    /// memory to clients who keep it for all.
+    /// For what clients and the server give up to make room for what is read: answering whether a block is the last one, and sending what leaves the server's memory
+    /// to clients who keep it for all.
     pub other: u64,
+    /// The same for what is written, and telling clients that their copies were changed, a message each.
+    pub writes: u64,
 }
 
 impl Load {
-    /// All of it.
-    pub fn total(&self) -> u64 {
+    /// All of it that reads cause.
+    pub fn of_reads(&self) -> u64 {
         self.disk + self.remote + self.server + self.other
     }
 }

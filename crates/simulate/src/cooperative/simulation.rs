@@ -28,6 +28,8 @@ pub(crate) struct Simulation {
     pub(crate) now: u64,
     /// What happens is counted.
     counts: bool,
+    /// A write causes what happens now.
+    is_write: bool,
     weighted: Option<Weighted>,
     epochs: Option<Epochs>,
     outcome: Outcome,
@@ -85,8 +87,8 @@ impl Simulation {
         let clients_reads = vec![[0; 4]; clients as usize];
         let outcome = Outcome { reads: [0; 4], clients: clients_reads, load: Load::default(), forwarded: 0 };
         let (server, random) = (one(of.server_blocks), SplitMix64::new(of.seed));
-        let (now, counts, of) = (0, false, *of);
-        Simulation { of, local, server, common, clients, random, now, counts, weighted, epochs, outcome }
+        let (now, counts, is_write, of) = (0, false, false, *of);
+        Simulation { of, local, server, common, clients, random, now, counts, is_write, weighted, epochs, outcome }
     }
 
     /// True if a client has it.
@@ -96,6 +98,7 @@ impl Simulation {
 
     /// A client reads it.
     pub(crate) fn read(&mut self, client: u32, block: u32) {
+        self.is_write = false;
         let level = self.look(client, block);
         self.weighted.iter_mut().for_each(|weighted| weighted.used(block, self.now));
         if level != Level::Local {
@@ -200,9 +203,10 @@ impl Simulation {
         }
     }
 
-    /// The server does so much more that is of no read.
+    /// The server does so much besides serving a read.
     fn charge(&mut self, units: u64) {
-        self.outcome.load.other += if self.counts { units } else { 0 };
+        let load = &mut self.outcome.load;
+        *(if self.is_write { &mut load.writes } else { &mut load.other }) += if self.counts { units } else { 0 };
     }
 
     /// True if it was sent there.
@@ -301,6 +305,7 @@ impl Simulation {
 
     /// A client writes it.
     pub(crate) fn write(&mut self, client: u32, block: u32) {
+        self.is_write = true;
         self.forget(block, Some(client));
         self.weighted.iter_mut().for_each(|weighted| weighted.used(block, self.now));
         match self.local.find(client, block) {

@@ -1,10 +1,12 @@
 //! What was written at the client and is not home yet.
 
+use super::Logged;
 use super::cache::{Key, Units};
 use roam::oplog::OpLog;
 use roam_wire::operation::{Change, Made, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use types::{FileId, Kind, Time};
 
 /// What waits longest.
@@ -57,57 +59,96 @@ pub(super) trait Log {
     fn counts(&self) -> Counts;
 }
 
-/// As in the paper (section 4.3): units as they are cached, each of them once, when it was written last.
-pub(super) struct UnitLog {
+/// As in the paper (section 4.3): what is written is logged anew, and entries that it overlaps are gone. No two entries overlap.
+pub(super) struct PaperLog {
+    logged: Logged,
     units: Units,
-    waiting: BTreeMap<u64, (Key, Oldest)>,
-    by_key: BTreeMap<Key, u64>,
+    waiting: BTreeMap<u64, (Place, Oldest)>,
+    /// The entries of a file by where they begin.
+    by_place: BTreeMap<(u32, u64), (u64, u64)>,
     /// Of what is on its way.
     sending: Option<u64>,
     next: u64,
     counts: Counts,
 }
 
-impl UnitLog {
-    pub fn new(units: Units) -> UnitLog {
-        let (waiting, by_key) = (BTreeMap::new(), BTreeMap::new());
-        UnitLog { units, waiting, by_key, sending: None, next: 0, counts: Counts::default() }
+/// The bytes of an entry: its file, where they begin, and where they end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    file: u32,
+    start: u64,
+    end: u64,
+}
+
+impl PaperLog {
+    pub fn new(logged: Logged, units: Units) -> PaperLog {
+        let (waiting, by_place, counts) = (BTreeMap::new(), BTreeMap::new(), Counts::default());
+        PaperLog { logged, units, waiting, by_place, sending: None, next: 0, counts }
     }
 
-    /// What waits of it need not be sent, unless it is on its way.
-    fn cancel(&mut self, key: Key) {
-        let Some(number) = self.by_key.remove(&key) else { return };
-        if self.sending == Some(number) {
-            return;
+    /// Where entries begin that have some of these bytes.
+    fn overlapping(&self, of: Place) -> impl Iterator<Item = (u32, u64)> {
+        let before = self.by_place.range((of.file, 0)..(of.file, of.start)).next_back();
+        let before = before.filter(move |(_, (end, _))| *end > of.start);
+        let within = self.by_place.range((of.file, of.start)..(of.file, of.end));
+        before.into_iter().chain(within).map(|(place, _)| *place)
+    }
+
+    /// What waits there need not be sent, unless it is on its way.
+    fn cancel(&mut self, of: Place) {
+        for place in self.overlapping(of).collect::<Vec<_>>() {
+            let Some((_, number)) = self.by_place.remove(&place) else { continue };
+            if self.sending == Some(number) {
+                continue;
+            }
+            if let Some((_, entry)) = self.waiting.remove(&number) {
+                self.counts.waiting_bytes -= entry.bytes;
+                self.counts.cancelled_bytes += entry.bytes;
+            }
         }
-        if let Some((_, entry)) = self.waiting.remove(&number) {
-            self.counts.waiting_bytes -= entry.bytes;
-            self.counts.cancelled_bytes += entry.bytes;
-        }
+    }
+
+    fn append(&mut self, place: Place, entry: Oldest) {
+        self.cancel(place);
+        self.counts.logged_bytes += entry.bytes;
+        self.counts.waiting_bytes += entry.bytes;
+        self.waiting.insert(self.next, (place, entry));
+        self.by_place.insert((place.file, place.start), (place.end, self.next));
+        self.next += 1;
+    }
+
+    /// True if the entry was not overlapped since.
+    fn is_current(&self, number: u64, place: &Place) -> bool {
+        self.by_place.get(&(place.file, place.start)).is_some_and(|(_, current)| *current == number)
     }
 }
 
-impl Log for UnitLog {
+impl Log for PaperLog {
     fn write(&mut self, written: &Written) {
         let Written { file, offset, len, sizes: (_, size), now_us, .. } = *written;
-        for key in self.units.of(file, offset, len) {
-            self.cancel(key);
-            let entry = Oldest { bytes: self.units.bytes(key, size), since_us: now_us };
-            self.counts.logged_bytes += entry.bytes;
-            self.counts.waiting_bytes += entry.bytes;
-            self.waiting.insert(self.next, (key, entry));
-            self.by_key.insert(key, self.next);
-            self.next += 1;
+        match self.logged {
+            Logged::Writes if len == 0 => {}
+            Logged::Writes => {
+                let place = Place { file, start: offset, end: offset.saturating_add(len) };
+                self.append(place, Oldest { bytes: len, since_us: now_us });
+            }
+            Logged::Units => {
+                for key in self.units.of(file, offset, len) {
+                    let Range { start, end } = self.units.range(key);
+                    let entry = Oldest { bytes: self.units.bytes(key, size), since_us: now_us };
+                    self.append(Place { file, start, end }, entry);
+                }
+            }
         }
     }
 
     fn delete(&mut self, file: u32, _: u64) {
-        let keys: Vec<Key> = self.by_key.range(Key::all_of(file)).map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.cancel(key));
+        self.cancel(Place { file, start: 0, end: u64::MAX });
     }
 
     fn holds(&self, key: Key) -> bool {
-        self.by_key.contains_key(&key)
+        let Range { start, end } = self.units.range(key);
+        self.overlapping(Place { file: key.file, start, end }).next().is_some()
     }
 
     fn oldest(&self) -> Option<Oldest> {
@@ -123,10 +164,10 @@ impl Log for UnitLog {
         let Some(mut first) = self.waiting.first_entry() else { return };
         first.get_mut().1.bytes -= sent_bytes;
         self.counts.waiting_bytes -= sent_bytes;
-        let (number, (key, rest)) = (*first.key(), *first.get());
-        if self.by_key.get(&key) != Some(&number) {
+        let (number, (place, rest)) = (*first.key(), *first.get());
+        if !self.is_current(number, &place) {
             // It was written again, or is gone, since.
-            first.remove();
+            self.waiting.remove(&number);
             self.counts.waiting_bytes -= rest.bytes;
             self.counts.cancelled_bytes += rest.bytes;
         }
@@ -134,10 +175,10 @@ impl Log for UnitLog {
 
     fn end(&mut self) {
         self.sending = None;
-        let Some((number, (key, entry))) = self.waiting.pop_first() else { return };
+        let Some((number, (place, entry))) = self.waiting.pop_first() else { return };
         self.counts.waiting_bytes -= entry.bytes;
-        if self.by_key.get(&key) == Some(&number) {
-            self.by_key.remove(&key);
+        if self.is_current(number, &place) {
+            self.by_place.remove(&(place.file, place.start));
         }
     }
 

@@ -21,7 +21,7 @@ pub use activity::{Activity, ActivityError};
 use cache::{Cache, Key, Units};
 use line::Line;
 pub use line::Link;
-use log::{Log, ProductLog, UnitLog, Written};
+use log::{Log, PaperLog, ProductLog, Written};
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class;
 use policy::replacement::Replacement;
@@ -80,12 +80,22 @@ impl WriteBack {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rules {
-    /// What goes over the link is a unit, and so is what is logged: what is written is logged anew, and what waited of the same unit is cancelled. Only the lottery lets what goes home
-    /// have its turn while somebody waits, and can do so twice in a row. (By section 4.3, what is logged are the bytes that were written. But then blocks would not make the log smaller, as section 5.3 says.)
+    /// What goes over the link is a unit, or an entry of the log. What is written is logged anew, and what waited of the same is cancelled. Only the lottery lets what goes home
+    /// have its turn while somebody waits, and can do so twice in a row.
     Paper,
     /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each, and what is logged are the bytes that were written, in the product's own log. What was to wait for an
     /// idle link goes after some minutes at the latest.
     Product,
+}
+
+/// What the paper's log holds of a write. The product's log holds the bytes that were written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Logged {
+    /// The bytes that were written, as section 4.3 says.
+    Writes,
+    /// All of the file or block that was written to. Only so can blocks make the log smaller, as section 5.3 says that they do.
+    Units,
 }
 
 /// The parameters of section 4.6.
@@ -136,6 +146,8 @@ pub struct Parameters {
     pub tuning: Tuning,
     /// See there.
     pub rules: Rules,
+    /// What the log holds by the paper's rules.
+    pub logged: Logged,
     /// The same seed gives the same figures.
     pub seed: u64,
 }
@@ -175,6 +187,7 @@ impl Parameters {
         write_back: WriteBack::Never,
         tuning: Tuning::PAPER,
         rules: Rules::Paper,
+        logged: Logged::Writes,
         seed: 1,
     };
 
@@ -344,7 +357,7 @@ impl<'a> Client<'a> {
     fn new(activity: &'a Activity, of: &'a Parameters, is_strong: bool) -> Client<'a> {
         let units = Units::new(of, activity.files.iter().map(|file| file.most_bytes));
         let log: Box<dyn Log> = match of.rules {
-            Rules::Paper => Box::new(UnitLog::new(units.clone())),
+            Rules::Paper => Box::new(PaperLog::new(of.logged, units.clone())),
             Rules::Product => Box::new(ProductLog::new(units.clone())),
         };
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();

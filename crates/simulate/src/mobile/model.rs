@@ -16,12 +16,20 @@ struct Cached {
 }
 
 struct Entry {
-    unit: Unit,
+    file: u32,
+    /// Which bytes of it.
+    range: std::ops::Range<u64>,
     bytes: u64,
     since: u64,
     on_its_way: bool,
     /// It was written again, or is gone, while it was on its way.
     old: bool,
+}
+
+impl Entry {
+    fn has(&self, file: u32, range: &std::ops::Range<u64>) -> bool {
+        self.file == file && self.range.start < range.end && range.start < self.range.end
+    }
 }
 
 pub struct Model<'a> {
@@ -93,8 +101,13 @@ impl<'a> Model<'a> {
         missing.div_ceil(BYTES)
     }
 
+    fn range(unit: Unit) -> std::ops::Range<u64> {
+        unit.1.map_or(0..u64::MAX, |index| index * BYTES..(index + 1) * BYTES)
+    }
+
     fn is_logged(&self, unit: Unit) -> bool {
-        self.log.iter().any(|entry| entry.unit == unit && !entry.old) && !self.parts.contains(&unit)
+        let has = |entry: &Entry| entry.has(unit.0, &Self::range(unit)) && !entry.old;
+        self.log.iter().any(has) && !self.parts.contains(&unit)
     }
 
     fn write(&mut self, file: u32, offset: u64, len: u64, away: bool) {
@@ -114,8 +127,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn cancel(&mut self, is: impl Fn(Unit) -> bool) {
-        self.log.iter_mut().filter(|entry| is(entry.unit)).for_each(|entry| entry.old = true);
+    fn cancel(&mut self, file: u32, range: &std::ops::Range<u64>) {
+        self.log.iter_mut().filter(|entry| entry.has(file, range)).for_each(|entry| entry.old = true);
         self.drop_old();
     }
 
@@ -126,11 +139,17 @@ impl<'a> Model<'a> {
     }
 
     fn log(&mut self, file: u32, offset: u64, len: u64, now: u64) {
-        for unit in self.units(file, offset, len) {
-            self.cancel(|other| other == unit);
-            let bytes = self.bytes(unit);
+        let all: Vec<(std::ops::Range<u64>, u64)> = match self.of.logged {
+            Logged::Writes => vec![(offset..offset + len, len)],
+            Logged::Units => {
+                let units = self.units(file, offset, len);
+                units.into_iter().map(|unit| (Self::range(unit), self.bytes(unit))).collect()
+            }
+        };
+        for (range, bytes) in all {
+            self.cancel(file, &range);
             self.outcome.logged_bytes += bytes;
-            self.log.push(Entry { unit, bytes, since: now, on_its_way: false, old: false });
+            self.log.push(Entry { file, range, bytes, since: now, on_its_way: false, old: false });
         }
         let waiting = self.log.iter().map(|entry| entry.bytes).sum();
         self.outcome.log_bytes_max = self.outcome.log_bytes_max.max(waiting);
@@ -226,7 +245,7 @@ impl<'a> Model<'a> {
                     }
                     Deed::Delete => {
                         self.cached.retain(|one| one.unit.0 != act.file);
-                        self.cancel(|(file, _)| file == act.file);
+                        self.cancel(act.file, &(0..u64::MAX));
                     }
                 }
             }

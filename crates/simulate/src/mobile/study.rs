@@ -1,7 +1,9 @@
 //! The experiments of Froese and Bunt, section 5: which parameters they have, and their figures.
 
 use super::activity::Work;
-use super::{Activity, Link, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate_weak, strong_stall_us};
+use super::{
+    Activity, Link, Logged, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate_weak, strong_stall_us,
+};
 use crate::figure::{Axis, Curve, Figure, Scale, Shape};
 use crate::sweep::sweep;
 use policy::replacement::Replacement;
@@ -85,7 +87,9 @@ impl Grid {
         }
         for link in &self.slow {
             for write_back in WriteBack::ALL {
-                all.extend([Unit::File, Unit::Block].map(|unit| self.by_link(write_back, unit, *link)));
+                let units = [Unit::File, Unit::Block].map(|unit| self.by_link(write_back, unit, *link));
+                all.extend(units.map(|of| Parameters { logged: Logged::Units, ..of }));
+                all.extend(units);
                 all.insert(self.product(write_back, *link));
             }
         }

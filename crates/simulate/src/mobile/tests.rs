@@ -53,7 +53,8 @@ fn small_traces_give_what_plain_lists_give() {
             let unit = if seed % 2 == 0 { Unit::File } else { Unit::Block };
             let replacement = replacements[seed as usize / 2 % 4];
             let cache_bytes = [5, 20, 40][seed as usize % 3] * BYTES;
-            let of = Parameters { unit, write_back, replacement, cache_bytes, ..small_parameters() };
+            let logged = if seed / 2 % 2 == 0 { Logged::Writes } else { Logged::Units };
+            let of = Parameters { unit, write_back, replacement, cache_bytes, logged, ..small_parameters() };
             let (model, waited_ms) = Model::run(&activity, &of);
             let ours = simulate(&activity, &of);
             let mean = (ours.sent_count > 0).then(|| waited_ms * 1000 / ours.sent_count);
@@ -80,7 +81,8 @@ fn what_is_logged_is_sent_or_cancelled_or_waits() {
         {
             for unit in [Unit::File, Unit::Block, Unit::Auto] {
                 for replacement in [Replacement::Lru, Replacement::Random] {
-                    let of = Parameters { rules, write_back, unit, replacement, seed, ..small_parameters() };
+                    let logged = if seed % 2 == 0 { Logged::Writes } else { Logged::Units };
+                    let of = Parameters { rules, write_back, unit, replacement, logged, seed, ..small_parameters() };
                     let found = simulate(&activity, &of);
                     let all = found.cancelled_bytes + found.sent_bytes + found.left_bytes;
                     assert_eq!(found.logged_bytes, all, "{of:?}");
@@ -105,7 +107,7 @@ fn contested(blocks: u64) -> Activity {
 #[test]
 fn who_waits_for_blocks_loses_as_many_lots_as_the_paper_says() {
     let of = Parameters { hoard_us: 0, unit: Unit::Block, write_back: WriteBack::Lottery, ..Parameters::PAPER };
-    let of = Parameters { cache_bytes: 1 << 30, ..of };
+    let of = Parameters { cache_bytes: 1 << 30, logged: Logged::Units, ..of };
     let count = 12_000;
     let found = simulate(&contested(count), &of);
     let share = found.interference_us as f64 / found.stall_us as f64;

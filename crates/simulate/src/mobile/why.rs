@@ -205,17 +205,6 @@ pub(super) fn units_written(study: &Study, trace: usize) -> String {
     )
 }
 
-/// The same, and that the paper says otherwise what is logged.
-pub(super) fn units_logged(study: &Study, trace: usize) -> String {
-    let says = match study.grid.base.rules {
-        Rules::Paper => {
-            "here all of a file or block is logged that is written to; by section 4.3 only what is written would be, and blocks would change nothing"
-        }
-        Rules::Product => "the product logs only what is written, whatever it caches, and so does section 4.3",
-    };
-    format!("{}: {says}", units_written(study, trace))
-}
-
 /// What there is to replace.
 pub(super) fn replacement(study: &Study, trace: usize) -> String {
     let caches = &study.grid.caches_bytes;

@@ -131,7 +131,7 @@ fn measure(
             times_us: times(algorithm),
             mean_us,
             speed_up: mean(&base.reads, Algorithm::Base) / mean_us,
-            load_of_base: outcome.load.total() as f64 / base.load.total().max(1) as f64,
+            load_of_base: outcome.load.of_reads() as f64 / base.load.of_reads().max(1) as f64,
             clients: clients.collect(),
             outcome,
         }

@@ -100,7 +100,7 @@ type Run = ([u64; 4], u64);
 
 fn run<S>(blocks: &Blocks, case: &Case<S>) -> Run {
     let outcome = simulate_under(blocks, &case.parameters, &case.conditions);
-    (outcome.reads, outcome.load.total())
+    (outcome.reads, outcome.load.of_reads())
 }
 
 impl<S: Copy> Case<S> {

@@ -35,6 +35,7 @@ struct Model {
     random: SplitMix64,
     now: u64,
     counts: bool,
+    writes: bool,
     out: Outcome,
 }
 
@@ -68,12 +69,14 @@ pub fn run(blocks: &Blocks, of: &Parameters, conditions: &Conditions) -> Outcome
         random: SplitMix64::new(of.seed),
         now: 0,
         counts: false,
+        writes: false,
         out: Outcome { reads: [0; 4], clients: vec![[0; 4]; clients], load: Load::default(), forwarded: 0 },
     };
     let mut done = 0;
     for Access { now, client, block, deal } in blocks.accesses() {
         model.now = now;
         model.counts = done >= of.warm_up;
+        model.writes = deal == Deal::Write;
         match deal {
             Deal::Read => model.read(client as usize, block),
             Deal::Write => model.write(client as usize, block),
@@ -124,6 +127,14 @@ impl Model {
         }
     }
 
+    /// What is of no read is of what reads or writes cause.
+    fn extra(&mut self, units: u64) {
+        match self.writes {
+            true => self.load(|load| &mut load.writes, units),
+            false => self.load(|load| &mut load.other, units),
+        }
+    }
+
     fn copies(&self, block: u32) -> usize {
         self.local.iter().flatten().filter(|copy| copy.block == block).count()
     }
@@ -142,7 +153,7 @@ impl Model {
             stale += u64::from(drop_block(cache, block) && !is_writers);
         }
         if but.is_some() {
-            self.load(|load| &mut load.other, stale);
+            self.extra(stale);
         }
     }
 
@@ -231,7 +242,7 @@ impl Model {
             _ => return,
         };
         if self.common_rooms[cache] > 0 {
-            self.load(|load| &mut load.other, 3);
+            self.extra(3);
             push(&mut self.common[cache], self.common_rooms[cache], gone, self.now);
         }
     }
@@ -269,7 +280,7 @@ impl Model {
             _ => return,
         };
         if gone.sent == 0 {
-            self.load(|load| &mut load.other, 2);
+            self.extra(2);
         }
         if !is_last || !forwards {
             return;
@@ -374,7 +385,7 @@ impl Model {
                         || first.is_none_or(|used| used > unknown.used) =>
                 {
                     let answer = self.copies(unknown.block) == 1;
-                    self.load(|load| &mut load.other, 2);
+                    self.extra(2);
                     let found = self.local[client].iter_mut().find(|copy| copy.block == unknown.block);
                     found.expect("it is there").last = Some(answer);
                 }
@@ -402,7 +413,7 @@ impl Model {
     fn weigh(&mut self, client: usize) {
         let (duplicate, singlet) = self.two(client);
         if self.knowledge() == Knowledge::Global {
-            self.load(|load| &mut load.other, 2);
+            self.extra(2);
         }
         let mut options = Vec::new();
         options.extend(duplicate.map(|copy| (self.price(&copy, false), copy.block, None)));

@@ -30,7 +30,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         let inferred = |row: &Row| hidden * row.times_us[Level::Local as usize] / 1000.0;
         mean.insert(0, curve("inferred local hits", &inferred));
     }
-    let base = of.row("base").map_or(1, |row| row.outcome.load.total().max(1)) as f64;
+    let base = of.row("base").map_or(1, |row| row.outcome.load.of_reads().max(1)) as f64;
     let (times, loads) = match workload {
         Workload::Sprite => ("Dahlin, figure 3-3", "Dahlin, figure 3-5"),
         Workload::Auspex => ("Dahlin, figure 3-17", "Dahlin, figure 3-18"),
@@ -80,7 +80,8 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
                 curve("hits the disk", &|row| 100.0 * row.outcome.load.disk as f64 / base),
                 curve("hits another client", &|row| 100.0 * row.outcome.load.remote as f64 / base),
                 curve("hits the server's memory", &|row| 100.0 * row.outcome.load.server as f64 / base),
-                curve("other", &|row| 100.0 * row.outcome.load.other as f64 / base),
+                curve("making room for what is read", &|row| 100.0 * row.outcome.load.other as f64 / base),
+                curve("caused by writes (not counted)", &|row| 100.0 * row.outcome.load.writes as f64 / base),
             ],
         },
         each_client(&rows, workload),
@@ -296,9 +297,9 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
         finding("Dahlin, figure 3-5", what, "central a bit more than the base case, hash less".into(), ours);
     lower.holds = Some(load("hash") < load("central"));
     if let Some((base, (central, hash))) = of.row("base").zip(of.row("central").zip(of.row("hash"))) {
-        let other = |row: &Row| 100.0 * row.outcome.load.other as f64 / base.outcome.load.total().max(1) as f64;
+        let other = |row: &Row| 100.0 * row.outcome.load.other as f64 / base.outcome.load.of_reads().max(1) as f64;
         lower.why = format!(
-            "Of theirs, the thesis shows bars alone. {:.0}% and {:.0}% of ours are blocks that leave the server's memory for clients', and stale copies.",
+            "Of theirs, the thesis shows bars alone. {:.0}% and {:.0}% of ours are blocks that leave the server's memory for clients' when something is read.",
             other(central),
             other(hash)
         );
@@ -339,10 +340,10 @@ fn loads(of: &Comparison, stated: &str) -> Finding {
 /// From what an algorithm's load comes, in percent of the base case's.
 fn sources(of: &Comparison, name: &str) -> Option<String> {
     let (base, row) = of.row("base").zip(of.row(name))?;
-    let of_base = |load: u64| 100.0 * load as f64 / base.outcome.load.total().max(1) as f64;
-    let Load { disk, remote, server, other } = row.outcome.load;
+    let of_base = |load: u64| 100.0 * load as f64 / base.outcome.load.of_reads().max(1) as f64;
+    let Load { disk, remote, server, other, .. } = row.outcome.load;
     Some(format!(
-        "{name}: {:.0}% are reads from the disk, {:.0}% those that clients serve, {:.0}% those from the server's memory, {:.0}% invalidations and questions.",
+        "{name}: {:.0}% are reads from the disk, {:.0}% those that clients serve, {:.0}% those from the server's memory, {:.0}% questions and blocks sent to make room.",
         of_base(disk),
         of_base(remote),
         of_base(server),
