@@ -162,7 +162,7 @@ pub fn advise(evidence: &Evidence, done: impl Fn() + Sync) -> Advice {
     let mut items: Vec<Item> = evidence.plans().iter().flat_map(|plan| plan.items(&done)).collect();
     if evidence.clients.len() > CLIENT_COUNT_MAX {
         let all = evidence.clients.len();
-        let reason = format!("Of {all} clients, only the {CLIENT_COUNT_MAX} that do most were looked at.");
+        let reason = format!("The trace has {all} clients. This advice looks at the {CLIENT_COUNT_MAX} busiest.");
         items.push(Item::new("other clients", Verdict::Unknown, reason));
     }
     items.extend(together::items(&evidence.blocks, &done));

@@ -1,8 +1,8 @@
 //! What one client with a slow link should have set (`starling set`), and hoard.
 //!
-//! What is compared is the time at work, what is waited for included; who does nothing for 15 minutes is not at work. Between ways to write back that make no difference
-//! there, what goes over the link counts if the link is busy with it for long, and then how soon it is home. What is fetched ahead is in no trace, so that `preemptive`,
-//! which hinders only that, is as `lottery`.
+//! Settings are compared by the time at work, waiting included; a user who does nothing for 15 minutes is not at work. Ways to write back are compared by that and by how
+//! long changes are not home: until then others do not see them, they can meet others' changes, and a lost laptop loses them ([`HOME_WEIGHT`]). Among ways that are equal
+//! by both, the one that sends less wins if the link is busy. What is fetched ahead is in no trace, so that `preemptive`, which hinders only that, is as `lottery`.
 
 use super::{Gain, Item, LINKS, Verdict, WORTH, about, percent, size, time};
 use crate::mobile::{Activity, Link, Outcome, Parameters, Tuning, Unit, WriteBack, simulate_weak, waits_us};
@@ -20,6 +20,8 @@ const HOARD_PART: f64 = 0.5;
 const HOARD_ENOUGH: f64 = 0.9;
 /// Where what goes home takes more of the time of the link than this, it counts how much that is.
 const BUSY: f64 = 0.1;
+/// A change that is home an hour sooner is worth as much as this part of an hour of work: three minutes.
+const HOME_WEIGHT: f64 = 0.05;
 /// What is home sooner by less than this, in microseconds, is no sooner.
 const SOONER_US: u64 = 10_000_000;
 /// Caches that are tried, in bytes.
@@ -117,7 +119,7 @@ impl<'a> Plan<'a> {
         let mut items = Vec::new();
         if self.reads < READS_MIN {
             let few = format!(
-                "In the second half of what this client does are {} reads; less than {READS_MIN} say nothing.",
+                "In its second half, this client reads only {} times. Advice needs {READS_MIN} reads.",
                 self.reads
             );
             let unknown = |subject: &str| Item::new(subject, Verdict::Unknown, few.clone());
@@ -129,7 +131,7 @@ impl<'a> Plan<'a> {
         }
         if self.writes < WRITES_MIN {
             let few = format!(
-                "In the second half of what this client does are {} writes; less than {WRITES_MIN} say nothing.",
+                "In its second half, this client writes only {} times. Advice needs {WRITES_MIN} writes.",
                 self.writes
             );
             items.push(Item::new("write-back", Verdict::Unknown, few));
@@ -157,13 +159,13 @@ impl<'a> Plan<'a> {
         let best = all.iter().map(|(_, of)| self.work_us(of)).fold(f64::INFINITY, f64::min);
         let least = |us: f64| all.iter().find(|(_, of)| self.work_us(of) <= us * (1.0 + WORTH)).copied();
         let (name, subject, count) = (LINKS[MIDDLE].0, "cache on disk", self.activity.files.len());
-        let used = format!("{count} files of together {} are used", about(self.used_bytes));
+        let used = format!("This client uses {count} files, {} in all.", about(self.used_bytes));
         let item = match least(best).filter(|_| is_better(best, self.work_us(&default))) {
             Some((bytes, of)) => Item::change(
                 subject,
                 format!("starling set MOUNT --cache-size {}", size(bytes)),
                 format!(
-                    "{used}, and over {name} {} is waited for with {}, {} with {}.",
+                    "{used} Over {name} its user waits {} with a cache of {}, and {} with {}.",
                     time(default.stall_us as f64),
                     size(default_bytes),
                     time(of.stall_us as f64),
@@ -176,7 +178,7 @@ impl<'a> Plan<'a> {
                 let as_good = least(self.work_us(&default)).map(|(bytes, _)| bytes);
                 let enough = all_fits.into_iter().chain(as_good).min().filter(|bytes| *bytes < default_bytes);
                 let also = enough.map_or(String::new(), |bytes| format!(" {} would do as well.", size(bytes)));
-                let reason = format!("{used}: more than {} gains nothing.{also}", size(default_bytes));
+                let reason = format!("{used} A cache larger than {} gains nothing.{also}", size(default_bytes));
                 Item::new(subject, Verdict::Keep, reason)
             }
         };
@@ -193,7 +195,7 @@ impl<'a> Plan<'a> {
         }
         let waits = |(name, of): &(&str, Outcome)| {
             format!(
-                "with {name} {} of reads wait, for together {}",
+                "with {name}, {} of the reads wait, {} in all",
                 percent(of.miss_rate().unwrap_or(0.0)),
                 time(of.stall_us as f64)
             )
@@ -202,13 +204,13 @@ impl<'a> Plan<'a> {
             true => Item::change(
                 "unit",
                 format!("starling set MOUNT --unit {}", best.0),
-                format!("In {} of work, {}, {}.", time(self.active_us as f64), waits(&auto), waits(&best)),
+                format!("In {} of work {}; {}.", time(self.active_us as f64), waits(&auto), waits(&best)),
                 self.gain(&auto.1, &best.1),
             ),
             false => Item::new(
                 "unit",
                 Verdict::Keep,
-                format!("In {} of work, {}.", time(self.active_us as f64), waits(&auto)),
+                format!("In {} of work {}.", time(self.active_us as f64), waits(&auto)),
             ),
         };
         Item { link: Some(LINKS[link].0.into()), ..item }
@@ -227,7 +229,7 @@ impl<'a> Plan<'a> {
         let helps = |after: &Outcome| is_better(self.work_us(after), self.work_us(&before));
         let waits = |after: &Outcome| {
             format!(
-                "over {name} {} would have been waited for rather than {}, and {} of the reads would have waited rather than {}",
+                "over {name} its user would have waited {} instead of {}, for {} of the reads instead of {}",
                 time(after.stall_us as f64),
                 time(before.stall_us as f64),
                 percent(after.miss_rate().unwrap_or(0.0)),
@@ -236,27 +238,27 @@ impl<'a> Plan<'a> {
         };
         let many = |chosen: &[(u32, u64)]| {
             let bytes = chosen.iter().map(|(_, bytes)| bytes).sum();
-            format!("{} files of together {}", chosen.len(), about(bytes))
+            format!("{} files ({})", chosen.len(), about(bytes))
         };
         let waits_us = waits_us(self.activity, &of);
         let item = match tried(self.activity.read_before(self.base.hoard_us)) {
             _ if (0..there.len()).all(|file| waits_us[file] == 0 || there[file] == 0) => {
-                Item::new("hoarding", Verdict::Keep, "No file that was there before is waited for.".into())
+                Item::new("hoarding", Verdict::Keep, "The user waits for no file that was there before.".into())
             }
             (chosen, after) if helps(&after) => Item::change(
                 "hoarding",
                 "starling hoard add PATH".into(),
-                format!("Had the {} that were read most before been hoarded, {}.", many(&chosen), waits(&after)),
+                format!("With the {} hoarded that were read most before, {}.", many(&chosen), waits(&after)),
                 self.gain(&before, &after),
             ),
             _ => {
-                let most = "To hoard what was read most before gains nothing";
+                let most = "Hoarding what was read most before gains nothing.";
                 match tried(waits_us) {
                     (chosen, after) if helps(&after) => Item::new(
                         "hoarding",
                         Verdict::Unknown,
                         format!(
-                            "{most}. At most, had somebody known and hoarded the {} that are waited for longest for their size, {}.",
+                            "{most} With perfect foresight, and the {} hoarded that are waited for longest for their size, {}.",
                             many(&chosen),
                             waits(&after)
                         ),
@@ -264,7 +266,7 @@ impl<'a> Plan<'a> {
                     _ => Item::new(
                         "hoarding",
                         Verdict::Keep,
-                        format!("{most}, nor does it to hoard what is waited for."),
+                        format!("{most} Hoarding exactly what is waited for gains nothing either."),
                     ),
                 }
             }
@@ -314,33 +316,38 @@ impl<'a> Plan<'a> {
         let default = &all[0];
         let bytes_us = |bytes: u64| bytes as f64 * 8e6 / LINKS[link].1.bits_per_second as f64;
         let busy = bytes_us(default.sent_bytes) / self.span_us.max(1) as f64;
-        let no_slower = || all.iter().filter(|of| of.work_us <= default.work_us * (1.0 + WORTH));
-        let fastest = all.iter().min_by(|one, other| one.work_us.total_cmp(&other.work_us));
-        let fastest = fastest.filter(|of| is_better(of.work_us, default.work_us));
-        let fewest = no_slower().min_by_key(|of| of.sent_bytes);
+        let no_worse = || all.iter().filter(|of| of.cost_us() <= default.cost_us() * (1.0 + WORTH));
+        let cheapest = all.iter().min_by(|one, other| one.cost_us().total_cmp(&other.cost_us()));
+        let cheapest = cheapest.filter(|of| is_better(of.cost_us(), default.cost_us()));
+        let fewest = no_worse().min_by_key(|of| of.sent_bytes);
         let fewest = fewest.filter(|of| busy > BUSY && is_better(of.sent_bytes as f64, default.sent_bytes as f64));
-        let soonest = no_slower().filter(|of| of.left_bytes == 0).min_by_key(|of| of.home_us);
+        let soonest = no_worse().filter(|of| of.left_bytes == 0).min_by_key(|of| of.home_us);
         let soonest = soonest.filter(|of| of.home_us + SOONER_US <= default.home_us);
         let says = |of: &Tried| {
             let left = match of.left_bytes {
                 0 => String::new(),
-                left => format!(", {} of it not by the end", about(left)),
+                left => format!(", but {} not by the end of the trace", about(left)),
             };
             format!(
-                "with {} work takes {}, and {} go home, after {} on the average{left}",
+                "with {} work takes {}, {} go home, and a change is home after {} on average{left}",
                 of.name,
                 time(of.work_us),
                 about(of.sent_bytes),
                 time(of.home_us as f64)
             )
         };
-        let gain = |of: &Tried| match (fastest, fewest) {
-            (Some(_), _) => work(default.work_us, of.work_us),
+        let gain = |of: &Tried| match (cheapest, fewest) {
+            (Some(_), _) if is_better(of.work_us, default.work_us) => work(default.work_us, of.work_us),
             (None, Some(_)) => Gain::new("what goes home", "bytes", default.sent_bytes as f64, of.sent_bytes as f64),
-            _ => Gain::new("mean time until it is home", "s", default.home_us as f64 / 1e6, of.home_us as f64 / 1e6),
+            _ => Gain::new(
+                "mean time until a change is home",
+                "s",
+                default.home_us as f64 / 1e6,
+                of.home_us as f64 / 1e6,
+            ),
         };
-        let link_is = format!("The link is busy with what goes home for {} of the time", percent(busy.min(1.0)));
-        let item = match fastest.or(fewest).or(soonest) {
+        let link_is = format!("Sending changes home takes {} of the link's time", percent(busy.min(1.0)));
+        let item = match cheapest.or(fewest).or(soonest) {
             Some(of) => Item::change(
                 "write-back",
                 format!("starling set MOUNT --writes {}", of.name),
@@ -352,7 +359,7 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
-    /// Whoever has written waits until it is home: for all bytes, and for a round trip whenever he goes on with something else.
+    /// A program that has written waits until it is home: for all bytes, and for a round trip whenever it goes on with something else.
     fn through(&self, default: &Outcome, link: &Link) -> Tried {
         let acts = &self.activity.acts;
         let first = acts.partition_point(|act| act.time_us < self.base.hoard_us);
@@ -383,6 +390,13 @@ struct Tried {
     left_bytes: u64,
     /// How long it takes on the average until it is home.
     home_us: u64,
+}
+
+impl Tried {
+    /// The time at work, and what it is worth to have changes home.
+    fn cost_us(&self) -> f64 {
+        self.work_us + HOME_WEIGHT * self.home_us as f64
+    }
 }
 
 /// True if it is less by more than is worth nothing.

@@ -70,8 +70,7 @@ pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
     let (is_read_again, is_shared) = (tried.iter().any(is_read_again), tried.iter().any(is_shared));
     let unknown = |subject: &str, why: String| Item::new(subject, Verdict::Unknown, why);
     if reads < READS_MIN {
-        let why =
-            format!("In the second half of the trace are {reads} reads of blocks; less than {READS_MIN} say nothing.");
+        let why = format!("The second half of the trace has only {reads} reads of blocks. Advice needs {READS_MIN}.");
         return vec![unknown("memory", why.clone()), unknown("cooperative caching", why)];
     }
     let mut items = Vec::new();
@@ -80,13 +79,14 @@ pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
         let busiest = if blocks.clients() > 1 { busiest(&tried[DEFAULT]) } else { Vec::new() };
         items.extend(busiest.into_iter().map(|client| memory(&tried, Some(client))));
     } else {
-        let why = "Nothing that a client reads in the second half of the trace did it read before: no memory helps with that.";
+        let why = "In the second half of the trace, no client reads anything that it read before. Memory cannot help with that.";
         items.push(unknown("memory", why.into()));
     }
     if is_read_again || is_shared {
         items.push(cooperation(&tried, blocks.clients()));
     } else {
-        let why = "Nothing that is read in the second half of the trace was read before: nobody could serve it.";
+        let why =
+            "In the second half of the trace, nobody reads anything that was read before. No client could serve it.";
         items.push(unknown("cooperative caching", why.into()));
     }
     items
@@ -107,24 +107,28 @@ fn memory(tried: &[Tried], client: Option<u32>) -> Item {
     let us = |of: &Tried| of.mean_us(client);
     let (default, best) = (&tried[DEFAULT], tried.iter().map(us).fold(f64::INFINITY, f64::min));
     let least = |than: f64| tried.iter().find(|of| us(of) <= than * (1.0 + WORTH)).unwrap_or(default);
-    let mean = |of: &Tried| format!("a read takes {:.1} µs on the average with {}", us(of), size(of.bytes));
+    let mean = |of: &Tried| format!("{:.1} µs with {}", us(of), size(of.bytes));
     let item = match us(default) > best * (1.0 + WORTH) {
         true => {
             let of = least(best);
             Item::change(
                 "memory",
                 format!("starling up MOUNT --data DATA --cache-size {}", size(of.bytes)),
-                format!("{}, {}.", mean(default), mean(of)),
+                format!("A read takes {} on average, and {}.", mean(default), mean(of)),
                 Gain::new("mean time of a read", "µs", us(default), us(of)),
             )
         }
         false => {
             let enough = least(us(default));
             let also = match enough.bytes < default.bytes {
-                true => format!(", and {} would do as well", size(enough.bytes)),
+                true => format!(" {} would do as well.", size(enough.bytes)),
                 false => String::new(),
             };
-            let reason = format!("{}; more gains no more than {}{also}.", mean(default), percent(WORTH));
+            let reason = format!(
+                "A read takes {} on average. More memory gains at most {}.{also}",
+                mean(default),
+                percent(WORTH)
+            );
             Item::new("memory", Verdict::Keep, reason)
         }
     };
@@ -137,7 +141,7 @@ fn cooperation(tried: &[Tried], clients: u32) -> Item {
         return Item::new(
             subject,
             Verdict::Keep,
-            "With one client there is nobody to serve, and nobody who does.".into(),
+            "The trace has one client, so there is nobody who could serve it.".into(),
         );
     }
     let of = &tried[DEFAULT];
@@ -152,7 +156,7 @@ fn cooperation(tried: &[Tried], clients: u32) -> Item {
         _ => "would not pay: it makes no difference",
     };
     let reason = format!(
-        "Starling's clients do not serve each other yet. With {} for each of {clients} clients, it {pays}. A read would take {together:.1} µs rather than {alone:.1} µs, {} of the reads would be served by other clients, and {} by disks rather than {}.",
+        "Starling's clients do not serve each other yet. With {} for each of {clients} clients, it {pays}. A read would take {together:.1} µs instead of {alone:.1} µs. Other clients would serve {} of the reads, and disks {} instead of {}.",
         size(of.bytes),
         percent(reads(&of.together, Level::Remote)),
         percent(reads(&of.together, Level::Disk)),
