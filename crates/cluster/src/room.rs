@@ -89,7 +89,7 @@ mod tests {
             id: StoreId::new(id),
             capacity_bytes: 10 * GIB,
             // And what a store keeps for itself.
-            allocated_bytes: used * GIB + 2 * u64::from(storage::footprint(1 << 20)),
+            allocated_bytes: used * GIB + u64::from(storage::footprint(1 << 20)),
             used_bytes: used * GIB,
             parity_bytes: 0,
             fragment_count: 1,

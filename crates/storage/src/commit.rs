@@ -33,6 +33,9 @@ const RESERVE_MIN: u32 = 64 * PAGES_MAX;
 const RESERVE_PER_CHECKPOINT: u32 = 8;
 /// Pages reserved by a checkpoint, at most: what a restart may have to read.
 const RESERVE_MAX: u32 = 4096 * PAGES_MAX;
+/// Pages that a checkpoint leaves unreserved, as long as puts find room elsewhere. What was deleted since the newest checkpoint is there again after
+/// a crash, so all that is reserved can turn out to be in use. A log's tail must be put again then, before anything can be deleted.
+const SPARE_PAGES: u32 = 2 * PAGES_MAX;
 /// The file grows by this many pages at a time.
 const GROW_STEP: u32 = RESERVE_MIN;
 /// Pages at the beginning of the file that are kept for moving fragments: room for the longest.
@@ -276,10 +279,15 @@ impl Committer {
         }
     }
 
+    /// Writes a checkpoint that leaves [`SPARE_PAGES`] unreserved.
+    async fn checkpoint(&mut self) -> Result<(), StorageError> {
+        self.checkpoint_with_spare(SPARE_PAGES).await
+    }
+
     /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment, and short extents. What a
     /// compaction that was cut short left in the landing moves out before. `Full`: there is no room for the checkpoint;
     /// nothing has changed.
-    async fn checkpoint(&mut self) -> Result<(), StorageError> {
+    async fn checkpoint_with_spare(&mut self, spare: u32) -> Result<(), StorageError> {
         if self.shared.state.lock().space.has_landed() {
             self.compact(0).await?;
         }
@@ -288,7 +296,7 @@ impl Committer {
         if missing > 0 {
             self.grow(missing).await?;
         }
-        self.record(|state| Some(state.space.draft(target))).await
+        self.record(|state| Some(state.space.draft(target, spare))).await
     }
 
     /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
@@ -352,13 +360,24 @@ impl Committer {
     /// Makes sure that the next allocation of `needed` pages finds a place.
     async fn make_room(&mut self, needed: u32) -> Result<(), StorageError> {
         loop {
-            if self.shared.state.lock().space.draft(self.reserve_target).fits(needed) {
+            if self.finds_room(needed, SPARE_PAGES) {
                 return self.checkpoint().await;
             }
-            if !self.grow(self.reserve_target).await? && !self.compact(needed).await? {
+            if self.grow(self.reserve_target).await? {
+                continue;
+            }
+            if self.finds_room(needed, 0) {
+                return self.checkpoint_with_spare(0).await;
+            }
+            if !self.compact(needed).await? {
                 return Err(StorageError::Full);
             }
         }
+    }
+
+    /// True if a checkpoint of this instant that leaves `spare` pages could reserve a place for `needed` pages.
+    fn finds_room(&self, needed: u32, spare: u32) -> bool {
+        self.shared.state.lock().space.draft(self.reserve_target, spare).fits(needed)
     }
 
     /// Moves fragments together until the landing is empty and `goal` pages are free together. A move is a put of the same

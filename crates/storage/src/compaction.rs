@@ -242,7 +242,7 @@ mod tests {
                 self.compact(0)?;
                 assert!(!self.space.has_landed() || !self.unmovable.is_empty(), "there is a place to return to");
             }
-            self.record(self.space.draft(10))
+            self.record(self.space.draft(10, 0))
         }
 
         /// False when the store is full.
@@ -255,7 +255,7 @@ mod tests {
                     self.fresh.insert(number, place);
                     return Ok(true);
                 }
-                if self.space.draft(10).fits(len) {
+                if self.space.draft(10, 0).fits(len) {
                     self.checkpoint()?;
                 } else if !self.compact(len)? {
                     return Ok(false);

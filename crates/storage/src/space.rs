@@ -263,11 +263,15 @@ impl Space {
     }
 
     /// What a checkpoint of this instant may reserve: extents that any fragment fits into, in the order of the file, until
-    /// they have `target` pages, and the longest of the others. What is quarantined now counts as free, since that checkpoint
-    /// records it.
-    pub fn draft(&self, target: u32) -> Draft {
+    /// they have `target` pages, and the longest of the others, but not the last `spare` pages of the longest extent. What is
+    /// quarantined now counts as free, since that checkpoint records it.
+    pub fn draft(&self, target: u32, spare: u32) -> Draft {
         let freed = self.quarantined.len();
-        let pool = self.pool(freed);
+        let mut pool = self.pool(freed);
+        if let Some(longest) = pool.iter().max_by_key(|extent| extent.len) {
+            let len = spare.min(longest.len);
+            pool.remove(Extent { start: longest.end() - len, len });
+        }
         let (mut reservation, mut short) = (Vec::new(), Vec::new());
         let mut left = target;
         for extent in pool.iter() {
@@ -315,7 +319,7 @@ mod tests {
 
     fn fresh(page_count: u32, target: u32) -> Space {
         let mut space = Space::recover(page_count, 0, Vec::new()).unwrap();
-        space.adopt(space.draft(target));
+        space.adopt(space.draft(target, 0));
         space
     }
 
@@ -327,7 +331,7 @@ mod tests {
     fn nothing_is_written_before_a_checkpoint_is_in_force() {
         let mut space = Space::recover(4, 0, Vec::new()).unwrap();
         assert_eq!(space.allocate(1), None);
-        space.adopt(space.draft(1));
+        space.adopt(space.draft(1, 0));
         assert!(space.allocate(1).is_some());
     }
 
@@ -344,7 +348,7 @@ mod tests {
     #[test]
     fn the_shortest_extent_that_fits_is_used() {
         let mut space = Space::recover(1000, 0, vec![at(10, 90), at(103, 97)]).unwrap();
-        space.adopt(space.draft(1000));
+        space.adopt(space.draft(1000, 0));
         assert_eq!(space.allocate(2), Some(at(100, 2)));
         assert_eq!(space.allocate(2), Some(at(0, 2)));
         assert_eq!(space.allocate(1), Some(at(102, 1)));
@@ -358,7 +362,7 @@ mod tests {
         space.allocate(100).unwrap();
         space.release(place);
         assert_eq!(space.allocate(1), None);
-        let draft = space.draft(300);
+        let draft = space.draft(300, 0);
         assert_eq!(draft.reservation, [place]);
         space.adopt(draft);
         assert_eq!(space.allocate(200), Some(place));
@@ -369,7 +373,7 @@ mod tests {
         let mut space = fresh(30, 30);
         let places: Vec<Extent> = (0..3).map(|_| space.allocate(10).unwrap()).collect();
         space.release(places[0]);
-        let draft = space.draft(30);
+        let draft = space.draft(30, 0);
         space.release(places[1]);
         space.adopt(draft);
         assert_eq!(space.allocate(10), Some(places[0]));
@@ -379,8 +383,8 @@ mod tests {
     #[test]
     fn a_draft_leaves_the_landing_alone() {
         let space = Space::recover(2000, 300, vec![at(600, 10)]).unwrap();
-        assert_eq!(space.draft(5000).reservation, [at(300, 300), at(610, 1390)]);
-        assert_eq!(space.draft(1).reservation, [at(300, 257)]);
+        assert_eq!(space.draft(5000, 0).reservation, [at(300, 300), at(610, 1390)]);
+        assert_eq!(space.draft(1, 0).reservation, [at(300, 257)]);
         assert_eq!(space.roomy_pages(), 1690);
     }
 
@@ -396,7 +400,7 @@ mod tests {
         assert!(!space.has_landed());
         space.adopt(space.draft_only(at(0, 10)).unwrap());
         assert_eq!(space.allocate(5), Some(at(0, 5)));
-        space.adopt(space.draft(100));
+        space.adopt(space.draft(100, 0));
         assert_eq!(space.allocate(6), Some(at(25, 6)), "what is left of the landing is for nothing else");
     }
 
@@ -452,12 +456,12 @@ mod tests {
                         space.release(live.swap_remove(i % live.len()));
                     },
                     Op::Checkpoint(target) => {
-                        let draft = space.draft(target);
+                        let draft = space.draft(target, 0);
                         (recorded, reservation) = (live.clone(), draft.reservation.clone());
                         space.adopt(draft);
                     },
                     Op::ReleaseDuringCheckpoint(i) => {
-                        let draft = space.draft(PAGES_MAX);
+                        let draft = space.draft(PAGES_MAX, 0);
                         (recorded, reservation) = (live.clone(), draft.reservation.clone());
                         if !live.is_empty() {
                             space.release(live.swap_remove(i % live.len()));
@@ -469,7 +473,7 @@ mod tests {
                 prop_assert_eq!(space.used_bytes(), u64::from(used) * 4096);
             }
             live.drain(..).for_each(|place| space.release(place));
-            prop_assert_eq!(space.draft(PAGES).reservation, [Extent { start: 0, len: PAGES }], "all space comes back");
+            prop_assert_eq!(space.draft(PAGES, 0).reservation, [Extent { start: 0, len: PAGES }], "all space comes back");
         }
     }
 }
