@@ -451,7 +451,7 @@ fn sim_scrub_repairs_rot_and_a_new_disk_of_real_stores() {
     }
     cluster.sim.block_on(writer.wait_committed(20)).expect("all stores are well");
 
-    assert!(!cluster.nodes[1].disk.rot("fragments", 0..1 << 20, 100).is_empty());
+    assert!(!cluster.nodes[1].disk.rot("fragments", 1 << 20..3 << 20, 100).is_empty());
     let report = cluster.sim.block_on(stripe.scrub(true, |_| ())).expect("all stores answer");
     assert!(report.damaged > 0 && report.unrepaired.is_empty() && report.unreadable.is_empty(), "{report:?}");
     cluster.replace_disk(&cluster.nodes[0]);
