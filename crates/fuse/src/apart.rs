@@ -2,25 +2,19 @@
 //!
 //! A process that is killed closes its descriptors when the last thread that shares them has ended, and the kernel fails the requests that were
 //! read by way of a descriptor of /dev/fuse when that is closed. So a thread that waits in the kernel until such a request is answered would keep
-//! itself waiting, and the process could not die. A thread apart does not: the others end, the requests fail, and its wait is over.
+//! itself waiting, and the process could not die. A thread apart does not: the others end, the requests fail, and its wait is over. Where it has a
+//! descriptor of /dev/fuse itself, a [survivor](crate::survivor) fails what is asked meanwhile.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-
-const DEVICE: &std::ffi::CStr = c"/dev/fuse";
-/// Makes an open /dev/fuse another descriptor of a connection.
-const CLONE: libc::Ioctl = libc::_IOR::<u32>(229, 0);
-
-fn done(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
+use std::os::fd::RawFd;
 
 /// From now on this thread has a table of descriptors of its own, with nothing in it but `kept`. It must not log, nor do anything else that
 /// needs a descriptor. Fails before Linux 5.9; then nothing has changed.
 pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
     let close = |first: RawFd, last: u32, flags: libc::c_uint| {
         // SAFETY: descriptors of this thread alone are closed: the first call makes it a table of its own before it closes anything.
-        done(unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, last, flags) }).map(drop)
+        let closed = unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, last, flags) };
+        if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     let after = kept.map_or(0, |kept| kept + 1);
     close(after, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
@@ -28,23 +22,6 @@ pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
         Some(kept) if kept > 0 => close(0, kept as libc::c_uint - 1, 0),
         _ => Ok(()),
     }
-}
-
-/// Leaves, and gives this thread a device of its own for the connection of `session`, or `session` itself where /dev/fuse cannot be opened.
-pub(crate) fn leave_with_device(session: RawFd) -> io::Result<OwnedFd> {
-    leave(Some(session))?;
-    // SAFETY: this thread's own copy of the descriptor, which `leave` has kept and nobody else here knows.
-    let session = unsafe { OwnedFd::from_raw_fd(session) };
-    // SAFETY: the path is a NUL-terminated string.
-    let Ok(device) = done(unsafe { libc::open(DEVICE.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into()) else {
-        return Ok(session);
-    };
-    // SAFETY: the kernel just made this descriptor, so nobody else owns it.
-    let device = unsafe { OwnedFd::from_raw_fd(device as RawFd) };
-    let number = session.as_raw_fd() as u32;
-    // SAFETY: the request reads the one u32 that it is given.
-    let cloned = done(unsafe { libc::ioctl(device.as_raw_fd(), CLONE, &raw const number) }.into());
-    Ok(if cloned.is_ok() { device } else { session })
 }
 
 /// Runs `work`, which needs no descriptor, on a thread apart, and waits for it. Where no thread can be apart, it runs there all the same.
@@ -62,6 +39,7 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 mod tests {
     use super::*;
     use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     /// True if a number means an open descriptor to this thread.
     fn is_open(fd: RawFd) -> bool {

@@ -111,6 +111,18 @@ fn open_device() -> io::Result<OwnedFd> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map(OwnedFd::from)
 }
 
+/// Makes an open /dev/fuse another descriptor of a connection.
+const CLONE: libc::Ioctl = libc::_IOR::<u32>(229, 0);
+
+/// Another descriptor of the connection of `session`. Requests that are read by way of one of them fail when that one is closed.
+pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
+    let device = open_device()?;
+    let number = session.as_raw_fd() as u32;
+    // SAFETY: the request reads the one u32 that it is given.
+    let cloned = unsafe { libc::ioctl(device.as_raw_fd(), CLONE, &raw const number) };
+    if cloned < 0 { Err(io::Error::last_os_error()) } else { Ok(device) }
+}
+
 fn device_error(error: io::Error) -> MountError {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::DeviceMissing,

@@ -5,10 +5,12 @@
 //!   killed meanwhile could never die. Before 6.16 the kernel is told of names that they hold for [`NAME_VALID_MAX`] only. An epoch detaches what is
 //!   mounted below the mount; while there is something, each name is forgotten by itself, on the thread that files are forgotten on.
 //! - *Files*: the kernel makes the caller wait for pages that are locked until requests are answered. So a thread does this that answers none,
-//!   and that is [apart](crate::apart).
+//!   and that is [apart](crate::apart), with a [survivor](crate::survivor).
 
 use crate::apart;
+use crate::attach;
 use crate::mountinfo;
+use crate::survivor::Survivor;
 use fuser::INodeNo;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
@@ -116,21 +118,23 @@ pub(crate) struct Forgetting {
     path: PathBuf,
     has_epochs: bool,
     queue: Arc<Queue>,
+    _survivor: Option<Survivor>,
 }
 
 impl Forgetting {
     /// For a connection that the kernel has agreed to; `device` is one of its descriptors. Starts the thread.
     pub(crate) fn start(device: OwnedFd, path: PathBuf) -> io::Result<Forgetting> {
         let has_epochs = notify(&device, INC_EPOCH, &[], &[]).is_ok();
+        let survivor = Survivor::start(&device).inspect_err(|error| tracing::debug!(%error, "no survivor")).ok();
         let queue = Arc::new(Queue::default());
-        let spare = device.try_clone()?;
+        let spare = attach::clone_device(&device).or_else(|_| device.try_clone())?;
         let (begun, has_begun) = sync_channel(1);
         let (raw, work) = (spare.as_raw_fd(), Arc::clone(&queue));
         let run = move || {
-            let own = apart::leave_with_device(raw);
-            let _ = begun.send(own.is_ok());
-            // SAFETY: whoever started this leaves the descriptor to a thread that is not apart.
-            work.run(&own.unwrap_or_else(|_| unsafe { OwnedFd::from_raw_fd(raw) }));
+            let left = apart::leave(Some(raw));
+            let _ = begun.send(left.is_ok());
+            // SAFETY: this thread's own copy of the descriptor, or the one that is left to it.
+            work.run(&unsafe { OwnedFd::from_raw_fd(raw) });
         };
         std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(run)?;
         let is_apart = has_begun.recv().unwrap_or(true);
@@ -138,7 +142,7 @@ impl Forgetting {
             let _ = spare.into_raw_fd();
         }
         tracing::debug!(has_epochs, is_apart, "having the kernel forget");
-        Ok(Forgetting { device, path, has_epochs, queue })
+        Ok(Forgetting { device, path, has_epochs, queue, _survivor: survivor })
     }
 
     /// True if names can be forgotten at any time.

@@ -4,8 +4,8 @@
 //! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the calls: no state but counters and a
 //!   cache of groups. `listing` fills the replies of directory listings.
 //! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
-//! - `forgetting` has the kernel forget names and files; `apart` has threads that a killed process need not wait for, `dead` takes away
-//!   mounts of processes that have died.
+//! - `forgetting` has the kernel forget names and files; `apart` has threads that a killed process need not wait for, `survivor` a process that
+//!   fails what is asked while such a thread waits; `dead` takes away mounts of processes that have died.
 //! - `record` notes what is done with files while somebody records it.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
@@ -36,6 +36,7 @@ mod mountinfo;
 mod options;
 mod passing;
 mod record;
+mod survivor;
 
 pub use attach::check;
 pub use dead::clear as clear_dead;

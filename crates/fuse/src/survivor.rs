@@ -1,0 +1,163 @@
+//! A process that outlives this one, when it is killed, for as long as a thread of it waits in the kernel.
+//!
+//! A thread [apart](crate::apart) that tells the kernel something keeps the connection while it waits. So the kernel fails the requests that others
+//! had read, and does not end the connection: a program whose read has failed asks for the page again, nobody reads this request, and the
+//! thread waits for the page. The survivor fails such requests until the process has ended.
+//!
+//! It is made by `fork`, and makes nothing but system calls. It holds three descriptors: one of the connection, one that tells when this process
+//! has ended, and one end of a pipe. The kernel closes the other end when this process is killed, even while a thread apart waits.
+
+use crate::attach;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// No request is longer (fuse_kernel.h says nothing; fuser reads with as much).
+const REQUEST_LEN_MAX: usize = (16 << 20) + 4096;
+/// Length of the header of a reply.
+const REPLY_LEN: usize = 16;
+/// Where the header of a request has its number.
+const NUMBER: std::ops::Range<usize> = 8..16;
+
+fn done(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The process. It is told to end, and waited for, when this is dropped.
+pub(crate) struct Survivor {
+    id: libc::pid_t,
+    /// Our end of the pipe.
+    told: OwnedFd,
+}
+
+impl Survivor {
+    /// Starts it for the connection of `session`. Fails where /dev/fuse cannot be opened again, and before Linux 5.9.
+    pub(crate) fn start(session: &OwnedFd) -> io::Result<Survivor> {
+        let device = attach::clone_device(session)?;
+        // SAFETY: a plain fcntl on an open descriptor.
+        done(unsafe { libc::fcntl(device.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }.into())?;
+        // SAFETY: plain calls; the kernel just made the descriptor, so nobody else owns it.
+        let process = unsafe {
+            let process = done(libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0))?;
+            OwnedFd::from_raw_fd(process as RawFd)
+        };
+        let (tells, told) = io::pipe()?;
+        let (tells, told) = (OwnedFd::from(tells), OwnedFd::from(told));
+        let survivor = Child { device: device.as_raw_fd(), process: process.as_raw_fd(), tells: tells.as_raw_fd() };
+        let mut request = vec![0; REQUEST_LEN_MAX];
+        let masked = mask_all_signals()?;
+        // SAFETY: the child makes system calls only, which is what a fork of a process with several threads may do, and never returns.
+        let id = done(unsafe { libc::fork() }.into());
+        if matches!(id, Ok(0)) {
+            survivor.run(&mut request);
+        }
+        // SAFETY: the mask was filled in by the kernel.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const masked, std::ptr::null_mut()) };
+        Ok(Survivor { id: id? as libc::pid_t, told })
+    }
+}
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        // SAFETY: the buffer has the length given, and the process is a child that only this waits for. A write fails if it was killed.
+        unsafe {
+            libc::write(self.told.as_raw_fd(), [0u8].as_ptr().cast(), 1);
+            libc::waitpid(self.id, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Masks all signals of this thread, so that none is handled in a child, and says what was masked before.
+fn mask_all_signals() -> io::Result<libc::sigset_t> {
+    // SAFETY: both are plain bits, for which zeros are valid, and live longer than the calls.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) {
+            0 => Ok(before),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// What the child does. It must not allocate, lock or log: a thread that is not in the child may have held any lock when it was made.
+struct Child {
+    device: RawFd,
+    process: RawFd,
+    tells: RawFd,
+}
+
+impl Child {
+    fn run(&self, request: &mut [u8]) -> ! {
+        // SAFETY: plain calls with a NUL-terminated name; the child ends here.
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, c"fuse-survivor".as_ptr());
+            if self.close_others() && self.is_killed() {
+                self.fail_requests(request);
+            }
+            libc::_exit(0)
+        }
+    }
+
+    /// False if it could not.
+    fn close_others(&self) -> bool {
+        let mut kept = [self.device, self.process, self.tells];
+        kept.sort_unstable();
+        let mut first = 0;
+        for next in kept.into_iter().map(|fd| fd as libc::c_uint).chain([libc::c_uint::MAX]) {
+            // SAFETY: descriptors of the child alone are closed.
+            if next > first && unsafe { libc::syscall(libc::SYS_close_range, first, next - 1, 0) } < 0 {
+                return false;
+            }
+            first = next.saturating_add(1);
+        }
+        true
+    }
+
+    /// Waits until the process is killed; false if it tells this one to end.
+    fn is_killed(&self) -> bool {
+        loop {
+            let mut byte = 0u8;
+            // SAFETY: the buffer has the length given.
+            match unsafe { libc::read(self.tells, (&raw mut byte).cast(), 1) } {
+                0 => return true,
+                len if len > 0 => return false,
+                _ if errno() == libc::EINTR => {}
+                _ => return false,
+            }
+        }
+    }
+
+    /// Fails all requests until the process, or the connection, has ended.
+    fn fail_requests(&self, request: &mut [u8]) {
+        loop {
+            let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut ready = [wanted(self.process), wanted(self.device)];
+            // SAFETY: the array has the length given.
+            let polled = unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, -1) };
+            if polled >= 0 && (ready[0].revents != 0 || ready[1].revents & libc::POLLERR != 0) {
+                return;
+            }
+            // SAFETY: the buffer has the length given.
+            let len = unsafe { libc::read(self.device, request.as_mut_ptr().cast(), request.len()) };
+            match len {
+                0.. => self.fail(&request[NUMBER]),
+                _ if matches!(errno(), libc::EAGAIN | libc::EINTR | libc::ENOENT) => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn fail(&self, number: &[u8]) {
+        let mut reply = [0; REPLY_LEN];
+        reply[..4].copy_from_slice(&(REPLY_LEN as u32).to_ne_bytes());
+        reply[4..8].copy_from_slice(&(-libc::ENOTCONN).to_ne_bytes());
+        reply[NUMBER].copy_from_slice(number);
+        // SAFETY: the buffer has the length given. It fails for what wants no reply.
+        unsafe { libc::write(self.device, reply.as_ptr().cast(), reply.len()) };
+    }
+}
+
+fn errno() -> i32 {
+    // SAFETY: the pointer is to this thread's own.
+    unsafe { *libc::__errno_location() }
+}
