@@ -5,19 +5,23 @@
 //! [pinned](OpLog::pin), because it may have reached the home, stays as it is, and so does whatever depends on it.
 //!
 //! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
-//! cannot be done, if that is so for the whole.
+//! cannot be done, if that is so for the whole. The log does not know who may do what, or what a directory passes on to what is made in it. So
+//! nothing is moved past a change of rights unless the outcome is the same whatever these are.
 
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Operation, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::FileId;
 use types::codec::{DecodeError, Reader};
-use types::{FileId, Kind};
-
-/// Most operations that a name is moved past.
-const FOLDED_OVER_MAX: u64 = 1000;
+use vfs::acl;
 
 /// Operations are numbered up to here, which leaves room for more.
 const SEQ_MAX: u64 = 1 << 62;
+
+/// True for an extended attribute that says who may do what. One that was set and then removed has changed the mode.
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::XATTR_ACCESS || name == acl::XATTR_DEFAULT
+}
 
 /// What the optimizer has saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,14 +67,16 @@ impl OpLog {
                 _ => self.insert(seq, Operation::Store { file, change }),
             },
             Operation::Set { file, attributes } => match self.last_about(file) {
-                Some((at, Operation::Set { attributes: earlier, .. })) => {
+                Some((at, Operation::Set { attributes: earlier, .. }))
+                    if !attributes.are_rights() || self.is_last(at) =>
+                {
                     let attributes = earlier.then(attributes);
                     self.replace(at, Operation::Set { file, attributes });
                 }
                 _ => self.insert(seq, Operation::Set { file, attributes }),
             },
             Operation::SetXattr { file, name, value } => match self.last_about(file) {
-                Some((at, Operation::SetXattr { name: earlier, .. })) if *earlier == name => {
+                Some((at, Operation::SetXattr { name: earlier, .. })) if *earlier == name && !is_acl(&name) => {
                     self.replace(at, Operation::SetXattr { file, name, value });
                 }
                 _ => self.insert(seq, Operation::SetXattr { file, name, value }),
@@ -256,6 +262,11 @@ impl OpLog {
         self.insert(seq, operation);
     }
 
+    /// True if nothing was logged after it that waits: what was allowed then, and what it came to, depends on no rights that are set now.
+    fn is_last(&self, seq: u64) -> bool {
+        self.operations.last_key_value().is_some_and(|(last, _)| *last == seq)
+    }
+
     /// Operations that wait, are not pinned, and name the file; none if a pinned one does too.
     fn free_about(&self, file: FileId) -> Option<Vec<u64>> {
         let all = self.by_file.get(&file)?;
@@ -318,16 +329,16 @@ impl OpLog {
         }
     }
 
-    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it went straight to where it is now.
+    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it went straight to where it is now, as long as
+    /// both places are in one directory: then it inherits the same, is reached the same way until `seq`, and whoever could put it there could
+    /// put it here.
     fn fold(&mut self, file: FileId, seq: u64) {
         let Some(Operation::Rename { from, to, replaced: None, .. }) = self.operations.get(&seq).cloned() else {
             return;
         };
-        let Some(came) = self.by_place.get(&from).and_then(|all| all.range(..seq).next_back().copied()) else { return };
-        if came <= self.pinned {
-            return;
-        }
-        if seq - came > FOLDED_OVER_MAX || !self.may_pass(file, &to, came, seq) {
+        let last_at = |place: &Place| self.by_place.get(place)?.range(..seq).next_back().copied();
+        let Some(came) = last_at(&from) else { return };
+        if came <= self.pinned || from.0 != to.0 || last_at(&to) > Some(came) {
             return;
         }
         let folded = match self.operations.get(&came) {
@@ -348,24 +359,6 @@ impl OpLog {
         };
         self.remove(seq);
         self.replace(came, folded);
-    }
-
-    /// True if a file can go to `to` already at `came` rather than at `seq`: nobody used that place meanwhile, its directory was there
-    /// as it is now, and the file, if it is a directory, does not get below itself.
-    fn may_pass(&self, file: FileId, to: &Place, came: u64, seq: u64) -> bool {
-        let is_plain =
-            matches!(self.operations.get(&came), Some(Operation::Make { made, .. }) if made.kind != Kind::Directory);
-        let mut between = self.operations.range(came + 1..seq).map(|(_, operation)| operation);
-        between.all(|operation| {
-            let moved = match operation {
-                Operation::Make { file, .. } | Operation::Rename { file, .. } => vec![*file],
-                Operation::Exchange { file, other, .. } => vec![*file, *other],
-                _ => Vec::new(),
-            };
-            let makes = matches!(operation, Operation::Make { .. });
-            let may_turn = !is_plain && !makes && moved.iter().any(|moved| *moved != file);
-            !operation.places().contains(&to) && !moved.contains(&to.0) && !may_turn
-        })
     }
 }
 

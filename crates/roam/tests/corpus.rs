@@ -105,7 +105,7 @@ fn records() -> Vec<Record> {
         Record::Did { operation: Operation::Make { at: (id(1), b"both".to_vec()), file: id(110), made }, when: TIME },
         Record::Did { operation: Operation::Set { file: id(110), attributes }, when: TIME },
         Record::Did { operation: Operation::Link { file: id(2), at: (id(110), b"below".to_vec()) }, when: TIME },
-        answered(11, Outcome::Became(id(120))),
+        answered(17, Outcome::Became(id(120))),
         Record::Settled(1),
         Record::Clean(id(2)),
         Record::Dropped(id(2)),

@@ -1,122 +1,15 @@
+mod model;
+
 use super::*;
+use model::{File, GROUPS, Model, USER, acl_value};
 use proptest::prelude::*;
 use roam_wire::operation::{Attributes, Change, Made};
 use roam_wire::ranges::Ranges;
 use types::{Kind, Time};
+use vfs::acl;
+use vfs::fs::Cred;
 
 const ROOT: FileId = FileId::ROOT;
-
-/// A small file system: what is at each place, and what each file is.
-#[derive(Clone, PartialEq, Debug, Default)]
-struct Model {
-    places: BTreeMap<Place, FileId>,
-    files: BTreeMap<FileId, File>,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-struct File {
-    is_dir: bool,
-    mode: u32,
-    xattr: Option<Vec<u8>>,
-    content: Vec<u8>,
-}
-
-impl Model {
-    fn new() -> Model {
-        let root = File { is_dir: true, mode: 0, xattr: None, content: Vec::new() };
-        Model { places: BTreeMap::new(), files: BTreeMap::from([(ROOT, root)]) }
-    }
-
-    fn names_of(&self, file: FileId) -> usize {
-        self.places.values().filter(|at| **at == file).count()
-    }
-
-    fn is_empty(&self, dir: FileId) -> bool {
-        !self.places.keys().any(|(parent, _)| *parent == dir)
-    }
-
-    /// True if `dir` is `file` or below it.
-    fn is_below(&self, dir: FileId, file: FileId) -> bool {
-        let mut at = dir;
-        loop {
-            if at == file {
-                return true;
-            }
-            match self.places.iter().find(|(_, f)| **f == at) {
-                Some(((parent, _), _)) => at = *parent,
-                None => return false,
-            }
-        }
-    }
-
-    fn drop_name(&mut self, at: &Place, file: FileId, last: bool) -> Option<()> {
-        (self.places.get(at) == Some(&file)).then_some(())?;
-        (last == (self.names_of(file) == 1)).then_some(())?;
-        (!self.files[&file].is_dir || self.is_empty(file)).then_some(())?;
-        self.places.remove(at);
-        if last {
-            self.files.remove(&file);
-        }
-        Some(())
-    }
-
-    fn free(&self, at: &Place) -> Option<()> {
-        (self.files.get(&at.0)?.is_dir && !self.places.contains_key(at)).then_some(())
-    }
-
-    /// Does an operation, with contents as they are in `cache`; `None` if it cannot be done.
-    fn apply(&mut self, operation: &Operation, cache: &BTreeMap<FileId, Vec<u8>>) -> Option<()> {
-        match operation {
-            Operation::Make { at, file, made } => {
-                self.free(at)?;
-                let is_dir = made.kind == Kind::Directory;
-                let new = File { is_dir, mode: made.mode, xattr: None, content: Vec::new() };
-                self.files.insert(*file, new).is_none().then_some(())?;
-                self.places.insert(at.clone(), *file);
-            }
-            Operation::Link { file, at } => {
-                self.free(at)?;
-                self.files.get(file)?;
-                self.places.insert(at.clone(), *file);
-            }
-            Operation::Remove { at, file, last } => self.drop_name(at, *file, *last)?,
-            Operation::Rename { file, from, to, replaced } => {
-                (self.places.get(from) == Some(file)).then_some(())?;
-                (!self.is_below(to.0, *file)).then_some(())?;
-                if let Some((gone, last)) = replaced {
-                    self.drop_name(to, *gone, *last)?;
-                }
-                self.free(to)?;
-                self.places.remove(from);
-                self.places.insert(to.clone(), *file);
-            }
-            Operation::Exchange { file, from, other, to } => {
-                (self.places.get(from) == Some(file) && self.places.get(to) == Some(other)).then_some(())?;
-                (!self.is_below(to.0, *file) && !self.is_below(from.0, *other)).then_some(())?;
-                self.places.insert(from.clone(), *other);
-                self.places.insert(to.clone(), *file);
-            }
-            Operation::Set { file, attributes } => {
-                let file = self.files.get_mut(file)?;
-                file.mode = attributes.mode.unwrap_or(file.mode);
-            }
-            Operation::SetXattr { file, value, .. } => self.files.get_mut(file)?.xattr = value.clone(),
-            Operation::Store { file, change } => {
-                let now = &cache[file];
-                let content = &mut self.files.get_mut(file)?.content;
-                content.truncate(change.cut as usize);
-                content.resize(change.size as usize, 0);
-                for range in change.ranges.iter() {
-                    for i in range {
-                        // What was cut since is cut at home by a later change.
-                        content[i as usize] = now.get(i as usize).copied().unwrap_or(0);
-                    }
-                }
-            }
-        }
-        Some(())
-    }
-}
 
 /// A client with its log, and its home.
 struct Rig {
@@ -133,13 +26,18 @@ struct Rig {
 
 impl Rig {
     fn new() -> Rig {
-        let (mut here, mut cache) = (Model::new(), BTreeMap::new());
+        Rig::of(Cred { uid: USER, gid: GROUPS[0], groups: GROUPS.to_vec() })
+    }
+
+    fn of(cred: Cred) -> Rig {
+        let (mut here, mut cache) = (Model::new(cred), BTreeMap::new());
         // Something is there from before.
         for (number, parent, is_dir) in [(2, 1, true), (3, 1, true), (4, 2, false), (5, 1, false), (6, 3, false)] {
             let (file, at) = (FileId::new(number), (FileId::new(parent), vec![number as u8 % 3]));
             let content = if is_dir { Vec::new() } else { vec![number as u8; 10] };
             cache.insert(file, content.clone());
-            here.files.insert(file, File { is_dir, mode: 0o700, xattr: None, content });
+            let kind = if is_dir { Kind::Directory } else { Kind::File };
+            here.files.insert(file, File::new(kind, content));
             here.places.insert(at, file);
         }
         Rig { home: here.clone(), here, log: OpLog::default(), cache, next: 7, done: Vec::new(), sent: BTreeMap::new() }
@@ -162,9 +60,13 @@ impl Rig {
 
     /// Changes a file's contents: cuts it, gives it a size, and writes a byte into a range.
     fn write(&mut self, file: FileId, (cut, size): (u64, u64), range: std::ops::Range<u64>, byte: u8) {
-        let Some(now) = self.here.files.get(&file).filter(|file| !file.is_dir).map(|file| file.content.clone()) else {
+        let Some(now) = self.here.files.get(&file).filter(|file| !file.is_dir()).map(|file| file.content.clone())
+        else {
             return;
         };
+        if self.here.reach(file).is_none() {
+            return;
+        }
         let cut = cut.min(now.len() as u64).min(size);
         let mut content = now;
         content.truncate(cut as usize);
@@ -191,7 +93,8 @@ impl Rig {
         let file = FileId::new(self.next);
         self.next += 1;
         self.cache.insert(file, Vec::new());
-        let made = Made { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new(), when: Time::default() };
+        let File { mode, uid, gid, .. } = self.here.made(at.0, kind, 0o755)?;
+        let made = Made { kind, mode, uid, gid, rdev: 0, target: Vec::new(), when: Time::default() };
         self.act(Operation::Make { at, file, made }).then_some(file)
     }
 
@@ -203,10 +106,18 @@ impl Rig {
     fn rename(&mut self, from: Place, to: Place) -> bool {
         let Some(file) = self.id_at(&from).filter(|file| self.id_at(&to) != Some(*file)) else { return false };
         let replaced = self.replaced(&to);
-        if replaced.is_some_and(|(gone, _)| self.here.files[&gone].is_dir != self.here.files[&file].is_dir) {
+        if replaced.is_some_and(|(gone, _)| self.here.files[&gone].is_dir() != self.here.files[&file].is_dir()) {
             return false;
         }
         self.act(Operation::Rename { file, from, to, replaced })
+    }
+
+    fn chmod(&mut self, file: FileId, mode: u32) -> bool {
+        self.act(Operation::Set { file, attributes: Attributes { mode: Some(mode), ..Attributes::default() } })
+    }
+
+    fn set_xattr(&mut self, file: FileId, name: &[u8], value: Option<Vec<u8>>) -> bool {
+        self.act(Operation::SetXattr { file, name: name.to_vec(), value })
     }
 
     /// So many operations set out.
@@ -356,6 +267,77 @@ fn regression_what_was_replaced_goes_before_its_other_names_do() {
     assert_eq!(rig.home, rig.here);
 }
 
+/// Modes of one directory become one only if nothing was done between them that needs one of them.
+#[test]
+fn regression_what_was_made_while_a_directory_was_open_is_made_before_it_is_closed() {
+    let (mut rig, dir) = (Rig::new(), FileId::new(2));
+    assert!(rig.chmod(dir, 0o500) && rig.chmod(dir, 0o700));
+    assert!(rig.make(at(dir, "file"), Kind::File).is_some() && rig.chmod(dir, 0o500));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
+#[test]
+fn regression_a_file_does_not_come_into_a_directory_before_that_is_opened() {
+    let (mut rig, dir) = (Rig::new(), FileId::new(2));
+    assert!(rig.chmod(dir, 0o500));
+    rig.send(9);
+    assert!(rig.make(at(ROOT, "file"), Kind::File).is_some());
+    assert!(rig.chmod(dir, 0o700) && rig.rename(at(ROOT, "file"), at(dir, "file")));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
+#[test]
+fn regression_a_directory_does_not_come_back_before_what_is_in_it_was_reached() {
+    let (mut rig, [a, b]) = (Rig::new(), [FileId::new(2), FileId::new(3)]);
+    let dir = rig.make(at(a, "dir"), Kind::Directory).unwrap();
+    rig.send(9);
+    assert!(rig.rename(at(a, "dir"), at(b, "dir")) && rig.chmod(a, 0));
+    assert!(rig.make(at(dir, "file"), Kind::File).is_some());
+    // The two modes do not become one.
+    assert!(rig.set_xattr(a, acl::XATTR_DEFAULT, None));
+    assert!(rig.chmod(a, 0o700) && rig.rename(at(b, "dir"), at(a, "other")));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
+#[test]
+fn regression_what_is_made_elsewhere_and_moved_inherits_nothing_from_where_it_is() {
+    for inherits in ["group", "acl"] {
+        let (mut rig, dir) = (Rig::new(), FileId::new(2));
+        if inherits == "group" {
+            let attributes = Attributes { mode: Some(0o2770), gid: Some(GROUPS[1]), ..Attributes::default() };
+            assert!(rig.act(Operation::Set { file: dir, attributes }));
+        } else {
+            assert!(rig.set_xattr(dir, acl::XATTR_DEFAULT, Some(acl_value(7, 7))));
+        }
+        assert!(rig.make(at(ROOT, "file"), Kind::File).is_some());
+        assert!(rig.rename(at(ROOT, "file"), at(dir, "file")));
+        rig.send(9);
+        assert_eq!(rig.home, rig.here, "{inherits}");
+    }
+}
+
+#[test]
+fn regression_each_file_inherits_the_acl_of_its_time() {
+    let (mut rig, dir) = (Rig::new(), FileId::new(2));
+    assert!(rig.set_xattr(dir, acl::XATTR_DEFAULT, Some(acl_value(7, 7))));
+    assert!(rig.make(at(dir, "file"), Kind::File).is_some());
+    assert!(rig.set_xattr(dir, acl::XATTR_DEFAULT, Some(acl_value(7, 4))));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
+#[test]
+fn regression_an_acl_that_was_set_and_removed_leaves_its_mode() {
+    let (mut rig, file) = (Rig::new(), FileId::new(5));
+    assert!(rig.set_xattr(file, acl::XATTR_ACCESS, Some(acl_value(5, 7))));
+    assert!(rig.set_xattr(file, acl::XATTR_ACCESS, None));
+    rig.send(9);
+    assert_eq!(rig.home, rig.here);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Make(u64, u8, bool),
@@ -365,7 +347,9 @@ enum Step {
     Link(u64, u64, u8),
     Write(u64, u64, u64, u64, u8),
     Set(u64, u32),
+    SetOwner(u64, Option<u32>, u32),
     SetXattr(u64, Option<u8>),
+    SetAcl(u64, bool, Option<(u32, u32)>),
     Pin(usize),
     Send(usize),
 }
@@ -381,7 +365,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (dir(), name(), dir(), name()).prop_map(|(a, b, c, d)| Step::Exchange(a, b, c, d)),
         1 => (file(), dir(), name()).prop_map(|(f, d, n)| Step::Link(f, d, n)),
         3 => (file(), 0u64..20, 0u64..20, 0u64..20, any::<u8>()).prop_map(|(f, c, s, o, b)| Step::Write(f, c, s, o, b)),
-        2 => (file(), 0u32..8).prop_map(|(f, m)| Step::Set(f, m)),
+        3 => (file(), prop_oneof![2 => Just(0o700), 1 => Just(0o500), 1 => Just(0), 1 => Just(0o1777), 1 => Just(0o2770)])
+            .prop_map(|(f, m)| Step::Set(f, m)),
+        1 => (file(), prop::option::weighted(0.3, prop::sample::select(vec![USER, USER + 1])), prop::sample::select(&GROUPS[..]))
+            .prop_map(|(f, u, g)| Step::SetOwner(f, u, g)),
+        1 => (file(), any::<bool>(), prop::option::weighted(0.8, (prop::sample::select(vec![5u32, 7]), 0u32..8)))
+            .prop_map(|(f, d, rights)| Step::SetAcl(f, d, rights)),
         1 => (file(), any::<Option<u8>>()).prop_map(|(f, v)| Step::SetXattr(f, v)),
         1 => (1usize..3).prop_map(Step::Pin),
         1 => (1usize..4).prop_map(Step::Send),
@@ -392,8 +381,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
     /// Whatever was taken out, the home ends where the client is, and everything can be done there, at any pace of sending.
     #[test]
-    fn prop_the_home_ends_where_the_client_is(steps in prop::collection::vec(step(), 1..60)) {
-        let mut rig = Rig::new();
+    fn prop_the_home_ends_where_the_client_is(is_root in prop::bool::weighted(0.2), steps in prop::collection::vec(step(), 1..60)) {
+        let mut rig = if is_root { Rig::of(Cred::ROOT) } else { Rig::new() };
         for step in steps {
             match step {
                 Step::Make(d, n, dir) => {
@@ -411,20 +400,25 @@ proptest! {
                 }
                 Step::Link(f, d, n) => {
                     let file = FileId::new(f);
-                    if rig.here.files.get(&file).is_some_and(|f| !f.is_dir) && rig.here.names_of(file) > 0 {
+                    if rig.here.files.get(&file).is_some_and(|f| !f.is_dir()) && rig.here.names_of(file) > 0 {
                         rig.act(Operation::Link { file, at: (FileId::new(d), vec![n]) });
                     }
                 }
                 Step::Write(f, cut, size, offset, byte) => {
                     rig.write(FileId::new(f), (cut, size), offset..offset + 5, byte);
                 }
-                Step::Set(f, mode) => {
-                    let attributes = Attributes { mode: Some(mode), ..Attributes::default() };
+                Step::Set(f, mode) => drop(rig.chmod(FileId::new(f), mode).then_some(())),
+                Step::SetOwner(f, uid, gid) => {
+                    let attributes = Attributes { uid, gid: Some(gid), ..Attributes::default() };
                     rig.act(Operation::Set { file: FileId::new(f), attributes });
+                }
+                Step::SetAcl(f, is_default, rights) => {
+                    let name = if is_default { acl::XATTR_DEFAULT } else { acl::XATTR_ACCESS };
+                    rig.set_xattr(FileId::new(f), name, rights.map(|(owner, group)| acl_value(owner, group)));
                 }
                 Step::SetXattr(f, value) => {
                     let value = value.map(|byte| vec![byte]);
-                    rig.act(Operation::SetXattr { file: FileId::new(f), name: b"user.x".to_vec(), value });
+                    rig.set_xattr(FileId::new(f), b"user.x", value);
                 }
                 Step::Pin(count) => rig.pin(count),
                 Step::Send(count) => rig.send(count),
