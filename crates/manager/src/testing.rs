@@ -143,18 +143,16 @@ impl Storage for MemStore {
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(move |contents| {
-            let present = contents.seals.entry(seal.log).or_insert(Seal { epoch: 0, ..seal });
-            if present.epoch < seal.epoch {
-                *present = seal;
-                let discarded = |s: &SegmentId| s.log == seal.log && s.epoch < seal.epoch && s.seq > seal.through;
-                contents.fragments.retain(|(segment, _), _| !discarded(segment));
+            if contents.seals.get(&seal.log).is_none_or(|present| present.epoch < seal.epoch) {
+                contents.fragments.retain(|(segment, _), _| !seal.discards(segment));
+                contents.seals.insert(seal.log, seal.clone());
             }
-            Ok(contents.seals[&seal.log])
+            Ok(contents.seals[&seal.log].clone())
         })
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        self.serve(|contents| Ok(contents.seals.values().copied().collect()))
+        self.serve(|contents| Ok(contents.seals.values().cloned().collect()))
     }
 
     fn put_maps(&self, _: Maps) -> BoxFuture<Result<(), StorageError>> {

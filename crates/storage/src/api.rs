@@ -2,6 +2,7 @@
 
 pub use crate::checkpoint::Identity;
 use crate::commit::LANDING_PAGES;
+pub use crate::seal::{Fence, Seal};
 use crate::space::PAGE;
 use bytes::Bytes;
 use host::DiskSpace;
@@ -35,18 +36,6 @@ pub enum StorageError {
     /// The request makes no sense (foreign file system, range beyond the fragment).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
-}
-
-/// A fence on a log: segments of epochs before `epoch` with a seq beyond `through` are refused from now on, and those that
-/// are here were discarded by recovery and are deleted. Segments up to `through` count, and may be put again for repair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seal {
-    /// The log.
-    pub log: LogId,
-    /// The first epoch that may still write.
-    pub epoch: u32,
-    /// The last seq of earlier epochs that counts.
-    pub through: u64,
 }
 
 /// Small replicated state (maps) that every store keeps the latest copy of.

@@ -9,7 +9,7 @@
 //! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | generation u64
 //!       | body_len u64 | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
 //! body: page_count u32
-//!       | count u32 x seal (log u32 | epoch u32 | through u64)
+//!       | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64))
 //!       | maps epoch u64 | maps blob (len u32, bytes)
 //!       | count u32 x reserved (start u32 | length u32)
 //!       | count u32 x fragment (segment 16 | index u8 | attempt u16 | page u32 | packed header (len u32, bytes))
@@ -18,6 +18,7 @@
 use crate::api::{Maps, Seal};
 use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
+use crate::seal::SEAL_LEN_MIN;
 use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
 use host::checkpoint_pair::Owner;
@@ -27,8 +28,8 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
-/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 3 were never released.
-pub const VERSION: u16 = 4;
+/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 4 were never released.
+pub const VERSION: u16 = 5;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,9 +107,7 @@ pub fn encode_body(
     out.put_u32(page_count);
     out.put_u32(seals.len() as u32);
     for seal in seals.values() {
-        out.put_u32(seal.log.raw());
-        out.put_u32(seal.epoch);
-        out.put_u64(seal.through);
+        seal.encode(&mut out);
     }
     out.put_u64(maps.epoch);
     out.put_blob(&maps.bytes);
@@ -137,10 +136,9 @@ impl Body {
     pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<Body, DecodeError> {
         let r = &mut Reader::new(bytes);
         let mut body = Body { page_count: r.u32("page count")?, ..Body::default() };
-        for _ in 0..r.count(16, "seals")? {
-            let log = LogId::new(r.u32("seal log")?);
-            let seal = Seal { log, epoch: r.u32("seal epoch")?, through: r.u64("seal through")? };
-            body.seals.insert(log, seal);
+        for _ in 0..r.count(SEAL_LEN_MIN, "seals")? {
+            let seal = Seal::decode(r)?;
+            body.seals.insert(seal.log, seal);
         }
         body.maps.epoch = r.u64("maps epoch")?;
         body.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);

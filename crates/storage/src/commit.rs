@@ -254,7 +254,7 @@ impl Committer {
                     break;
                 }
                 self.unrecorded |= match control {
-                    Control::Seal(seal, _) => state.seal(*seal),
+                    Control::Seal(seal, _) => state.seal(seal.clone()),
                     Control::Maps(maps, _) => {
                         let newer = maps.epoch > state.maps.epoch;
                         if newer {
@@ -271,7 +271,7 @@ impl Committer {
         for control in controls {
             match control {
                 Control::Seal(seal, done) => {
-                    let in_force = state.seals.get(&seal.log).copied().unwrap_or(seal);
+                    let in_force = state.seals.get(&seal.log).cloned().unwrap_or(seal);
                     let _ = done.send(result.clone().map(|()| in_force));
                 }
                 Control::Maps(_, done) => drop(done.send(result.clone())),

@@ -123,8 +123,8 @@ impl Index {
 
     /// Forgets what recovery discarded when it set this seal, and gives it back.
     pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<Held> {
-        let Some(from_seq) = seal.through.checked_add(1) else { return Vec::new() };
-        self.remove(of_log(seal.log, from_seq), |key| discards(seal, &key.segment()))
+        let Some(from_seq) = seal.least_through().checked_add(1) else { return Vec::new() };
+        self.remove(of_log(seal.log, from_seq), |key| seal.discards(&key.segment()))
     }
 
     fn remove(&mut self, range: RangeInclusive<Key>, is_out: impl Fn(&Key) -> bool) -> Vec<Held> {
@@ -180,15 +180,15 @@ fn unpack(fs: FsUuid, (key, held): (&Key, &Held)) -> Result<FragmentHeader, Deco
     held.header.unpack(fs, key.id(), key.attempt)
 }
 
-/// True when `seal` says that recovery has thrown this segment away.
-pub fn discards(seal: &Seal, segment: &SegmentId) -> bool {
-    segment.log == seal.log && segment.epoch < seal.epoch && segment.seq > seal.through
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Fence;
     use crate::testing::{FS, fragment_of, segment};
+
+    fn seal(through: u64) -> Seal {
+        Seal::new(LogId::new(1), Fence { epoch: 2, through }, 0)
+    }
 
     fn index_of(fragments: &[(SegmentId, u8, u16)]) -> Index {
         let mut index = Index::default();
@@ -218,7 +218,7 @@ mod tests {
         index.insert(parity.0, Held { place: Extent { start: 9, len: 2 }, ..parity.1 });
         assert_eq!((index.parity_bytes(), recounted(&index)), (4 * 4096, 4 * 4096));
         index.remove_segment(segment(1, 1, 4));
-        index.remove_discarded(&Seal { log: LogId::new(1), epoch: 2, through: 4 });
+        index.remove_discarded(&seal(4));
         assert_eq!((index.parity_bytes(), recounted(&index)), (2 * 4096, 2 * 4096));
     }
 
@@ -251,11 +251,10 @@ mod tests {
             (segment(1, 2, 5), 0, 0),
             (segment(2, 1, 9), 0, 0),
         ]);
-        let seal = Seal { log: LogId::new(1), epoch: 2, through: 4 };
-        assert_eq!(index.remove_discarded(&seal).len(), 1);
+        assert_eq!(index.remove_discarded(&seal(4)).len(), 1);
         let left: Vec<SegmentId> = index.segments().into_iter().map(|(s, _)| s).collect();
         assert_eq!(left, [segment(1, 1, 4), segment(1, 2, 5), segment(2, 1, 9)]);
-        assert!(index.remove_discarded(&Seal { through: u64::MAX, ..seal }).is_empty());
+        assert!(index.remove_discarded(&seal(u64::MAX)).is_empty());
     }
 
     #[test]

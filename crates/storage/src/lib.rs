@@ -7,7 +7,7 @@
 //!   site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
-//! Pure: `space` (where fragments go), `compaction` (which move), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
+//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
 //! a crash left).
 
 pub mod api;
@@ -19,6 +19,7 @@ mod files;
 mod index;
 mod packed;
 pub mod recovery;
+mod seal;
 pub mod server;
 mod shared;
 pub mod site;

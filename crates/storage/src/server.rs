@@ -9,7 +9,7 @@ use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
 use crate::checkpoint::{Body, Head, encode_body};
 use crate::commit::{Committer, LANDING_PAGES};
 use crate::files::{Files, Newest, WriteError};
-use crate::index::{Held, Key, discards};
+use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
 use crate::recovery::Found;
 use crate::shared::{Growth, Shared, State};
@@ -69,7 +69,7 @@ impl Server {
             let found = files.scan(part, &head, len).await?;
             for (place, Found { header, intact, .. }) in found {
                 let segment = &header.id.segment;
-                let discarded = seals.get(&segment.log).is_some_and(|seal| discards(seal, segment));
+                let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
                 let key = Key::new(header.id, header.attempt);
                 if intact && !discarded && index.get(&key).is_none() {
                     index.insert(key, Held { place, header: PackedHeader::new(&header) });
@@ -310,7 +310,7 @@ impl Storage for Server {
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        now(Ok(self.shared.state.lock().seals.values().copied().collect()))
+        now(Ok(self.shared.state.lock().seals.values().cloned().collect()))
     }
 
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {

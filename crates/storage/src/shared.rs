@@ -3,7 +3,7 @@
 use crate::api::{Maps, Seal, StorageError};
 use crate::checkpoint::Identity;
 use crate::files::Files;
-use crate::index::{Held, Index, Key, discards};
+use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
 use crate::space::{Extent, PAGE, Space, footprint};
 use host::Tasks;
@@ -86,7 +86,7 @@ impl State {
     /// True when the segment is beyond what its writer had written when it was declared dead. Segments that count may be put
     /// again at any time: that is how lost redundancy is restored.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| discards(seal, segment))
+        self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
     }
 
     /// What putting a fragment comes to without writing it: `None` if it is to be written.
@@ -129,12 +129,12 @@ impl State {
         if self.seals.get(&seal.log).is_some_and(|present| present.epoch >= seal.epoch) {
             return false;
         }
-        self.seals.insert(seal.log, seal);
-        self.damaged.retain(|key| !discards(&seal, &key.segment()));
+        self.damaged.retain(|key| !seal.discards(&key.segment()));
         for held in self.index.remove_discarded(&seal) {
             self.space.release(held.place);
             self.deleted_count += 1;
         }
+        self.seals.insert(seal.log, seal);
         true
     }
 

@@ -1,6 +1,6 @@
 //! Fragments and a checkpoint for tests.
 
-use crate::api::{Maps, Seal};
+use crate::api::{Fence, Maps, Seal};
 use crate::checkpoint::Body;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
@@ -67,7 +67,10 @@ pub fn body() -> Body {
     };
     for log in [2, 5] {
         let log = LogId::new(log);
-        body.seals.insert(log, Seal { log, epoch: 3, through: 77 });
+        body.seals.insert(
+            log,
+            Seal::new(log, Fence { epoch: 3, through: 70 }, 8).next(Fence { epoch: 4, through: 77 }, Some(71), 9),
+        );
     }
     for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
         let header = fragment(1, i as u64, 1, len).header;

@@ -11,6 +11,7 @@
 //! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more memory than the frame has.
 
 use crate::api::{Identity, Maps, Presence, Seal, StorageError, StoreStatus};
+use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use host::DiskSpace;
 use std::ops::Range;
@@ -19,7 +20,7 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
 /// Bytes of the two lengths before each frame.
@@ -147,17 +148,6 @@ fn id(r: &mut Reader<'_>) -> Result<FragmentId, DecodeError> {
     Ok(FragmentId { segment: SegmentId::decode(r)?, index: r.u8("fragment index")? })
 }
 
-fn put_seal(out: &mut Vec<u8>, seal: &Seal) {
-    out.put_u32(seal.log.raw());
-    out.put_u32(seal.epoch);
-    out.put_u64(seal.through);
-}
-
-fn seal(r: &mut Reader<'_>) -> Result<Seal, DecodeError> {
-    let log = LogId::new(r.u32("seal log")?);
-    Ok(Seal { log, epoch: r.u32("seal epoch")?, through: r.u64("seal through")? })
-}
-
 fn put_maps(out: &mut Vec<u8>, maps: &Maps) {
     out.put_u64(maps.epoch);
     out.put_blob(&maps.bytes);
@@ -228,7 +218,7 @@ impl Request {
             }),
             Request::Segments => short(5, &|_| ()),
             Request::Delete(segments) => short(6, &|out| put_list(out, segments, |out, s| s.encode(out))),
-            Request::Seal(seal) => short(7, &|out| put_seal(out, seal)),
+            Request::Seal(seal) => short(7, &|out| seal.encode(out)),
             Request::Seals => short(8, &|_| ()),
             Request::PutMaps(maps) => short(9, &|out| put_maps(out, maps)),
             Request::Maps => short(10, &|_| ()),
@@ -265,7 +255,7 @@ impl Request {
             }
             5 => Request::Segments,
             6 => Request::Delete(list(r, SegmentId::ENCODED_LEN, "segments", SegmentId::decode)?),
-            7 => Request::Seal(seal(r)?),
+            7 => Request::Seal(Seal::decode(r)?),
             8 => Request::Seals,
             9 => Request::PutMaps(maps(r)?),
             10 => Request::Maps,
@@ -297,8 +287,8 @@ impl Answer {
                     out.put_u64(*bytes);
                 });
             }),
-            Answer::Seal(seal) => short(6, &|out| put_seal(out, seal)),
-            Answer::Seals(seals) => short(7, &|out| put_list(out, seals, put_seal)),
+            Answer::Seal(seal) => short(6, &|out| seal.encode(out)),
+            Answer::Seals(seals) => short(7, &|out| put_list(out, seals, |out, seal| seal.encode(out))),
             Answer::Maps(maps) => short(8, &|out| put_maps(out, maps)),
             Answer::Status(status) => short(9, &|out| {
                 out.put_u16(status.id.raw());
@@ -330,8 +320,8 @@ impl Answer {
             5 => Answer::Segments(list(r, SegmentId::ENCODED_LEN + 8, "segments", |r| {
                 Ok((SegmentId::decode(r)?, r.u64("segment bytes")?))
             })?),
-            6 => Answer::Seal(seal(r)?),
-            7 => Answer::Seals(list(r, 16, "seals", seal)?),
+            6 => Answer::Seal(Seal::decode(r)?),
+            7 => Answer::Seals(list(r, SEAL_LEN_MIN, "seals", Seal::decode)?),
             8 => Answer::Maps(maps(r)?),
             9 => Answer::Status(StoreStatus {
                 id: StoreId::new(r.u16("store")?),
@@ -408,10 +398,16 @@ fn error(r: &mut Reader<'_>) -> Result<StorageError, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Fence;
     use crate::testing::{fragment, segment};
     use proptest::prelude::*;
 
     const IDENTITY: Identity = Identity { fs: FsUuid([9; 16]), store: StoreId::new(3), capacity_bytes: 1 << 40 };
+
+    fn seal() -> Seal {
+        let fence = |epoch, through| Fence { epoch, through };
+        Seal::new(LogId::new(3), fence(2, 1), 4).next(fence(3, 9), Some(2), 5)
+    }
 
     fn requests() -> Vec<Request> {
         let one = fragment(1, 2, 1, 70_000);
@@ -424,7 +420,7 @@ mod tests {
             Request::List { log: LogId::new(4), from_seq: 9, count_max: 100 },
             Request::Segments,
             Request::Delete(vec![id.segment, segment(9, 8, 7)]),
-            Request::Seal(Seal { log: LogId::new(3), epoch: 2, through: 1 }),
+            Request::Seal(seal()),
             Request::Seals,
             Request::PutMaps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
             Request::Maps,
@@ -438,7 +434,6 @@ mod tests {
 
     fn answers() -> Vec<Answer> {
         let header = fragment(1, 2, 1, 70_000).header;
-        let seal = Seal { log: LogId::new(3), epoch: 2, through: 1 };
         let errors = [
             StorageError::NotFound(header.id),
             StorageError::Damaged(header.id),
@@ -465,8 +460,8 @@ mod tests {
             Answer::Bytes(Bytes::from_static(b"bytes")),
             Answer::Headers(vec![header.clone(), header]),
             Answer::Segments(vec![(segment(1, 2, 3), 4096)]),
-            Answer::Seal(seal),
-            Answer::Seals(vec![seal]),
+            Answer::Seal(seal()),
+            Answer::Seals(vec![seal()]),
             Answer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
             Answer::Status(status),
             Answer::Presence(Presence::Store(IDENTITY)),

@@ -13,9 +13,9 @@ use types::LogId;
 pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals {
-        let known = newest.entry(seal.log).or_insert(*seal);
-        if (seal.epoch, seal.through) > (known.epoch, known.through) {
-            *known = *seal;
+        let known = newest.entry(seal.log).or_insert_with(|| seal.clone());
+        if (seal.epoch, seal.through, seal.nonce) > (known.epoch, known.through, known.nonce) {
+            *known = seal.clone();
         }
     }
     newest
@@ -32,7 +32,7 @@ impl Stripe {
         let has = newest_seals(has);
         for seal in newest.values() {
             if has.get(&seal.log).is_none_or(|old| old.epoch < seal.epoch) {
-                self.ask(at, |s| s.seal(*seal)).await?;
+                self.ask(at, |s| s.seal(seal.clone())).await?;
             }
         }
         Ok(())

@@ -375,7 +375,7 @@ impl Storage for Remote {
         self.call(move |s| s.delete(segments.clone()))
     }
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
-        self.call(move |s| s.seal(seal))
+        self.call(move |s| s.seal(seal.clone()))
     }
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
         self.call(|s| s.seals())

@@ -14,7 +14,7 @@ impl Stripe {
     /// The segments of a log that any store shows, from a seq on, without those that the seals in force have discarded.
     pub async fn log_segments(&self, log: LogId, from_seq: u64) -> Result<Vec<SegmentId>, StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
-        let seal = newest_seals(seals.iter().flat_map(|(_, seals)| seals)).get(&log).copied();
+        let seal = newest_seals(seals.iter().flat_map(|(_, seals)| seals)).remove(&log);
         let (mut all, mut next) = (BTreeSet::new(), Some(from_seq));
         while let Some(from) = next {
             let pages = self.pages(log, from, LIST_COUNT).await?;
@@ -22,7 +22,7 @@ impl Stripe {
             next = pages.iter().filter_map(|page| page.last()?.seq.checked_add(1)).min();
             all.extend(pages.into_iter().flatten());
         }
-        let counts = |s: &SegmentId| seal.is_none_or(|seal| s.epoch >= seal.epoch || s.seq <= seal.through);
+        let counts = |s: &SegmentId| !seal.as_ref().is_some_and(|seal| seal.discards(s));
         Ok(all.into_iter().filter(counts).collect())
     }
 

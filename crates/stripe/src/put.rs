@@ -172,7 +172,7 @@ impl Stripe {
 mod tests {
     use super::*;
     use crate::testing::{Fault, LOG, Rig};
-    use storage::api::{Seal, Storage};
+    use storage::api::{Fence, Seal, Storage};
 
     #[test]
     fn acknowledged_segment_has_all_fragments() {
@@ -283,7 +283,7 @@ mod tests {
     fn sealed_writer_is_fenced_and_its_store_stays_in_service() {
         let rig = Rig::new(5, 3, 1);
         let stripe = rig.stripe();
-        let seal = Seal { log: LOG, epoch: 2, through: 0 };
+        let seal = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
         rig.run(rig.stores[1].seal(seal)).unwrap();
         for seq in 1..4 {
             let fenced = rig.run(stripe.put(&rig.segment(seq, 70_000)));

@@ -11,7 +11,8 @@
 //!    the seal: stores refuse fragments of a sealed epoch.
 //! 4. *Seal* the log at a quorum with the next epoch and the last seq that counts; a store that takes the seal forgets what was
 //!    discarded. A seal on any store therefore says: everything of earlier epochs up to `through` was complete, and nothing beyond
-//!    was ever acknowledged. After a crash in the middle of it, the next opening either sees the seal (and reaches the same
+//!    was ever acknowledged. It carries the fences of the epochs before, and a random number of the opener: a store takes one seal of
+//!    an epoch, so of two openers that chose the same epoch at most one finds its own seal at a quorum. After a crash in the middle of it, the next opening either sees the seal (and reaches the same
 //!    verdict from it) or it does not (and may count more than was counted: unacknowledged segments, whole; two seals of one epoch,
 //!    of which that which counts more is in force). No fragment of the new epoch exists before a quorum has the seal.
 //! 5. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
@@ -22,7 +23,7 @@
 use crate::catch_up::newest_seals;
 use crate::{Stripe, StripeError};
 use host::join_all;
-use storage::api::{Seal, Storage, StorageError};
+use storage::api::{Fence, Seal, Storage, StorageError};
 use striped_log::fragment::FragmentHeader;
 use striped_log::segment::Segment;
 use striped_log::tail::{self, CountedSegment, TailVerdict};
@@ -76,7 +77,7 @@ impl Stripe {
         // With the segment before, to chain to, if it is still there.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
-        let seal = in_force.get(&log).copied();
+        let seal = in_force.get(&log);
         let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
         let epoch = epochs.max().unwrap_or(0).checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
 
@@ -98,10 +99,10 @@ impl Stripe {
             puts.into_iter().collect::<Result<(), _>>()?;
         }
 
-        self.seal(Seal { log, epoch, through: verdict.next_seq - 1 }).await?;
+        self.seal(seal_after(seal, log, epoch, &verdict, self.host.random.next_u64())).await?;
         for (at, has) in &seals {
             // Other logs' seals that the store has missed; a store that does not take them has been noted as absent.
-            let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, *s)).collect();
+            let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, s.clone())).collect();
             if self.replay_seals(*at, has, &others).await.is_err() {
                 tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
             }
@@ -177,7 +178,7 @@ impl Stripe {
     /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal.
     async fn seal(&self, seal: Seal) -> Result<(), StripeError> {
         self.health.lock().note_change();
-        let answers = self.ask_quorum(|s| s.seal(seal)).await?;
+        let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
         let others = answers.iter().filter(|(_, in_force)| *in_force != seal).count();
         if others > 0 {
             return Err(StripeError::Fenced);
@@ -192,19 +193,30 @@ type Gathered<T> = Vec<(usize, T)>;
 type Found = Vec<(StoreId, FragmentHeader)>;
 
 /// The segment at `from_seq - 1`, if it can still be read, and the verdict from `from_seq` on.
-fn judge(from_seq: u64, mut found: Found, seal: Option<Seal>) -> (Option<SegmentId>, TailVerdict) {
+fn judge(from_seq: u64, mut found: Found, seal: Option<&Seal>) -> (Option<SegmentId>, TailVerdict) {
     if let Some(seal) = seal {
-        found.retain(|(_, h)| h.id.segment.epoch >= seal.epoch || h.id.segment.seq <= seal.through);
+        found.retain(|(_, h)| !seal.discards(&h.id.segment));
     }
     let before = tail::verdict(from_seq - 1, None, found.clone());
     let before = before.counted.first().map(|c| c.id).filter(|id| id.seq + 1 == from_seq);
     (before, tail::verdict(from_seq, before, found))
 }
 
+/// The seal that says this verdict, with the fences before it.
+fn seal_after(present: Option<&Seal>, log: LogId, epoch: u32, verdict: &TailVerdict, nonce: u64) -> Seal {
+    let fence = Fence { epoch, through: verdict.next_seq - 1 };
+    let Some(present) = present else { return Seal::new(log, fence, nonce) };
+    let first = verdict.counted.iter().find(|c| c.id.epoch >= present.epoch).map(|c| c.id.seq);
+    present.next(fence, first, nonce)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LogWriter;
     use crate::testing::{Fault, LOG, Rig};
+    use std::sync::Arc;
+    use std::time::Duration;
 
     /// Puts only some fragments of a segment, as a writer does that dies in the middle.
     fn put_partly(rig: &Rig, segment: &Segment, fragments: &[usize]) {
@@ -364,8 +376,8 @@ mod tests {
             let opening = rig.client().run(async move { stripe.open_log(LOG, 1).await });
             rig.sim.run_for(std::time::Duration::from_micros(500 * delay));
             // It had seen less of the tail than can be read, and its requests were on their way all the time.
-            let late = Seal { log: LOG, epoch: 2, through: 0 };
-            let seals = rig.stores.iter().map(|s| s.seal(late)).collect();
+            let late = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
+            let seals = rig.stores.iter().map(|s| s.seal(late.clone())).collect();
             let (opened, _) = rig.run(async { (opening.await, join_all(seals).await) });
             let tail = opened.unwrap().unwrap();
             let again = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
@@ -376,6 +388,69 @@ mod tests {
             }
         }
         assert!((1..60).contains(&counted), "{counted} of 60 opened before the late seal");
+    }
+
+    /// The newest seal alone would let it go on: what a later epoch wrote is up to there.
+    #[test]
+    fn regression_a_writer_that_slept_through_two_epochs_is_fenced() {
+        let rig = Rig::new(11, 5, 1);
+        let write = |writer: &Arc<LogWriter>, count: u64| {
+            (0..count).for_each(|_| writer.submit(rig.draft(writer.begin(), 1000)));
+        };
+        let (_, _, sleeper) = rig.writer();
+        write(&sleeper, 2);
+        rig.run(sleeper.wait_committed(2)).unwrap();
+        let (_, _, second) = rig.writer();
+        write(&second, 3);
+        rig.run(second.wait_committed(5)).unwrap();
+        let (_, third, writer) = rig.writer();
+        assert_eq!((third.epoch, third.next_seq), (3, 6));
+
+        write(&sleeper, 1);
+        assert_eq!(rig.run(sleeper.wait_committed(3)), Err(StripeError::Fenced));
+        write(&writer, 1);
+        rig.run(writer.wait_committed(6)).unwrap();
+        let tail = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
+        assert_eq!(tail.segments[..5], third.segments);
+        assert_eq!(tail.segments.len(), 6);
+        chain(&rig, &tail);
+        // What counts can still be repaired, of whichever epoch.
+        for &id in &tail.segments {
+            rig.run(rig.stripe().put_again(id)).unwrap();
+        }
+    }
+
+    /// Each may be told of an epoch, but never both of the same.
+    #[test]
+    fn regression_two_openers_at_once_do_not_get_the_same_epoch() {
+        let (mut both, mut refused) = (0, 0);
+        for seed in 0..200 {
+            let rig = Rig::new(seed, 5, 1);
+            rig.stores[seed as usize % 5].set(if seed % 2 == 0 { Fault::Down } else { Fault::None });
+            let machines = [rig.client(), rig.client()];
+            let opened: Vec<_> = machines
+                .iter()
+                .map(|machine| {
+                    let stores = rig.stores.iter().map(|s| (s.id, s.clone() as Arc<dyn Storage>)).collect();
+                    let stripe = Stripe::new(machine.host(), crate::testing::FS, stores, rig.options);
+                    let wait = Duration::from_micros(rig.random.below(4_000));
+                    let clock = machine.host().clock;
+                    machine.run(async move {
+                        clock.sleep(wait).await;
+                        stripe.open_log(LOG, 1).await
+                    })
+                })
+                .collect();
+            let opened: Vec<_> = rig.run(join_all(opened)).into_iter().map(|opened| opened.unwrap()).collect();
+            match &opened[..] {
+                [Ok(one), Ok(other)] => {
+                    both += 1;
+                    assert_ne!(one.epoch, other.epoch, "seed {seed}");
+                }
+                _ => refused += 1,
+            }
+        }
+        assert!(both > 20 && refused + both == 200, "{both} {refused}");
     }
 
     #[test]

@@ -122,11 +122,7 @@ impl Storage for MemStore {
                 return Err(StorageError::BadRequest("not a member"));
             }
             let segment = fragment.header.id.segment;
-            if contents
-                .seals
-                .get(&segment.log)
-                .is_some_and(|seal| segment.epoch < seal.epoch && segment.seq > seal.through)
-            {
+            if contents.seals.get(&segment.log).is_some_and(|seal| seal.discards(&segment)) {
                 return Err(StorageError::Sealed(segment.log));
             }
             contents.put_count += 1;
@@ -189,18 +185,16 @@ impl Storage for MemStore {
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(true, move |contents| {
-            let present = contents.seals.entry(seal.log).or_insert(Seal { epoch: 0, ..seal });
-            if present.epoch < seal.epoch {
-                *present = seal;
-                let discarded = |s: &SegmentId| s.log == seal.log && s.epoch < seal.epoch && s.seq > seal.through;
-                contents.fragments.retain(|key, _| !discarded(&key.0));
+            if contents.seals.get(&seal.log).is_none_or(|present| present.epoch < seal.epoch) {
+                contents.fragments.retain(|key, _| !seal.discards(&key.0));
+                contents.seals.insert(seal.log, seal.clone());
             }
-            Ok(contents.seals[&seal.log])
+            Ok(contents.seals[&seal.log].clone())
         })
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        self.serve(false, |contents| Ok(contents.seals.values().copied().collect()))
+        self.serve(false, |contents| Ok(contents.seals.values().cloned().collect()))
     }
 
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {

@@ -3,8 +3,7 @@
 //! The model survives the server's machine: what was asked but not answered when that crashed may have happened or not, which the
 //! next life finds out and from then on insists on.
 
-use crate::api::{Maps, Seal, Storage, StorageError};
-use crate::index::discards;
+use crate::api::{Fence, Maps, Seal, Storage, StorageError};
 use crate::server::{Identity, Server};
 use crate::space::footprint;
 use crate::testing::{FS, STORE, fragment_of, payload};
@@ -90,11 +89,11 @@ impl Model {
     }
 
     fn discard(&mut self, seal: &Seal) {
-        self.fragments.retain(|(id, _), _| !discards(seal, &id.segment));
+        self.fragments.retain(|(id, _), _| !seal.discards(&id.segment));
     }
 
     fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| discards(seal, segment))
+        self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
     }
 
     /// An epoch that may write, now and then one that may not.
@@ -122,7 +121,7 @@ pub async fn check_opened(server: &Server, model: &SharedModel) {
     for seal in server.seals().await.unwrap() {
         let mut model = model.lock();
         if model.seals_asked.get(&seal.log) == Some(&seal) {
-            model.seals.insert(seal.log, seal);
+            model.seals.insert(seal.log, seal.clone());
         }
         assert_eq!(model.seals.get(&seal.log), Some(&seal));
         model.discard(&seal);
@@ -309,19 +308,26 @@ async fn seal(server: &Server, model: &SharedModel, random: &SplitMix64) -> Resu
         let model = model.lock();
         let log = below(random, u64::from(LOGS)) as u32;
         let newest = model.next_seq.get(&log).copied().unwrap_or(0);
-        let epoch = model.seals.get(&LogId::new(log)).map_or(0, |seal| seal.epoch) + below(random, 3) as u32;
-        Seal { log: LogId::new(log), epoch, through: newest.saturating_sub(below(random, 5)) }
+        let present = model.seals.get(&LogId::new(log));
+        let epoch = present.map_or(0, |seal| seal.epoch) + below(random, 3) as u32;
+        let fence = Fence { epoch, through: newest.saturating_sub(below(random, 5)) };
+        let nonce = host::Random::next_u64(random);
+        // A refused one need not follow from the present one.
+        match present.filter(|present| present.epoch < epoch) {
+            Some(present) => present.next(fence, None, nonce),
+            None => Seal::new(LogId::new(log), fence, nonce),
+        }
     };
     let above = model.lock().seals.get(&seal.log).is_none_or(|present| present.epoch < seal.epoch);
     if above {
-        model.lock().seals_asked.insert(seal.log, seal);
+        model.lock().seals_asked.insert(seal.log, seal.clone());
     }
-    match server.seal(seal).await {
+    match server.seal(seal.clone()).await {
         Ok(in_force) => {
             let mut model = model.lock();
             if above {
                 assert_eq!(in_force, seal);
-                model.seals.insert(seal.log, seal);
+                model.seals.insert(seal.log, seal.clone());
                 model.discard(&seal);
                 model.seals_asked.remove(&seal.log);
                 model.recorded();

@@ -1,13 +1,13 @@
 //! The server on simulated disks: crashes, power losses, failing writes and syncs, full disks, rot.
 
 use super::model::{Model, below, check_opened, identity, live};
-use crate::api::{Maps, Seal, Storage, StorageError};
+use crate::api::{Fence, Maps, Seal, Storage, StorageError};
 use crate::commit::LANDING_PAGES;
 use crate::server::{Identity, OpenError, Server};
 use crate::shared::Growth;
 use crate::site::is_empty;
 use crate::space::{PAGE, footprint};
-use crate::testing::fragment;
+use crate::testing::{fragment, fragment_of, segment};
 use host::sim::{Sim, SimDisk};
 use host::{Host, SplitMix64};
 use parking_lot::Mutex;
@@ -249,7 +249,7 @@ fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() 
         let sim = Sim::new(polls);
         let disk = SimDisk::new(&sim, DISK_BYTES);
         closed_store(&sim, &disk, 0..5);
-        let seal = |epoch| Seal { log: LogId::new(2), epoch, through: 0 };
+        let seal = |epoch| Seal::new(LogId::new(2), Fence { epoch, through: 0 }, 0);
 
         // The body is durable, but the heads are only to be seen.
         let server = open(&sim, &disk).unwrap();
@@ -310,7 +310,7 @@ fn a_failed_sync_stops_changes_but_not_reads_until_reopened() {
         disk.fail_next_syncs(1);
         assert!(matches!(server.put(fragment(1, 3, 0, 10)).await, Err(StorageError::Disk(_))));
         assert_eq!(server.put(fragment(1, 4, 0, 10)).await, Err(StorageError::Unavailable));
-        let seal = Seal { log: LogId::new(1), epoch: 1, through: 0 };
+        let seal = Seal::new(LogId::new(1), Fence { epoch: 1, through: 0 }, 0);
         assert_eq!(server.seal(seal).await, Err(StorageError::Unavailable));
         assert_eq!(server.seals().await, Ok(vec![]), "a refused seal is not in force");
         assert!(!server.status().await.unwrap().writable);
@@ -586,4 +586,33 @@ fn regression_a_crash_while_fragments_are_moved_costs_none() {
         refused += *full.lock();
     }
     assert!(crashes > 100 && refused > 100, "{crashes} {refused}");
+}
+
+/// A store that knew the newest seal only took segments of epoch 1 up to where epoch 3 began.
+#[test]
+fn regression_a_store_holds_each_epoch_to_the_first_fence_against_it() {
+    let sim = Sim::new(12);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let fence = |epoch, through| Fence { epoch, through };
+    let first = Seal::new(LogId::new(1), fence(2, 10), 5);
+    let second = first.next(fence(3, 20), Some(11), 6);
+    let rival = first.next(fence(3, 20), Some(11), 7);
+    let server = open(&sim, &disk).unwrap();
+    sim.block_on(async {
+        assert_eq!(server.seal(first.clone()).await, Ok(first.clone()));
+        assert_eq!(server.seal(second.clone()).await, Ok(second.clone()));
+        assert_eq!(server.seal(rival).await, Ok(second.clone()), "one seal of an epoch");
+    });
+    let put = |server: &Arc<Server>, epoch, seq| {
+        let id = segment(1, epoch, seq);
+        sim.block_on(server.put(fragment_of(id, 0, 0, 100)))
+    };
+    let sealed = Err(StorageError::Sealed(LogId::new(1)));
+    assert_eq!([put(&server, 1, 11), put(&server, 2, 21)], [sealed.clone(), sealed.clone()]);
+    sim.machine("store").crash();
+    disk.power_loss();
+    let server = open(&sim, &disk).unwrap();
+    assert_eq!([put(&server, 1, 11), put(&server, 1, 20)], [sealed.clone(), sealed.clone()]);
+    assert_eq!([put(&server, 1, 10), put(&server, 2, 20), put(&server, 3, 21)], [Ok(()), Ok(()), Ok(())]);
 }

@@ -1,7 +1,7 @@
 //! The server through connections on the loopback interface.
 
 use super::model::identity;
-use crate::api::{Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError};
+use crate::api::{Fence, Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError};
 use crate::server::Server;
 use crate::site::Site;
 use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
@@ -148,8 +148,8 @@ fn every_request_comes_through() {
         assert_eq!(remote.status().await, rig.server().status().await);
         assert_eq!(remote.delete(vec![id.segment]).await, Ok(()));
         assert_eq!(remote.verify(id).await, Err(StorageError::NotFound(id)));
-        let seal = Seal { log: LogId::new(1), epoch: 1, through: 5 };
-        assert_eq!(remote.seal(seal).await, Ok(seal));
+        let seal = Seal::new(LogId::new(1), Fence { epoch: 1, through: 5 }, 0);
+        assert_eq!(remote.seal(seal.clone()).await, Ok(seal.clone()));
         assert_eq!(remote.seals().await, Ok(vec![seal]));
         assert_eq!(remote.put(last.clone()).await, Err(StorageError::Sealed(LogId::new(1))));
         let maps = Maps { epoch: 3, bytes: "maps".into() };

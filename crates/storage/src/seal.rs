@@ -1,0 +1,184 @@
+//! Seals: what keeps the former writers of a log out.
+//!
+//! Each opening of a log hands out an epoch and leaves a **fence**: segments of earlier epochs count up to a seq, and no further.
+//! A seal has the fence of its own epoch and those of the epochs before it. The newest alone is not enough: it lets a writer of
+//! epoch 1 that slept through epochs 2 and 3 write up to where epoch 3 began, over what epoch 2 wrote.
+//!
+//! A fence is dropped when a later one is not above it, since the later one then discards all that it discards: openings after
+//! which nothing was written leave no fence. Of the others the newest [`FENCES_MAX`] are kept. A writer comes through a dropped
+//! one only if it slept through more epochs than that, with segments in each.
+//!
+//! The **nonce** is the opener's: a store takes one seal of an epoch. Two openers that chose the same epoch cannot both find their
+//! own seal at a quorum of stores, so at most one of them goes on to write.
+
+use types::codec::{DecodeError, Put, Reader};
+use types::{LogId, SegmentId};
+
+/// Fences of earlier epochs that a seal keeps, at most.
+pub const FENCES_MAX: usize = 1024;
+/// Bytes of a seal without earlier fences.
+pub const SEAL_LEN_MIN: usize = 28;
+
+/// Where a log went on with a new epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// The first epoch that may write beyond.
+    pub epoch: u32,
+    /// The last seq of earlier epochs that counts.
+    pub through: u64,
+}
+
+/// A fence on a log, with those before it: segments of epochs before `epoch` with a seq beyond `through` are refused from now on,
+/// and those that are here were discarded by recovery and are deleted. Segments up to `through` count, and may be put again for
+/// repair, unless an earlier fence discards them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seal {
+    /// The log.
+    pub log: LogId,
+    /// The first epoch that may still write.
+    pub epoch: u32,
+    /// The last seq of earlier epochs that counts.
+    pub through: u64,
+    /// A random number of the opener.
+    pub nonce: u64,
+    /// Fences of earlier epochs that discard more than later ones: both epochs and seqs grow.
+    earlier: Vec<Fence>,
+}
+
+impl Seal {
+    /// A seal of a log that was not sealed before.
+    pub fn new(log: LogId, fence: Fence, nonce: u64) -> Seal {
+        Seal { log, epoch: fence.epoch, through: fence.through, nonce, earlier: Vec::new() }
+    }
+
+    /// The seal after this one. `first_seq` is the first segment of this seal's epoch or a later one that counts: this seal's own
+    /// fence cannot be beyond, even if it is that of an opener that died while another got the epoch.
+    pub fn next(&self, fence: Fence, first_seq: Option<u64>, nonce: u64) -> Seal {
+        let through = first_seq.map_or(self.through, |first| self.through.min(first.saturating_sub(1)));
+        let before = self.earlier.iter().copied().chain([Fence { epoch: self.epoch, through }]);
+        let mut earlier: Vec<Fence> = Vec::new();
+        for fence in before.chain([fence]) {
+            while earlier.last().is_some_and(|last| last.through >= fence.through) {
+                earlier.pop();
+            }
+            earlier.push(fence);
+        }
+        earlier.pop();
+        earlier.drain(..earlier.len().saturating_sub(FENCES_MAX));
+        Seal { earlier, ..Seal::new(self.log, fence, nonce) }
+    }
+
+    /// True when recovery has thrown this segment away.
+    pub fn discards(&self, segment: &SegmentId) -> bool {
+        if segment.log != self.log || segment.epoch >= self.epoch {
+            return false;
+        }
+        // Of the fences against its epoch, the first discards most.
+        let first = self.earlier.partition_point(|fence| fence.epoch <= segment.epoch);
+        segment.seq > self.earlier.get(first).map_or(self.through, |fence| fence.through)
+    }
+
+    /// No segment up to this seq is discarded.
+    pub fn least_through(&self) -> u64 {
+        self.earlier.first().map_or(self.through, |fence| fence.through)
+    }
+
+    /// Appends the seal.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.log.raw());
+        out.put_u32(self.epoch);
+        out.put_u64(self.through);
+        out.put_u64(self.nonce);
+        out.put_u32(self.earlier.len() as u32);
+        for fence in &self.earlier {
+            out.put_u32(fence.epoch);
+            out.put_u64(fence.through);
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Seal, DecodeError> {
+        let log = LogId::new(r.u32("seal log")?);
+        let own = Fence { epoch: r.u32("seal epoch")?, through: r.u64("seal through")? };
+        let nonce = r.u64("seal nonce")?;
+        let mut earlier: Vec<Fence> = Vec::new();
+        for _ in 0..r.count(12, "fences")? {
+            earlier.push(Fence { epoch: r.u32("fence epoch")?, through: r.u64("fence through")? });
+        }
+        let all = earlier.iter().chain([&own]);
+        let grow = all.clone().zip(all.skip(1)).all(|(a, b)| a.epoch < b.epoch && a.through < b.through);
+        if !grow || earlier.len() > FENCES_MAX {
+            return Err(DecodeError::Invalid("fences"));
+        }
+        Ok(Seal { earlier, ..Seal::new(log, own, nonce) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::segment;
+    use proptest::prelude::*;
+
+    fn fence(epoch: u32, through: u64) -> Fence {
+        Fence { epoch, through }
+    }
+
+    #[test]
+    fn each_epoch_is_held_to_the_first_fence_against_it() {
+        let seal = Seal::new(LogId::new(1), fence(2, 10), 7).next(fence(3, 20), Some(11), 8);
+        let discards = |epoch, seq| seal.discards(&segment(1, epoch, seq));
+        assert!(!discards(1, 10) && discards(1, 11) && discards(1, 20));
+        assert!(!discards(2, 20) && discards(2, 21));
+        assert!(!discards(3, 21));
+        assert!(!seal.discards(&segment(2, 1, 11)), "another log");
+        assert_eq!(seal.least_through(), 10);
+    }
+
+    #[test]
+    fn fences_that_a_later_one_covers_are_dropped() {
+        let mut seal = Seal::new(LogId::new(1), fence(2, 10), 0);
+        for epoch in 3..10 {
+            seal = seal.next(fence(epoch, 10), None, 0);
+        }
+        assert_eq!(seal, Seal::new(LogId::new(1), fence(9, 10), 0));
+        let seal = seal.next(fence(10, 30), Some(6), 0);
+        assert!(seal.discards(&segment(1, 8, 6)), "what counts shows that the opener of epoch 9 counted too much");
+        assert!(!seal.discards(&segment(1, 9, 30)));
+    }
+
+    #[test]
+    fn a_seal_keeps_so_many_fences_and_no_more() {
+        let mut seal = Seal::new(LogId::new(1), fence(1, 0), 0);
+        for i in 1..2000 {
+            seal = seal.next(fence(i + 1, u64::from(i)), None, 0);
+        }
+        assert_eq!(seal.earlier.len(), FENCES_MAX);
+        assert!(seal.discards(&segment(1, 1500, 1501)) && !seal.discards(&segment(1, 1500, 1500)));
+    }
+
+    proptest! {
+        /// A seal discards just what one of all fences discards, and reads back.
+        #[test]
+        fn prop_a_seal_agrees_with_a_list_of_all_fences(steps in prop::collection::vec((1..3u32, 0..4u64), 1..12)) {
+            let (mut epoch, mut through) = (1, 0);
+            let mut fences = vec![fence(epoch, through)];
+            let mut seal = Seal::new(LogId::new(1), fences[0], 5);
+            for (epochs, written) in steps {
+                (epoch, through) = (epoch + epochs, through + written);
+                let first = (written > 0).then_some(through - written + 1);
+                fences.push(fence(epoch, through));
+                seal = seal.next(fence(epoch, through), first, 5);
+            }
+            for epoch in 0..epoch + 1 {
+                for seq in 0..through + 2 {
+                    let discards = fences.iter().any(|f| epoch < f.epoch && seq > f.through);
+                    prop_assert_eq!(seal.discards(&segment(1, epoch, seq)), discards, "{}.{}", epoch, seq);
+                }
+            }
+            let mut bytes = Vec::new();
+            seal.encode(&mut bytes);
+            prop_assert_eq!(Seal::decode(&mut Reader::new(&bytes)), Ok(seal));
+        }
+    }
+}
