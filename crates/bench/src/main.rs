@@ -2,8 +2,8 @@
 //! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
 //!
 //! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench study` looks at Starling alone
-//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces, `bench work` is a single
-//! workload (the others start them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
+//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces, `bench scale` at what
+//! maintenance costs by how much there is, `bench work` is a single workload (the others start them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
 //! caches and makes network namespaces.
 
 mod command;
@@ -17,6 +17,7 @@ mod requests;
 mod results;
 mod roam;
 mod run;
+mod scale;
 mod scenario;
 mod simulations;
 mod site;
@@ -74,6 +75,17 @@ enum Command {
         after_help = "Examples:\n  bench simulations --quick\n  bench simulations --markdown docs/performance.md"
     )]
     Simulations(simulations::SimulationsOptions),
+    /// Measure what maintenance, a start and memory cost by how many segments and files there are
+    #[command(
+        after_help = "Examples:\n  bench scale --quick\n  bench scale --segments 10000000 --dir /big --markdown docs/performance.md"
+    )]
+    Scale(scale::ScaleOptions),
+    /// One process of `scale`
+    #[command(hide = true)]
+    ScalePart {
+        #[command(subcommand)]
+        part: scale::Part,
+    },
     /// Run one workload in a folder and print what it measured as JSON
     Work {
         /// The workload
@@ -136,6 +148,8 @@ fn main() -> ExitCode {
         Command::Run(options) => run_all(&options),
         Command::Requests(options) => count_requests(&options),
         Command::Simulations(options) => simulations::run(&options),
+        Command::Scale(options) => scale::run(&options),
+        Command::ScalePart { part } => scale::part(&part),
         Command::Study(options) => require_root().and_then(|()| study::run(&options)),
         Command::Roam(options) => require_root().and_then(|()| roam::run(&options)),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
