@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Maps, StorageError};
 use storage::server::{OpenError, Server as StoreServer};
-use stripe::{LogWriter, Options, Stripe, StripeError};
+use stripe::{LogWriter, Options, StoreSet, Stripe, StripeError};
 use thiserror::Error;
 use types::{ClientId, FsError, FsUuid, StoreId};
 use vfs::fs::FileSystem;
@@ -80,6 +80,28 @@ pub struct Run {
     pub index_range_len: u64,
     /// How long what managers write may be, [`Lengths::LARGEST`] if nothing speaks against it.
     pub manager_lengths: Lengths,
+}
+
+/// Numbers that no user chooses, since the usual ones suit everybody. Tests draw small ones, so that what is rare becomes common.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most segments of a log in flight; see [`Options::in_flight_max`]. For the life of a file system.
+    pub in_flight_max: u64,
+    /// Cuts since the last checkpoint after which there is another one: bounds recovery.
+    pub cuts_per_checkpoint_max: u64,
+    /// How long one step of restoring redundancy may take.
+    pub restore_step: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            in_flight_max: Options::default().in_flight_max,
+            cuts_per_checkpoint_max: 64,
+            // Other maintenance gets its turn.
+            restore_step: Duration::from_millis(500),
+        }
+    }
 }
 
 /// Why there is no running file system. Nothing was changed, except that stores may have been brought up to date.
@@ -157,6 +179,14 @@ pub enum StartError {
     /// Segments cannot be read or written.
     #[error(transparent)]
     Stripe(#[from] StripeError),
+    /// The stores do not have a log as a whole, or that is not certain. To go on would discard what may come back.
+    #[error("{error}. Nothing was discarded: {}", what_to_do(stores))]
+    Refused {
+        /// What is wrong.
+        error: StripeError,
+        /// The stores that may make it whole.
+        stores: StoreSet,
+    },
     /// A manager cannot start.
     #[error("manager: {0}")]
     Manager(#[from] ManagerError),
@@ -166,6 +196,32 @@ pub enum StartError {
     /// A disk.
     #[error("disk: {0}")]
     Disk(#[from] std::io::Error),
+}
+
+impl StartError {
+    fn refused(stripe: &Stripe, error: StripeError) -> StartError {
+        let stores = match error {
+            StripeError::StoresNeeded { stores, .. } => stores,
+            _ => stripe.out_of_service(),
+        };
+        StartError::Refused { error, stores }
+    }
+
+    fn of_manager(stripe: &Stripe, error: ManagerError) -> StartError {
+        match error {
+            ManagerError::Stores(error) => StartError::refused(stripe, error),
+            error => StartError::Manager(error),
+        }
+    }
+}
+
+fn what_to_do(stores: &StoreSet) -> String {
+    match stores.iter().next() {
+        Some(_) => format!("bring back {stores} as last used, and start again"),
+        None => {
+            "all stores answer, so some hold old copies or have rotted; put back the right ones, and start again".into()
+        }
+    }
 }
 
 /// What start found to do.
@@ -232,16 +288,34 @@ impl Machine {
         consensus: &Arc<dyn Disk>,
         run: Run,
     ) -> Result<Machine, StartError> {
+        Self::start_within(host, places, consensus, run, Limits::default()).await
+    }
+
+    /// As [`start`](Self::start), with other limits than the usual ones.
+    pub async fn start_within(
+        host: Host,
+        places: &[Place],
+        consensus: &Arc<dyn Disk>,
+        run: Run,
+        limits: Limits,
+    ) -> Result<Machine, StartError> {
         let Opened { config, maps: newest, behind, by_id, servers } = stores::open(&host, places).await?;
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;
         let began = host.clock.now();
-        let options = Options { parity: config.parity, put_timeout: PUT_TIMEOUT, probe_interval: PROBE_INTERVAL };
+        let options = Options {
+            parity: config.parity,
+            put_timeout: PUT_TIMEOUT,
+            probe_interval: PROBE_INTERVAL,
+            in_flight_max: limits.in_flight_max,
+        };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
         let inode_bytes = run.cache_bytes / INODE_SHARE;
         let inode_count_max = (inode_bytes / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
-        let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await?;
+        let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await;
+        let maps = maps.map_err(|e| StartError::refused(&stripe, e))?;
+        let refused = |e| StartError::of_manager(&stripe, e);
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let mut managers = Vec::new();
         for &id in &manager_ids {
@@ -254,10 +328,13 @@ impl Machine {
                 index_range_len: run.index_range_len,
                 lengths: run.manager_lengths,
             };
-            managers.push(ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await?);
+            let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
+            managers.push(opened.map_err(refused)?);
         }
-        let (tail, rolled) = manager::recovery::roll_forward(&stripe, &managers, CLIENT_LOG).await?;
-        let (cleaner_tail, cleaner_rolled) = manager::recovery::roll_forward(&stripe, &managers, CLEANER_LOG).await?;
+        let rolled = manager::recovery::roll_forward(&stripe, &managers, CLIENT_LOG).await;
+        let (tail, rolled) = rolled.map_err(refused)?;
+        let rolled_cleaner = manager::recovery::roll_forward(&stripe, &managers, CLEANER_LOG).await;
+        let (cleaner_tail, cleaner_rolled) = rolled_cleaner.map_err(refused)?;
         let recovery = Recovery {
             segment_count: rolled.segments + cleaner_rolled.segments,
             delta_count: rolled.deltas + cleaner_rolled.deltas,
@@ -284,9 +361,16 @@ impl Machine {
             block_size: config.block_size,
             unapplied: Default::default(),
         };
-        let maintenance =
-            Maintenance::start(host.clone(), config.clone(), stripe.clone(), managers.clone(), client.clone(), cleaner)
-                .await?;
+        let maintenance = Maintenance::start(
+            host.clone(),
+            config.clone(),
+            limits,
+            stripe.clone(),
+            managers.clone(),
+            client.clone(),
+            cleaner,
+        )
+        .await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
         Ok(Machine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
     }

@@ -14,8 +14,6 @@ use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
-/// How long one step may take, so that other maintenance gets its turn. A step ends with the page, or the segment, that is under way.
-const STEP_TIME: Duration = Duration::from_millis(500);
 /// After so long what could not be restored is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(3600);
 
@@ -43,6 +41,8 @@ struct Comparison {
 pub(crate) struct Restore {
     host: Host,
     stripe: Arc<Stripe>,
+    /// How long one step may take, so that other maintenance gets its turn. A step ends with the page, or the segment, that is under way.
+    step_time: Duration,
     logs: Vec<LogId>,
     comparison: Option<Comparison>,
     /// All logs were looked at since the start, at a quorum of stores.
@@ -56,9 +56,10 @@ pub(crate) struct Restore {
 }
 
 impl Restore {
-    pub(crate) fn new(host: Host, stripe: Arc<Stripe>, logs: Vec<LogId>) -> Restore {
+    pub(crate) fn new(host: Host, stripe: Arc<Stripe>, logs: Vec<LogId>, step_time: Duration) -> Restore {
         Restore {
             host,
+            step_time,
             stripe,
             logs,
             comparison: None,
@@ -90,7 +91,7 @@ impl Restore {
     /// Looks at what the stores have, for one step, and tells the table. The number of segments that lack something, when all stores
     /// have been compared. Nobody may delete segments meanwhile.
     pub(crate) async fn compare_some(&mut self, table: &Table) -> Result<Option<usize>, StripeError> {
-        let end = self.host.clock.now() + STEP_TIME;
+        let end = self.host.clock.now() + self.step_time;
         let begin = || Comparison {
             returns: self.stripe.return_count(),
             all_answered: true,
@@ -146,7 +147,7 @@ impl Restore {
 
     /// Restores some segments. Nobody may delete segments meanwhile.
     pub(crate) async fn step(&mut self) {
-        let end = self.host.clock.now() + STEP_TIME;
+        let end = self.host.clock.now() + self.step_time;
         if self.todo.is_empty() {
             self.todo = std::mem::take(&mut self.failed);
         }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
+use stripe::StripeError;
 use thiserror::Error;
 use types::token::{Mode, Scope};
 use types::{Answer, ClientId, Delta, Extent, FileId, InodeRecord, LogId, SegmentId};
@@ -23,6 +24,9 @@ pub enum ManagerError {
     /// The index could not be read or written: too many stores are bad.
     #[error("the manager's log cannot be read or written")]
     Log,
+    /// At a start: the stores do not give a log as a whole.
+    #[error("{0}")]
+    Stores(StripeError),
     /// The request makes no sense (deltas out of order, unknown client).
     #[error("bad request: {0}")]
     BadRequest(&'static str),

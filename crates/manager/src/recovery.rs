@@ -30,7 +30,7 @@ pub struct RollForward {
     pub deltas: u64,
 }
 
-/// Why something of a log could not be read. Consumed here: it is logged, and becomes [`ManagerError::Log`].
+/// Why something of a log could not be read. It is logged here.
 #[derive(Debug, Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -43,14 +43,18 @@ pub(crate) enum ReadError {
 pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
     let error: ReadError = error.into();
     tracing::error!(%log, %error, "cannot {doing}");
-    ManagerError::Log
+    match error {
+        ReadError::Stripe(error) => ManagerError::Stores(error),
+        ReadError::Decode(_) => ManagerError::Log,
+    }
 }
 
 /// Rolls one client's or cleaner's log forward for managers: reads what any of them has not applied and applies it. Afterwards the
 /// log is open for a writer, and fenced against the former one.
 ///
 /// # Errors
-/// [`ManagerError::Log`] when the log, or a manager's own, cannot be read or holds deltas that no client writes.
+/// [`ManagerError::Stores`] when the log, or a manager's own, cannot be read; [`ManagerError::Log`] when it holds deltas that no client
+/// writes.
 pub async fn roll_forward(
     stripe: &Arc<Stripe>,
     managers: &[Arc<Server>],
@@ -119,6 +123,9 @@ pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint
 
 /// Segments of the own log that seem to hold a root, newest first, with the root's address: the newest, and the one to fall
 /// back to. A segment cannot be part of the log if a later epoch has one at the same place or before: recovery cut the log there.
+///
+/// A newest segment that cannot be read is passed over only if it is certain that it was never there as a whole. What an older root tells
+/// of may be deleted since: to go on from there would discard the log behind the gaps.
 pub(crate) async fn root_candidates(
     stripe: &Stripe,
     log: LogId,
@@ -140,8 +147,14 @@ pub(crate) async fn root_candidates(
     for segment in own {
         match find_root(stripe, segment).await {
             Ok(Some(addr)) => candidates.push((segment, addr)),
-            // Not readable: what a crash left of the log's end. Opening the log tells what of it counts.
-            Ok(None) | Err(ReadError::Stripe(_)) => {}
+            Ok(None) => {}
+            // Older than a root that can be read, it may be what a deletion has left.
+            Err(_) if !candidates.is_empty() => break,
+            Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
+                Ok(true) => {}
+                Ok(false) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
+                Err(error) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
+            },
             Err(error @ ReadError::Decode(_)) => return Err(log_failed(log, "read the manager's log", error)),
         }
         if candidates.len() == 2 {

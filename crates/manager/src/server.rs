@@ -107,7 +107,7 @@ impl Server {
     /// checkpoint from what the stores have.
     ///
     /// # Errors
-    /// [`ManagerError::Log`] when stores are missing, or the log holds no readable checkpoint though it should;
+    /// [`ManagerError::Stores`] when stores are missing; [`ManagerError::Log`] when the log holds no readable checkpoint though it should;
     /// [`ManagerError::BadRequest`] when the checkpoint is another manager's or has another block size.
     pub async fn open(
         host: Host,

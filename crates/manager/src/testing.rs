@@ -7,7 +7,7 @@ use bytes::Bytes;
 use host::DiskSpace;
 use host::sim::{Machine, Sim};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub const MANAGER_LOG: LogId = LogId::new(300);
 struct Contents {
     fragments: BTreeMap<(SegmentId, u8), Fragment>,
     seals: BTreeMap<LogId, Seal>,
+    /// Segments whose bytes are not what they were.
+    rotten: BTreeSet<SegmentId>,
     reads: u64,
     /// Fragments and segments that were listed.
     listed: u64,
@@ -85,6 +87,9 @@ impl Storage for MemStore {
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         self.serve(move |contents| {
             contents.reads += 1;
+            if contents.rotten.contains(&id.segment) {
+                return Err(StorageError::Damaged(id));
+            }
             let fragment = contents.fragments.get(&(id.segment, id.index)).filter(|f| f.header.attempt == attempt);
             let payload = &fragment.ok_or(StorageError::NotFound(id))?.payload;
             if range.end as usize > payload.len() {
@@ -224,6 +229,17 @@ impl Setup {
 
     pub fn refuse_own_segment(&self, seq: Option<u64>) {
         self.stores.iter().for_each(|s| *s.refuses_seq.lock() = seq);
+    }
+
+    /// Has the bytes of segments rot on all stores; nothing has rotted if there are none.
+    pub fn rot(&self, segments: impl IntoIterator<Item = SegmentId>) {
+        let rotten: BTreeSet<SegmentId> = segments.into_iter().collect();
+        self.stores.iter().for_each(|s| s.contents.lock().rotten = rotten.clone());
+    }
+
+    /// The fragments that all stores have.
+    pub fn fragment_count(&self) -> usize {
+        self.stores.iter().map(|s| s.contents.lock().fragments.len()).sum()
     }
 
     pub fn reads(&self) -> u64 {

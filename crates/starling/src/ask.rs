@@ -261,13 +261,15 @@ pub fn scrub_json(r: &ScrubReport) -> Value {
         "fragments": r.fragments,
         "missing": r.missing,
         "damaged": r.damaged,
+        "unchecked": r.unchecked,
         "repaired_segments": r.repaired,
         "unrepaired_segments": names(&r.unrepaired),
+        "uncertain_segments": names(&r.uncertain),
         "unreadable_segments": names(&r.unreadable),
     })
 }
 
-/// `starling scrub`. Exit code 1 if anything is left without full redundancy.
+/// `starling scrub`. Exit code 1 if anything is left without full redundancy, or could not be checked.
 pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} segments, {msg}, {eta} left");
@@ -281,6 +283,7 @@ pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<E
     bar.finish_and_clear();
     let left = |key: &str| report[key].as_array().map_or(0, Vec::len);
     let (unrepaired, unreadable) = (left("unrepaired_segments"), left("unreadable_segments"));
+    let uncertain = left("uncertain_segments");
     if as_json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -293,11 +296,17 @@ pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<E
         } else if unrepaired > 0 {
             println!("{unrepaired} segments could not be repaired: look at the stores with `starling status`");
         }
+        if uncertain > 0 {
+            println!(
+                "{} fragments could not be checked now, since their stores do not answer: scrub again when they do",
+                report["unchecked"]
+            );
+        }
         if unreadable > 0 {
             println!(
                 "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files"
             );
         }
     }
-    Ok(if unrepaired + unreadable == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if unrepaired + uncertain + unreadable == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -2,6 +2,7 @@
 
 use crate::ask::{maps_json, maps_line};
 use crate::folder::Folder;
+use crate::location::Location;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
@@ -28,7 +29,8 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
     };
-    let machine = Machine::start(host, &places, &folder.consensus()?, run).await.map_err(explain)?;
+    let machine = Machine::start(host, &places, &folder.consensus()?, run).await;
+    let machine = machine.map_err(|e| explain(e, &stores.places))?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);
     let report = check::check(&machine, |files| bar.set_position(files)).await;
@@ -46,8 +48,13 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// An error of starting: either this cannot be checked as it was asked, or damage is so great that there is nothing to walk.
-fn explain(e: StartError) -> anyhow::Error {
+fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
     match e {
+        StartError::Refused { .. } => anyhow::anyhow!(
+            "{e}{}. If that cannot be, what leads to every file is damaged beyond what parity makes up for, and all must be restored \
+             from a copy",
+            crate::up::wanted(&e, places)
+        ),
         StartError::Manager(_) | StartError::Stripe(_) | StartError::Root(_) => anyhow::anyhow!(
             "{e}: what leads to every file is damaged beyond what parity makes up for. Bring back stores that are not there and check \
              again; otherwise all must be restored from a copy"

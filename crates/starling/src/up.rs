@@ -54,7 +54,7 @@ impl control::Served for Control {
                         let value = json!({"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments});
                         let _ = progress.try_send(value);
                     };
-                    let report = served.machine.stripe.scrub(repair, tell).await;
+                    let report = served.machine.maintenance.scrub(repair, tell).await;
                     report.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
                 }
                 Request::Record => served.recording.serve(progress).await,
@@ -66,8 +66,15 @@ impl control::Served for Control {
 }
 
 /// An error of starting, as the one who asked is told of it.
-fn explain(e: StartError) -> anyhow::Error {
-    usage(e.to_string())
+fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
+    usage(format!("{e}{}", wanted(&e, places)))
+}
+
+/// Where the stores are that a refused start wants back.
+pub fn wanted(e: &StartError, places: &[Location]) -> String {
+    let StartError::Refused { stores, .. } = e else { return String::new() };
+    let place = |store: types::StoreId| Some(format!("; {store} is {}", places.get(usize::from(store.raw()))?));
+    stores.iter().filter_map(place).collect()
 }
 
 /// What a new file system is to be like.
@@ -108,7 +115,8 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     let places = folder.places(host, &stores)?;
     let consensus = folder.consensus()?;
     if known.is_none() {
-        let config = machine::create(host, &places, &consensus, new_file_system(geometry)).await.map_err(explain)?;
+        let config = machine::create(host, &places, &consensus, new_file_system(geometry)).await;
+        let config = config.map_err(|e| explain(e, &stores.places))?;
         folder.record_stores(&stores)?;
         let (fs, count, parity) = (config.fs, config.store_count, config.parity);
         eprintln!(
@@ -136,7 +144,8 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
     };
-    let machine = Machine::start(host.clone(), &places, &consensus, run).await.map_err(explain)?;
+    let machine = Machine::start(host.clone(), &places, &consensus, run).await;
+    let machine = machine.map_err(|e| explain(e, &stores.places))?;
     let config = &machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
@@ -201,7 +210,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
     if Folder::is_new(&settings.data) {
-        new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(explain)?;
+        new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(|e| explain(e, &[]))?;
     }
     let folder = Folder::open(&settings.data, true)?;
     let (machine, places) = start(&host, &folder, &settings).await?;

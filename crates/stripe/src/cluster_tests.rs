@@ -292,6 +292,7 @@ impl Cluster for Servers {
             parity: self.parity,
             put_timeout: Duration::from_secs(2),
             probe_interval: Duration::from_millis(300),
+            ..Options::default()
         };
         Stripe::new(client.host(), FS, self.nodes.iter().map(remote).collect(), options)
     }

@@ -3,7 +3,7 @@
 //! A store leaves service the moment a request to it fails, and comes back only through a probe that finds it writable *and*
 //! has brought it up to date (see `catch_up`). The probing task exists only while some store is out of service.
 
-use crate::Stripe;
+use crate::{StoreSet, Stripe};
 use host::{first, join_all};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -192,6 +192,12 @@ impl Stripe {
                 }
             }
         }
+    }
+
+    /// The stores that are not in service.
+    pub fn out_of_service(&self) -> StoreSet {
+        let up = self.health.lock().up();
+        self.everyone().into_iter().filter(|at| !up.contains(at)).map(|at| self.stores[at].id).collect()
     }
 
     /// True when all stores are in service.

@@ -26,7 +26,7 @@ mod cluster_tests;
 #[cfg(test)]
 mod testing;
 
-pub use error::StripeError;
+pub use error::{StoreSet, StripeError};
 pub use health::{StoreHealth, StoreState};
 pub use layout::SegmentInfo;
 pub use recover::LogTail;

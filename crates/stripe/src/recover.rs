@@ -17,16 +17,20 @@
 //!    of which that which counts more is in force). No fragment of the new epoch exists before a quorum has the seal.
 //! 5. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
 //!
+//! Between 2 and 3, a verdict that is a guess is refused: more than `m` stores that are absent, new, or as they were before the log
+//! was last opened can hide acknowledged segments, and sealing the log would discard these for good.
+//!
 //! Segments at or below a seal's `through` were complete when it was set; if they are not now, stores have lost fragments,
 //! and that is for scrub to repair, not for opening.
 
 use crate::catch_up::newest_seals;
-use crate::{Stripe, StripeError};
+use crate::health::StoreState;
+use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
 use storage::api::{Fence, Seal, Storage, StorageError};
 use striped_log::fragment::FragmentHeader;
 use striped_log::segment::Segment;
-use striped_log::tail::{self, CountedSegment, TailVerdict};
+use striped_log::tail::{self, CountedSegment, Doubt, Stores, TailVerdict};
 use types::{LogId, SegmentId, StoreId};
 
 /// Headers asked for at once when a log is listed.
@@ -58,9 +62,9 @@ impl Stripe {
     /// taken for durable; they may be deleted already. The caller sees to it that nobody else opens or writes the log meanwhile.
     ///
     /// # Errors
-    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time), `LogBroken`, `Damaged` (a segment
-    /// of the tail, acknowledged or not, cannot be read, so it is not known what to keep); the log is then as it was, or further
-    /// on its way to being opened.
+    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time), `LogBroken`, `LogLost`, `StoresNeeded`,
+    /// `Damaged` (a segment of the tail, acknowledged or not, cannot be read, so it is not known what to keep); the log is then as
+    /// it was, or further on its way to being opened. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         for _ in 1..OPEN_TRIES {
             match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
@@ -81,12 +85,23 @@ impl Stripe {
         let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
         let epoch = epochs.max().unwrap_or(0).checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
 
-        let (before, verdict) = judge(from_seq, found, seal);
+        let found = in_force_of(found, seal);
+        let (before, verdict) = judge(from_seq, &found);
         let sealed_through = seal.map_or(0, |s| s.through);
         if verdict.next_seq <= sealed_through {
             let next_seq = verdict.next_seq;
             tracing::error!(%log, next_seq, counted = sealed_through, "acknowledged segments cannot be read");
             return Err(StripeError::LogBroken { log, next_seq, counted: sealed_through });
+        }
+        if let Some(doubt) = tail::doubt(&verdict, &found, &self.known_of(log, &seals)) {
+            let error = match doubt {
+                Doubt::Lost { next_seq, beyond } => StripeError::LogLost { log, next_seq, beyond },
+                Doubt::Unknown { next_seq, stores } => {
+                    StripeError::StoresNeeded { log, next_seq, stores: StoreSet::from_iter(stores) }
+                }
+            };
+            tracing::error!(%error, "a log is not opened");
+            return Err(error);
         }
         let incomplete: Vec<&CountedSegment> =
             verdict.counted.iter().filter(|c| !c.complete && c.id.seq > sealed_through).collect();
@@ -109,6 +124,30 @@ impl Stripe {
         }
         let segments: Vec<SegmentId> = verdict.counted.iter().map(|c| c.id).collect();
         Ok(LogTail { log, epoch, next_seq: verdict.next_seq, last: segments.last().copied().or(before), segments })
+    }
+
+    /// True if a segment that cannot be read was never there as a whole, or was deleted; false if that is not certain, because stores
+    /// that may have its fragments do not answer or have lost their state.
+    pub async fn is_torn(&self, segment: SegmentId) -> Result<bool, StripeError> {
+        let seals = self.ask_quorum(|s| s.seals()).await?;
+        let described = self.describe(segment).await;
+        if described.answered.len() < self.quorum() {
+            return Err(StripeError::NotEnoughStores);
+        }
+        let stores = self.known_of(segment.log, &seals);
+        let readable = described.best(self.fs).is_some();
+        Ok(!readable && tail::may_have_the_rest(&described.found, &stores).is_none())
+    }
+
+    /// What is known of the stores, given the seals of those that answered.
+    fn known_of(&self, log: LogId, seals: &Gathered<Vec<Seal>>) -> Stores {
+        let epoch_of = |seals: &[Seal]| seals.iter().filter(|s| s.log == log).map(|s| s.epoch).max().unwrap_or(0);
+        Stores {
+            all: self.stores.iter().map(|store| store.id).collect(),
+            sealed: seals.iter().map(|(at, seals)| (self.stores[*at].id, epoch_of(seals))).collect(),
+            m: self.options.parity,
+            in_flight_max: self.options.in_flight_max,
+        }
     }
 
     /// What a quorum of stores has of a log from a seq on, and all their seals.
@@ -179,6 +218,10 @@ impl Stripe {
     async fn seal(&self, seal: Seal) -> Result<(), StripeError> {
         self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
+        // A store with a fragment of an epoch has the seal of that epoch: a store that lacks seals gets them before it is used again.
+        let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
+        let up = self.health.lock().up();
+        up.into_iter().filter(without).for_each(|at| self.mark_bad(at, StoreState::Failing, "did not take a seal"));
         let others = answers.iter().filter(|(_, in_force)| *in_force != seal).count();
         if others > 0 {
             return Err(StripeError::Fenced);
@@ -192,14 +235,19 @@ type Gathered<T> = Vec<(usize, T)>;
 /// Fragments with the stores that have them.
 type Found = Vec<(StoreId, FragmentHeader)>;
 
-/// The segment at `from_seq - 1`, if it can still be read, and the verdict from `from_seq` on.
-fn judge(from_seq: u64, mut found: Found, seal: Option<&Seal>) -> (Option<SegmentId>, TailVerdict) {
+/// Fragments without those that a seal has discarded.
+fn in_force_of(mut found: Found, seal: Option<&Seal>) -> Found {
     if let Some(seal) = seal {
         found.retain(|(_, h)| !seal.discards(&h.id.segment));
     }
+    found
+}
+
+/// The segment at `from_seq - 1`, if it can still be read, and the verdict from `from_seq` on.
+fn judge(from_seq: u64, found: &Found) -> (Option<SegmentId>, TailVerdict) {
     let before = tail::verdict(from_seq - 1, None, found.clone());
     let before = before.counted.first().map(|c| c.id).filter(|id| id.seq + 1 == from_seq);
-    (before, tail::verdict(from_seq, before, found))
+    (before, tail::verdict(from_seq, before, found.clone()))
 }
 
 /// The seal that says this verdict, with the fences before it.
@@ -313,6 +361,52 @@ mod tests {
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len(), 3);
     }
 
+    /// Takes what two stores have; gives it back with [`put_back`].
+    fn take(rig: &Rig, stores: [usize; 2]) -> Vec<(usize, crate::testing::Contents)> {
+        stores.map(|at| (at, std::mem::take(&mut *rig.stores[at].contents.lock()))).into()
+    }
+
+    fn put_back(rig: &Rig, taken: Vec<(usize, crate::testing::Contents)>) {
+        taken.into_iter().for_each(|(at, contents)| *rig.stores[at].contents.lock() = contents);
+    }
+
+    /// Two stores were replaced by new ones at once. The log was sealed where it could not be read any more, and so the
+    /// acknowledged segments were gone when the stores came back.
+    #[test]
+    fn regression_acknowledged_segments_survive_an_opening_without_the_stores_that_have_them() {
+        for (len, count) in [(1000, 5), (200_000, 5), (200_000, 200)] {
+            let rig = Rig::new(9, 5, 1);
+            let (_, _, writer) = rig.writer();
+            (0..count).for_each(|_| writer.submit(rig.draft(writer.begin(), len)));
+            rig.run(writer.wait_committed(count)).unwrap();
+            rig.client().crash();
+            let taken = take(&rig, [0, 1]);
+            let refused = rig.run(rig.stripe().open_log(LOG, 1)).unwrap_err();
+            assert!(matches!(refused, StripeError::StoresNeeded { .. } | StripeError::LogLost { .. }), "{refused}");
+            put_back(&rig, taken);
+            assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len() as u64, count);
+        }
+    }
+
+    /// A segment that is missing everywhere, as after an older root was taken for the newest one, made the opening discard all
+    /// that was behind it.
+    #[test]
+    fn regression_complete_segments_behind_a_long_gap_are_not_discarded() {
+        let rig = Rig::new(10, 5, 1);
+        let (stripe, _, writer) = rig.writer();
+        let count = tail::IN_FLIGHT_MAX + 2;
+        let first = writer.begin();
+        writer.submit(rig.draft(first, 1000));
+        (1..count).for_each(|_| writer.submit(rig.draft(writer.begin(), 1000)));
+        rig.run(writer.wait_committed(count)).unwrap();
+        rig.run(stripe.delete(vec![first.0]));
+        let held = || rig.stores.iter().map(|s| s.contents.lock().fragments.len()).sum::<usize>();
+        let before = held();
+        let refused = rig.run(rig.stripe().open_log(LOG, 1));
+        assert_eq!(refused, Err(StripeError::LogLost { log: LOG, next_seq: 1, beyond: count }));
+        assert_eq!(held(), before);
+    }
+
     #[test]
     fn log_is_not_sealed_before_what_counts_is_complete() {
         let rig = Rig::new(6, 3, 2);
@@ -323,7 +417,7 @@ mod tests {
         away.set(Fault::Down);
         // Two stores can read it and cannot complete it.
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
-        assert!(rig.stores.iter().all(|s| s.contents.lock().seals.is_empty()));
+        assert!(rig.stores.iter().all(|s| s.contents.lock().seals[&LOG].epoch == 1));
         rig.heal();
         let tail = rig.run(rig.stripe().open_log(LOG, 1)).unwrap();
         assert_eq!((tail.epoch, tail.segments), (2, vec![segment.id]));

@@ -1,9 +1,11 @@
 //! Looking at every fragment of every segment, and repairing what is missing or damaged.
 //!
-//! Segments that are being put at the moment are left alone: they are incomplete because they are not there yet.
+//! Segments that are being put at the moment are left alone: they are incomplete because they are not there yet. A store that does not
+//! answer says nothing about its fragments: they could not be checked. Segments that are being deleted, or that a store shows again
+//! after they were deleted, look incomplete too: callers who delete look at the [suspects](ScrubReport::suspects) again.
 
 use crate::health::StoreState;
-use crate::layout::Layout;
+use crate::layout::{Described, Layout};
 use crate::put::Attempted;
 use crate::{Stripe, StripeError};
 use host::join_all;
@@ -30,8 +32,10 @@ pub struct ScrubReport {
     pub segments: u64,
     /// Fragments verified.
     pub fragments: u64,
-    /// Fragments that are not where they should be, or whose store does not answer.
+    /// Fragments that are not where they should be.
     pub missing: u64,
+    /// Fragments whose store does not answer, so that they could not be checked.
+    pub unchecked: u64,
     /// Fragments whose bytes do not match their checksums.
     pub damaged: u64,
     /// Segments that had lost redundancy and are complete again.
@@ -39,9 +43,35 @@ pub struct ScrubReport {
     /// Segments that have lost redundancy and still lack it: no repair was asked for, there are not enough healthy
     /// stores, or the stores refuse the fragments because the log was sealed since.
     pub unrepaired: Vec<SegmentId>,
+    /// Segments that have fragments which could not be checked, and none that is known to be bad.
+    pub uncertain: Vec<SegmentId>,
     /// Segments of which too little is left. Remains of segments that were deleted, or never acknowledged, look like this too:
     /// data is lost only where the map still points at one of them.
     pub unreadable: Vec<SegmentId>,
+}
+
+/// What there is to say of a segment's fragments.
+#[derive(Default)]
+struct Checked {
+    bad: BTreeSet<u8>,
+    unchecked: BTreeSet<u8>,
+}
+
+impl ScrubReport {
+    /// The segments that something is wrong with, or may be.
+    pub fn suspects(&self) -> Vec<SegmentId> {
+        [&self.unrepaired, &self.uncertain, &self.unreadable].into_iter().flatten().copied().collect()
+    }
+
+    /// This report with what another look at all of its suspects has found.
+    pub fn looked_again(self, again: ScrubReport) -> ScrubReport {
+        ScrubReport {
+            segments: self.segments,
+            fragments: self.fragments,
+            repaired: self.repaired + again.repaired,
+            ..again
+        }
+    }
 }
 
 impl Stripe {
@@ -77,6 +107,14 @@ impl Stripe {
         Ok(report)
     }
 
+    /// As [`scrub`](Self::scrub), of some segments, whose report it adds to.
+    pub async fn scrub_some(&self, segments: &[SegmentId], repair: bool, report: &mut ScrubReport) {
+        for &segment in segments {
+            self.scrub_segment(segment, repair, report).await;
+            report.segments += 1;
+        }
+    }
+
     /// Puts again what a segment lacks. True when it lacks nothing now.
     pub async fn restore(&self, segment: SegmentId) -> bool {
         let described = self.describe(segment).await;
@@ -92,46 +130,63 @@ impl Stripe {
         }
         let described = self.describe(segment).await;
         let Some(layout) = described.best(self.fs) else {
-            // Nothing at all: deleted since.
-            if !described.found.is_empty() {
+            if described.answered.len() < self.stores.len() {
+                report.uncertain.push(segment);
+            } else if !described.found.is_empty() {
                 report.unreadable.push(segment);
             }
+            // Otherwise it is nowhere: deleted since.
             return;
         };
-        let bad = self.verify_all(segment, &layout, report).await;
-        if bad.is_empty() {
+        let Checked { bad, unchecked } = self.verify_all(segment, &layout, &described, report).await;
+        let lacking: BTreeSet<u8> = bad.union(&unchecked).copied().collect();
+        if lacking.is_empty() {
             return;
         }
-        let rest_suffices = bad.len() <= usize::from(layout.info.geometry.m);
+        let rest_suffices = lacking.len() <= usize::from(layout.info.geometry.m);
         if !rest_suffices && self.read_segment(segment).await.is_err() {
-            report.unreadable.push(segment);
-        } else if repair && self.repair(segment, &layout, &bad).await {
+            let whom = if unchecked.is_empty() { &mut report.unreadable } else { &mut report.uncertain };
+            whom.push(segment);
+        } else if repair && self.repair(segment, &layout, &lacking).await {
             report.repaired += 1;
+        } else if bad.is_empty() {
+            report.uncertain.push(segment);
         } else {
             report.unrepaired.push(segment);
         }
     }
 
-    /// The fragments of a layout that are not there or not good.
-    async fn verify_all(&self, segment: SegmentId, layout: &Layout, report: &mut ScrubReport) -> BTreeSet<u8> {
-        let width = layout.info.geometry.width();
-        let checks = (0..width).map(|index| async move {
-            if !layout.present.contains(&index) {
-                return Err(StorageError::NotFound(FragmentId { segment, index }));
+    /// The fragments of a layout that are not there or not good, and those that nobody can tell of.
+    async fn verify_all(
+        &self,
+        segment: SegmentId,
+        layout: &Layout,
+        described: &Described,
+        report: &mut ScrubReport,
+    ) -> Checked {
+        let members = &layout.info.geometry.members;
+        let checks = (0..).zip(members).map(|(index, store)| async move {
+            if layout.present.contains(&index) {
+                return self.verify(segment, layout, index).await;
             }
-            self.verify(segment, layout, index).await
+            match described.answered.contains(store) {
+                true => Err(StorageError::NotFound(FragmentId { segment, index })),
+                false => Err(StorageError::Unavailable),
+            }
         });
-        let mut bad = BTreeSet::new();
-        for (index, check) in (0..width).zip(join_all(checks.collect()).await) {
+        let mut checked = Checked::default();
+        for (index, check) in (0..).zip(join_all(checks.collect()).await) {
             report.fragments += 1;
-            match check {
+            let (count, whom) = match check {
                 Ok(()) => continue,
-                Err(StorageError::Damaged(_) | StorageError::Disk(_)) => report.damaged += 1,
-                Err(_) => report.missing += 1,
-            }
-            bad.insert(index);
+                Err(StorageError::Unavailable) => (&mut report.unchecked, &mut checked.unchecked),
+                Err(StorageError::Damaged(_) | StorageError::Disk(_)) => (&mut report.damaged, &mut checked.bad),
+                Err(_) => (&mut report.missing, &mut checked.bad),
+            };
+            *count += 1;
+            whom.insert(index);
         }
-        bad
+        checked
     }
 
     /// Has one fragment checked by its store.
@@ -276,9 +331,29 @@ mod tests {
         let segments = fill(&rig, &stripe);
         rig.stores[0].set(Fault::Down);
         let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
-        assert!(report.missing > 0 && report.repaired > 0 && report.unrepaired.is_empty());
+        assert!(report.unchecked > 0 && report.repaired > 0 && report.unrepaired.is_empty());
         rig.stores[1].set(Fault::Silent);
         assert_readable(&rig, &segments);
+    }
+
+    #[test]
+    fn regression_a_store_that_does_not_answer_is_no_damage() {
+        for fault in [Fault::Down, Fault::Silent] {
+            let rig = Rig::new(14, 5, 1);
+            let stripe = rig.stripe();
+            let segments = fill(&rig, &stripe);
+            rig.stores[0].set(fault);
+            let report = rig.run(stripe.scrub(false, |_| ())).unwrap();
+            assert!(report.unchecked > 0 && !report.uncertain.is_empty(), "{report:?}");
+            assert_eq!((report.missing, report.damaged), (0, 0));
+            assert_eq!((&report.unrepaired, &report.unreadable), (&vec![], &vec![]));
+            rig.heal();
+            rig.sim.run_until_idle();
+            let mut again = ScrubReport::default();
+            rig.run(stripe.scrub_some(&report.suspects(), false, &mut again));
+            let clean = ScrubReport { segments: 6, fragments: report.fragments, ..Default::default() };
+            assert_eq!((report.looked_again(again), segments.len()), (clean, 6));
+        }
     }
 
     #[test]

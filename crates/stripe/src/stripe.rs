@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
+use striped_log::tail::IN_FLIGHT_MAX;
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
 /// How a [`Stripe`] behaves.
@@ -23,6 +24,9 @@ pub struct Options {
     pub put_timeout: Duration,
     /// How often stores that are not healthy are looked at.
     pub probe_interval: Duration,
+    /// Most segments of one log that are put at the same time, the same for all who ever write to the file system: how an opener tells
+    /// a gap that a crash has left from one that lost stores have left.
+    pub in_flight_max: u64,
 }
 
 impl Options {
@@ -39,7 +43,12 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { parity: 1, put_timeout: Duration::from_secs(10), probe_interval: Duration::from_secs(1) }
+        Options {
+            parity: 1,
+            put_timeout: Duration::from_secs(10),
+            probe_interval: Duration::from_secs(1),
+            in_flight_max: IN_FLIGHT_MAX,
+        }
     }
 }
 

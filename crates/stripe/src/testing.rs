@@ -10,7 +10,7 @@ use std::future::{Future, pending};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Fence, Maps, Seal, Storage, StorageError, StoreStatus};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
 use striped_log::segment::{Segment, SegmentBuilder, SegmentDraft};
 use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
@@ -250,8 +250,12 @@ impl Rig {
     pub fn new(seed: u64, store_count: u16, parity: u8) -> Rig {
         let sim = Sim::new(seed);
         let stores = (0..store_count).map(|id| MemStore::new(&sim, id)).collect();
-        let options =
-            Options { parity, put_timeout: Duration::from_millis(500), probe_interval: Duration::from_millis(100) };
+        let options = Options {
+            parity,
+            put_timeout: Duration::from_millis(500),
+            probe_interval: Duration::from_millis(100),
+            ..Options::default()
+        };
         Rig { sim, stores, options, random: SimRandom::new(!seed) }
     }
 
@@ -296,8 +300,11 @@ impl Rig {
         builder.finish(self.bytes(rest - rest / 2).to_vec())
     }
 
-    /// A segment of epoch 1.
+    /// A segment of epoch 1, whose writer has opened the log.
     pub fn segment(&self, seq: u64, len: usize) -> Segment {
+        for store in &self.stores {
+            store.contents.lock().seals.entry(LOG).or_insert(Seal::new(LOG, Fence { epoch: 1, through: 0 }, 1));
+        }
         let name = |seq| SegmentId { log: LOG, epoch: 1, seq };
         self.draft((name(seq), (seq > 1).then(|| name(seq - 1))), len).assemble()
     }

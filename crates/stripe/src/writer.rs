@@ -1,6 +1,7 @@
 //! One log's order: segments are named one after the other, put several at a time, and acknowledged in order.
 //!
-//! A segment is *committed* when it and all before it are durable. While there are too few healthy stores, segments stay in
+//! A segment is *committed* when it and all before it are durable. It is put only when all but the `in_flight_max` before it are
+//! committed: a recovery that finds it knows that these were there. While there are too few healthy stores, segments stay in
 //! memory and are tried again without end: waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a
 //! later wait can still succeed; nothing is lost but time. Being fenced is final.
 
@@ -132,6 +133,10 @@ impl LogWriter {
     /// Puts one segment until it is durable or the log has ended.
     async fn carry(&self, draft: SegmentDraft) {
         let segment = draft.assemble();
+        let seq = segment.id.seq;
+        let is_next =
+            |state: &State| seq <= state.committed.unwrap_or(0).saturating_add(self.stripe.options.in_flight_max);
+        self.wait_for(|state| (is_next(state) || self.ended.get().is_some()).then_some(())).await;
         loop {
             if self.ended.get().is_some() {
                 return;
@@ -255,6 +260,7 @@ mod tests {
     use super::*;
     use crate::testing::{Fault, LOG, Rig};
     use std::time::Duration;
+    use striped_log::tail::IN_FLIGHT_MAX;
 
     #[test]
     fn segments_are_committed_in_order_once_each_with_several_in_flight() {
@@ -310,6 +316,22 @@ mod tests {
         rig.heal();
         rig.run(writer.wait_committed(1)).unwrap();
         assert_eq!(rig.run(stripe.read(name.0, 0..1000)).unwrap(), draft.assemble().payload);
+    }
+
+    #[test]
+    fn segments_wait_until_those_far_before_them_are_committed() {
+        let rig = Rig::new(5, 3, 1);
+        let (_, _, writer) = rig.writer();
+        let first = writer.begin();
+        let count = 2 * IN_FLIGHT_MAX;
+        (1..count).for_each(|_| writer.submit(rig.draft(writer.begin(), 1000)));
+        rig.sim.run_until_idle();
+        let newest = |s: &std::sync::Arc<crate::testing::MemStore>| {
+            s.contents.lock().fragments.keys().map(|(segment, _, _)| segment.seq).max()
+        };
+        assert_eq!(rig.stores.iter().map(newest).max().flatten(), Some(IN_FLIGHT_MAX));
+        writer.submit(rig.draft(first, 1000));
+        rig.run(writer.wait_committed(count)).unwrap();
     }
 
     #[test]

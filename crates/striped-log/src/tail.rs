@@ -12,10 +12,19 @@
 //!
 //! A store that was away may show discarded segments of which no fragment of a later epoch tells: callers first drop what the seals
 //! that they know have discarded.
+//!
+//! More than `m` bad stores can make an acknowledged segment look torn. [`doubt`] tells a verdict that is certain from one that is a
+//! guess; callers discard nothing on a guess. A segment is torn for certain only if every attempt lacks a fragment on a store that
+//! answers and still has its state: that store would have the fragment if the segment had been acknowledged. A store that lacks the
+//! seal of an epoch whose writer used it has lost its state (its disk is new, or an old copy), and proves nothing.
 
 use crate::fragment::{FragmentHeader, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{SegmentId, StoreId};
+
+/// Most segments of a log that its writer puts at the same time, unless it was told otherwise. A segment is put only when all that are this much before it are
+/// complete, so a gap in the log that is longer was not left by a writer that died.
+pub const IN_FLIGHT_MAX: u64 = 64;
 
 /// A segment that is part of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +84,93 @@ pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, Fra
     let kept: BTreeSet<SegmentId> = counted.iter().map(|c| c.id).collect();
     let discarded = by_segment.into_keys().filter(|id| !kept.contains(id)).collect();
     TailVerdict { counted, discarded, next_seq }
+}
+
+/// What is known of the stores that a verdict is about.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    /// All stores of the file system.
+    pub all: BTreeSet<StoreId>,
+    /// Those that answered, with the epoch of their seal of the log; 0 if they have none.
+    pub sealed: BTreeMap<StoreId, u32>,
+    /// Parity fragments per stripe.
+    pub m: u8,
+    /// Most segments of a log that its writer puts at the same time.
+    pub in_flight_max: u64,
+}
+
+impl Stores {
+    /// The stores that do not answer.
+    fn absent(&self) -> BTreeSet<StoreId> {
+        self.all.iter().filter(|store| !self.sealed.contains_key(store)).copied().collect()
+    }
+
+    /// True if a store of which the writer of `epoch` made use still has its state.
+    fn has_state(&self, store: StoreId, epoch: u32) -> bool {
+        self.sealed.get(&store).is_some_and(|sealed| *sealed >= epoch)
+    }
+}
+
+/// Why a verdict may be wrong about where the log ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Doubt {
+    /// The log lost segments: `beyond` was put after all segments up to `beyond - in_flight_max` were complete.
+    Lost {
+        /// The seq of the first segment that cannot be read.
+        next_seq: u64,
+        /// The seq of the last that is there.
+        beyond: u64,
+    },
+    /// The segment at `next_seq` may have been acknowledged: of its fragments, those are missing that were on stores which do not
+    /// answer or have lost their state.
+    Unknown {
+        /// The seq of the first segment that cannot be read.
+        next_seq: u64,
+        /// These stores.
+        stores: BTreeSet<StoreId>,
+    },
+}
+
+/// What makes `verdict` a guess about the segments that it does not count. `found` holds the fragments that it was given. `None`, as
+/// long as at most `m` stores are bad.
+pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores: &Stores) -> Option<Doubt> {
+    let next_seq = verdict.next_seq;
+    let in_force = newest_evidence(found);
+    let is_in_force = |h: &FragmentHeader| in_force.get(&h.id.segment.seq) == Some(&h.id.segment);
+    let beyond = found.iter().filter(|(_, h)| is_in_force(h)).map(|(_, h)| h.id.segment.seq).max();
+    if let Some(beyond) = beyond.filter(|beyond| beyond.saturating_sub(next_seq) >= stores.in_flight_max) {
+        return Some(Doubt::Lost { next_seq, beyond });
+    }
+    let at_end: Vec<_> = found.iter().filter(|(_, h)| h.id.segment.seq == next_seq && is_in_force(h)).collect();
+    if let Some(stores) = may_have_the_rest(at_end.iter().copied(), stores) {
+        return Some(Doubt::Unknown { next_seq, stores });
+    }
+    // A segment of which nothing is left was on more than `m` stores, all of them bad.
+    let mut bad = stores.absent();
+    for (_, header) in found {
+        let epoch = header.id.segment.epoch;
+        let forgot = |store: &&StoreId| stores.sealed.contains_key(store) && !stores.has_state(**store, epoch);
+        bad.extend(header.geometry.members.iter().filter(forgot));
+    }
+    (at_end.is_empty() && bad.len() > usize::from(stores.m)).then_some(Doubt::Unknown { next_seq, stores: bad })
+}
+
+/// The stores that keep a segment from being torn for certain, given fragments of it that do not suffice to read it: they do not
+/// answer, or have lost their state. `None`: it is torn, or there is enough of it.
+pub fn may_have_the_rest<'a>(
+    fragments: impl IntoIterator<Item = &'a (StoreId, FragmentHeader)>,
+    stores: &Stores,
+) -> Option<BTreeSet<StoreId>> {
+    let mut attempts: BTreeMap<(u32, u16, &Geometry), BTreeSet<StoreId>> = BTreeMap::new();
+    for (store, header) in fragments.into_iter().filter(|(store, header)| header.member() == Some(*store)) {
+        let attempt = (header.id.segment.epoch, header.attempt, &header.geometry);
+        attempts.entry(attempt).or_default().insert(*store);
+    }
+    attempts.into_iter().find_map(|((epoch, _, geometry), present)| {
+        let missing: BTreeSet<StoreId> = geometry.members.iter().filter(|s| !present.contains(s)).copied().collect();
+        let torn = missing.iter().any(|store| stores.has_state(*store, epoch));
+        (!torn && present.len() < usize::from(geometry.k)).then_some(missing)
+    })
 }
 
 /// For each seq, the segment that the highest epoch's fragments name there, be it as their own or as their previous one.
@@ -157,6 +253,53 @@ mod tests {
 
     fn counted(verdict: &TailVerdict) -> Vec<SegmentId> {
         verdict.counted.iter().map(|c| c.id).collect()
+    }
+
+    /// Stores 0 to 5 with one parity fragment, sealed in epoch 1, but for `absent` ones and those with an older state.
+    fn stores(absent: &[u16], forgot: &[u16]) -> Stores {
+        let all: BTreeSet<StoreId> = (0..6).map(StoreId::new).collect();
+        let answered = all.iter().filter(|s| !absent.contains(&s.raw()));
+        let sealed = answered.map(|s| (*s, u32::from(!forgot.contains(&s.raw())))).collect();
+        Stores { all, sealed, m: 1, in_flight_max: IN_FLIGHT_MAX }
+    }
+
+    #[test]
+    fn a_segment_is_torn_only_if_a_store_that_would_have_its_fragment_lacks_it() {
+        let mut found = attempt(id(1, 1), None, 0, 2, 0);
+        found.extend(attempt(id(1, 2), Some(id(1, 1)), 0, 2, 0).drain(..1));
+        let v = verdict(1, None, found.clone());
+        assert_eq!(v.next_seq, 2);
+        let doubted = |absent: &[u16], forgot: &[u16]| doubt(&v, &found, &stores(absent, forgot));
+        assert_eq!(doubted(&[], &[]), None);
+        assert_eq!(doubted(&[1], &[]), None, "store 2 would have it");
+        assert_eq!(doubted(&[], &[2]), None, "store 1 would have it");
+        let unknown = Some(Doubt::Unknown { next_seq: 2, stores: [1, 2].map(StoreId::new).into() });
+        assert_eq!(
+            [doubted(&[1, 2], &[]), doubted(&[1], &[2]), doubted(&[], &[1, 2])],
+            [&unknown; 3].map(Clone::clone)
+        );
+    }
+
+    #[test]
+    fn a_log_may_go_on_beyond_its_end_on_more_stores_than_parity_makes_up_for() {
+        let found = attempt(id(1, 1), None, 0, 2, 0);
+        let v = verdict(1, None, found.clone());
+        let doubted = |absent: &[u16], forgot: &[u16]| doubt(&v, &found, &stores(absent, forgot));
+        assert_eq!((doubted(&[], &[]), doubted(&[5], &[])), (None, None));
+        assert_eq!(doubted(&[], &[5, 4]), None, "away all the time: nobody says that they were used");
+        let unknown = |stores: [u16; 2]| Some(Doubt::Unknown { next_seq: 2, stores: stores.map(StoreId::new).into() });
+        assert_eq!(doubted(&[4, 5], &[]), unknown([4, 5]));
+        assert_eq!(doubted(&[], &[0, 2]), unknown([0, 2]));
+    }
+
+    #[test]
+    fn a_gap_that_is_longer_than_what_is_in_flight_was_not_left_by_a_crash() {
+        let mut found = attempt(id(1, 1), None, 0, 2, 0);
+        found.extend(attempt(id(1, 1 + IN_FLIGHT_MAX), Some(id(1, IN_FLIGHT_MAX)), 0, 2, 0).drain(..1));
+        let doubted = |found: &Found| doubt(&verdict(1, None, found.clone()), found, &stores(&[], &[]));
+        assert_eq!(doubted(&found), None);
+        found.extend(attempt(id(1, 2 + IN_FLIGHT_MAX), Some(id(1, 1 + IN_FLIGHT_MAX)), 0, 2, 0).drain(..1));
+        assert_eq!(doubted(&found), Some(Doubt::Lost { next_seq: 2, beyond: 2 + IN_FLIGHT_MAX }));
     }
 
     #[test]
@@ -319,6 +462,8 @@ mod tests {
         m: u8,
         stores: Vec<BTreeMap<(SegmentId, u8, u16), FragmentHeader>>,
         seals: Vec<(u32, u64)>,
+        /// The last epoch in which each store was used.
+        used_in: Vec<u32>,
         attempts: BTreeMap<SegmentId, u16>,
         acknowledged: Vec<SegmentId>,
         discarded: BTreeSet<SegmentId>,
@@ -333,6 +478,10 @@ mod tests {
         /// Puts the fragments that `bits` selects of the segment's next attempt.
         fn put(&mut self, id: SegmentId, previous: Option<SegmentId>, k: u8, members: Vec<StoreId>, bits: u32) {
             let attempt = self.attempts.entry(id).or_default();
+            for member in &members {
+                let used_in = &mut self.used_in[usize::from(member.raw())];
+                *used_in = id.epoch.max(*used_in);
+            }
             for (store, header) in stripe(id, previous, *attempt, k, members) {
                 if bits >> header.id.index & 1 == 1 {
                     self.stores[usize::from(store.raw())].insert((id, header.id.index, *attempt), header);
@@ -355,6 +504,22 @@ mod tests {
             });
             let found = fragments.filter(|(_, h)| h.id.segment.epoch >= epoch || h.id.segment.seq <= through);
             verdict(1, None, found.collect())
+        }
+
+        /// What may be doubted of the verdict, which is nothing: no more stores are bad than parity makes up for.
+        fn doubt(&self, away: &BTreeSet<u16>) -> Option<Doubt> {
+            let all: BTreeSet<StoreId> = (0..STORES).map(StoreId::new).collect();
+            let present = (0..STORES).filter(|i| !away.contains(i));
+            // A store is given the seals that it missed before it is used.
+            let epoch = |i: u16| self.seals[usize::from(i)].0.max(self.used_in[usize::from(i)]);
+            let sealed: BTreeMap<StoreId, u32> = present.map(|i| (StoreId::new(i), epoch(i))).collect();
+            let newest = (0..STORES).filter(|i| !away.contains(i)).map(|i| self.seals[usize::from(i)]).max();
+            let (epoch, through) = newest.unwrap_or_default();
+            let there = self.stores.iter().zip(0..).filter(|(_, i)| !away.contains(i));
+            let found: Found = there.flat_map(|(f, i)| f.values().map(move |h| (StoreId::new(i), h.clone()))).collect();
+            let found: Found =
+                found.into_iter().filter(|(_, h)| h.id.segment.epoch >= epoch || h.id.segment.seq <= through).collect();
+            doubt(&self.judge(away), &found, &Stores { all, sealed, m: self.m, in_flight_max: IN_FLIGHT_MAX })
         }
 
         fn check(&self, verdict: &TailVerdict) -> Result<(), TestCaseError> {
@@ -401,6 +566,7 @@ mod tests {
         fn put_again(&mut self, away: &BTreeSet<u16>, count: usize, bits: u32) -> Result<TailVerdict, TestCaseError> {
             let verdict = self.judge(away);
             self.check(&verdict)?;
+            prop_assert_eq!(self.doubt(away), None);
             let incomplete: Vec<_> = verdict.counted.iter().filter(|c| !c.complete).take(count).collect();
             for (i, c) in incomplete.iter().enumerate() {
                 let k = c.header.geometry.k;
@@ -436,6 +602,7 @@ mod tests {
                 m,
                 stores: vec![BTreeMap::new(); usize::from(STORES)],
                 seals: vec![(0, 0); usize::from(STORES)],
+                used_in: vec![0; usize::from(STORES)],
                 attempts: BTreeMap::new(),
                 acknowledged: Vec::new(),
                 discarded: BTreeSet::new(),

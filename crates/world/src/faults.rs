@@ -88,6 +88,8 @@ pub struct Bad {
     /// What it has.
     pub fault: Fault,
     snapshot: Option<Snapshot>,
+    /// The file system has run since the snapshot.
+    is_old: bool,
 }
 
 /// The faults of one stretch of a run, from the first to the healing of all.
@@ -112,7 +114,7 @@ impl Episode {
                 let elsewhere = stores[store].node.is_some() && random.chance(1, 2);
                 let fault = any(random, if elsewhere { &ELSEWHERE } else { &ANYWHERE });
                 let snapshot = (fault == Fault::Stale).then(|| stores[store].disk.snapshot());
-                bad.push(Bad { store, fault, snapshot });
+                bad.push(Bad { store, fault, snapshot, is_old: false });
             }
         }
         Episode { bad }
@@ -128,10 +130,14 @@ impl Episode {
                     store.replace(SimDisk::wipe);
                     bad.fault = if random.chance(1, 2) { Fault::Rot } else { Fault::FailWrites };
                 }
-                Fault::Stale => {
-                    if let Some(snapshot) = bad.snapshot.take() {
+                // Not at once: something must have happened since the snapshot.
+                Fault::Stale if random.chance(1, 2) => {
+                    if bad.is_old
+                        && let Some(snapshot) = bad.snapshot.take()
+                    {
                         store.replace(|disk| disk.restore(&snapshot));
                     }
+                    bad.is_old = true;
                 }
                 Fault::RotCheckpoints => store.replace(|disk| rot_checkpoints(random, disk)),
                 Fault::Missing => {
@@ -251,7 +257,7 @@ fn disturb(random: &SplitMix64, node: &Node, fault: Fault) {
 }
 
 /// Of one checkpoint or both, anywhere or in the heads, which are what tells that it is there.
-fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
+pub fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
     let end = if random.chance(1, 2) { u64::MAX } else { HEADS_LEN };
     let both = random.chance(1, 2);
     let first = random.below(2) as usize;

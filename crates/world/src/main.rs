@@ -35,6 +35,12 @@ struct Arguments {
     /// No faults of stores.
     #[arg(long)]
     no_faults: bool,
+    /// Now and then, more stores are bad than parity makes up for.
+    #[arg(long)]
+    beyond: bool,
+    /// The limits that users have, instead of small ones that the seed draws.
+    #[arg(long)]
+    usual_limits: bool,
     /// Writes until space runs out.
     #[arg(long)]
     fill: bool,
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
         crashes: !arguments.no_crashes,
         faults: !arguments.no_faults,
         parity: arguments.parity,
+        beyond: arguments.beyond,
+        usual_limits: arguments.usual_limits,
         fill: arguments.fill,
         verbose: arguments.verbose,
     };

@@ -9,7 +9,7 @@ use crate::twin::Twin;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
 use cluster::Place;
-use cluster::machine::{Create, Lengths, Machine, Run};
+use cluster::machine::{Create, Lengths, Limits, Machine, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
 use manager::api::Manager;
@@ -18,10 +18,14 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use stripe::StoreState;
+use stripe::{ScrubReport, StoreState};
 use types::{BoxFuture, FileId, FsError, Kind};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 use vfs::tree::walk;
+
+mod ordeal;
+
+use ordeal::Copies;
 
 /// What a run is to be like. What is `None` follows from the seed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +38,10 @@ pub struct Options {
     pub faults: bool,
     /// Parity fragments.
     pub parity: Option<u8>,
+    /// Now and then, more stores are bad than parity makes up for.
+    pub beyond: bool,
+    /// The file system has its usual limits; otherwise the seed draws small ones.
+    pub usual_limits: bool,
     /// Workers write much, until there is no space.
     pub fill: bool,
     /// Prints what happens.
@@ -83,6 +91,14 @@ pub struct Outcome {
     pub store_starts: u64,
     /// Stores that could not be opened any more, and were emptied.
     pub emptied: u64,
+    /// Times more stores were bad than parity makes up for.
+    pub ordeals: u64,
+    /// Starts that were refused then.
+    pub ordeals_refused: u64,
+    /// Starts that were not.
+    pub ordeals_survived: u64,
+    /// Old copies of more stores than that which nothing gave away, so that the file system went on from them.
+    pub ordeals_unnoticed: u64,
     /// Worlds with two managers.
     pub two_managers: u64,
     /// Of them: worlds in which both had files.
@@ -113,6 +129,10 @@ impl Outcome {
             cuts: self.cuts + other.cuts,
             store_starts: self.store_starts + other.store_starts,
             emptied: self.emptied + other.emptied,
+            ordeals: self.ordeals + other.ordeals,
+            ordeals_refused: self.ordeals_refused + other.ordeals_refused,
+            ordeals_survived: self.ordeals_survived + other.ordeals_survived,
+            ordeals_unnoticed: self.ordeals_unnoticed + other.ordeals_unnoticed,
             two_managers: self.two_managers + other.two_managers,
             two_used: self.two_used + other.two_used,
         }
@@ -141,6 +161,8 @@ impl std::error::Error for Failure {}
 /// Why the machine does not go on.
 enum End {
     Crashed,
+    /// The file system refuses to start.
+    Refused(String),
     Failed(String),
 }
 
@@ -188,6 +210,12 @@ impl Options {
         }
         if !self.faults {
             command += " --no-faults";
+        }
+        if self.beyond {
+            command += " --beyond";
+        }
+        if self.usual_limits {
+            command += " --usual-limits";
         }
         if self.fill {
             command += " --fill";
@@ -258,7 +286,9 @@ struct World {
     random: SplitMix64,
     options: Options,
     create: Create,
+    limits: Limits,
     stores: Vec<Store>,
+    copies: Copies,
     /// The consensus engine's.
     consensus: SimDisk,
     consensus_faults: faults::Consensus,
@@ -307,6 +337,13 @@ const BAD_STORE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Virtual time that a start, a stop or a scrub may take.
 const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
 
+/// Limits that make what is rare in use common here.
+fn small_limits(seed: u64) -> Limits {
+    let random = SplitMix64::new(seed ^ 0x11a1);
+    let power = |most: u64| 1u64 << random.below(most + 1);
+    Limits { in_flight_max: power(6), cuts_per_checkpoint_max: power(6), restore_step: Duration::from_millis(power(9)) }
+}
+
 impl World {
     fn new(sim: &Sim, seed: u64, options: Options) -> Self {
         let random = SplitMix64::new(seed ^ 0x5eed);
@@ -341,7 +378,9 @@ impl World {
             sim: sim.clone(),
             options,
             create,
+            limits: if options.usual_limits { Limits::default() } else { small_limits(seed) },
             stores,
+            copies: Copies::default(),
             consensus: SimDisk::new(sim, DISK_BYTES),
             consensus_faults: faults::Consensus::default(),
             map_epochs: Arc::new(Mutex::new(MapEpochs { known: 1, asked: 1, change_count: 0 })),
@@ -379,7 +418,7 @@ impl World {
         while self.shared.lock().operations < self.options.operations && self.shared.lock().failure.is_none() {
             match self.stretch().await {
                 Ok(()) | Err(End::Crashed) => {}
-                Err(End::Failed(what)) => return Err(what),
+                Err(End::Failed(what) | End::Refused(what)) => return Err(what),
             }
             self.down();
         }
@@ -388,7 +427,7 @@ impl World {
         }
         match self.last_checks().await {
             Ok(()) => Ok(()),
-            Err(End::Failed(what)) => Err(what),
+            Err(End::Failed(what) | End::Refused(what)) => Err(what),
             Err(End::Crashed) => Err("a machine crashed by itself".into()),
         }
     }
@@ -403,6 +442,13 @@ impl World {
                 self.heal().await?;
                 self.down();
             }
+        }
+        if self.options.beyond && self.created {
+            if self.episode.bad.is_empty() && self.random.chance(1, 2) {
+                self.ordeal().await?;
+                self.down();
+            }
+            self.copy_stores();
         }
         self.episode.before_start(&self.random, &self.stores);
         if self.options.faults
@@ -423,6 +469,9 @@ impl World {
             on.crash();
             let on = self.sim.machine("one");
             running = self.start(&on).await?;
+        }
+        if self.episode.bad.is_empty() && self.random.chance(1, 3) {
+            self.find_nothing_wrong(&running).await?;
         }
         self.work(&running).await?;
         if self.shared.lock().failure.is_some() {
@@ -585,9 +634,10 @@ impl World {
             manager_lengths: self.manager_lengths,
         };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
-        let host = on.host();
+        let (host, limits) = (on.host(), self.limits);
         let work = async move {
-            Machine::start(host, &places, &consensus, run).await.map_err(|e| failed(format!("start: {e}")))
+            let started = Machine::start_within(host, &places, &consensus, run, limits).await;
+            started.map_err(|e| End::Refused(format!("start: {e}")))
         };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);
         self.say(|| format!("started: {:?}, {:?}", machine.recovery, machine.maps.status()));
@@ -697,15 +747,6 @@ impl World {
         Ok((0..).zip(states).filter(|(_, health)| health.state == StoreState::Absent).map(|(at, _)| at).collect())
     }
 
-    /// A store that has crashed, or lost a checkpoint, may show segments that were deleted, with bytes that have rotted or were written over
-    /// since. They go with the next round of maintenance.
-    async fn delete_remains(&self, running: &Running) -> Result<(), End> {
-        let maintenance = running.machine.maintenance.clone();
-        let work = async move { maintenance.clean().await.map_err(|e| failed(format!("clean: {e}"))) };
-        self.on_machine(&running.on, "deleting remains", work).await??;
-        Ok(())
-    }
-
     async fn wait_until_whole(&mut self, running: &Running) -> Result<(), End> {
         let machine = running.machine.clone();
         let work = async move {
@@ -713,7 +754,7 @@ impl World {
                 machine.host().clock.sleep(Duration::from_secs(1)).await;
             }
             let restored = machine.maintenance.done().redundancy.restored_count;
-            let report = machine.stripe.scrub(false, |_| ()).await.map_err(|e| failed(format!("scrub: {e}")))?;
+            let report = machine.maintenance.scrub(false, |_| ()).await.map_err(|e| failed(format!("scrub: {e}")))?;
             Ok::<_, End>((restored, report))
         };
         let (restored, report) = self.on_machine(&running.on, "restoring redundancy", work).await??;
@@ -725,25 +766,31 @@ impl World {
         }
     }
 
+    /// Repairs what there is to repair, after which nothing is left.
     async fn scrub(&mut self, running: &Running) -> Result<(), End> {
-        for round in 0..3 {
-            let stripe = running.machine.stripe.clone();
-            let work = async move { stripe.scrub(true, |_| ()).await.map_err(|e| failed(format!("scrub: {e}"))) };
-            let report = self.on_machine(&running.on, "scrub", work).await??;
-            self.say(|| format!("{report:?}"));
-            self.outcome.repaired += report.repaired;
-            if !report.unrepaired.is_empty() {
-                return Err(failed(format!("scrub leaves segments without redundancy: {report:?}")));
-            }
-            if report.missing == 0 && report.damaged == 0 {
-                return Ok(());
-            }
-            if round == 2 {
-                return Err(failed(format!("scrub finds something each time: {report:?}")));
-            }
-            self.delete_remains(running).await?;
+        let report = self.look_at_all(running, true).await?;
+        self.outcome.repaired += report.repaired;
+        if !report.unrepaired.is_empty() {
+            return Err(failed(format!("scrub leaves segments without redundancy: {report:?}")));
         }
-        Ok(())
+        self.find_nothing_wrong(running).await
+    }
+
+    /// A scrub finds nothing wrong: right after a restart, too.
+    async fn find_nothing_wrong(&self, running: &Running) -> Result<(), End> {
+        let report = self.look_at_all(running, false).await?;
+        match report.suspects().is_empty() {
+            true => Ok(()),
+            false => Err(failed(format!("scrub finds something wrong: {report:?}"))),
+        }
+    }
+
+    async fn look_at_all(&self, running: &Running, repair: bool) -> Result<ScrubReport, End> {
+        let maintenance = running.machine.maintenance.clone();
+        let work = async move { maintenance.scrub(repair, |_| ()).await.map_err(|e| failed(format!("scrub: {e}"))) };
+        let report = self.on_machine(&running.on, "scrub", work).await??;
+        self.say(|| format!("{report:?}"));
+        Ok(report)
     }
 
     async fn last_checks(&mut self) -> Result<(), End> {

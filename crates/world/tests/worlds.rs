@@ -3,8 +3,16 @@
 use std::ops::Range;
 use world::{Options, Outcome, run};
 
-const CRASHES: Options =
-    Options { operations: 120, crashes: true, faults: false, parity: None, fill: false, verbose: false };
+const CRASHES: Options = Options {
+    operations: 120,
+    crashes: true,
+    faults: false,
+    parity: None,
+    beyond: false,
+    usual_limits: false,
+    fill: false,
+    verbose: false,
+};
 const FAULTS: Options = Options { faults: true, ..CRASHES };
 
 fn run_all(seeds: Range<u64>, options: Options) -> Outcome {
@@ -47,6 +55,13 @@ fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
     assert!(outcome.remote_stores > 300 && outcome.store_starts > 2 * outcome.remote_stores, "{outcome:?}");
     assert!(outcome.cuts > 10 && outcome.emptied > 3, "{outcome:?}");
     assert_eq!(outcome.refused_space, 0, "full disks within parity are done without: {outcome:?}");
+}
+
+#[test]
+fn sim_faults_beyond_parity_destroy_nothing() {
+    let outcome = run_all(5000..5150, Options { beyond: true, ..FAULTS });
+    assert!(outcome.ordeals > 70 && outcome.ordeals_refused > 50 && outcome.ordeals_survived > 20, "{outcome:?}");
+    assert!(outcome.ordeals_unnoticed <= 1, "{outcome:?}");
 }
 
 #[test]

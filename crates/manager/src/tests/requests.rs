@@ -5,6 +5,7 @@ use crate::frontier::{COUNTER_FIRST, RESERVE_RANGE_COUNT};
 use crate::testing::{BLOCK, CLIENT_LOG, MANAGER_LOG, Running, Setup, inode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use stripe::StripeError;
 use types::token::{Mode, Scope};
 use types::{Answer, BlockAddr, ClientId, Delta, Extent, FileId, SegmentId};
 
@@ -504,5 +505,39 @@ fn files_of_other_managers_are_ignored_and_not_served() {
         assert_eq!(server.status().file_count, 1);
         assert_eq!(server.open(CLIENT, theirs, Mode::Read).await, Err(ManagerError::StaleMap(4)));
         assert_eq!(server.allocate(CLIENT, 0).await.unwrap().first.slot() % 2, 0);
+    });
+}
+
+/// The newest root could not be read, so an older one was taken. What that told of was deleted since, and everything behind the first
+/// gap was discarded.
+#[test]
+fn regression_an_unreadable_newest_root_is_not_passed_over() {
+    let setup = Setup::new(17);
+    setup.sim.block_on(async {
+        let mut run = setup.start().await.unwrap();
+        let mut count = 0;
+        for _ in 0..4 {
+            create(&mut run, count..count + 20).await;
+            run.server.checkpoint().await.unwrap();
+            // What was written anew is elsewhere, and its old segments are free.
+            create(&mut run, 0..count + 20).await;
+            run.server.checkpoint().await.unwrap();
+            delete_free(&run).await;
+            count += 20;
+        }
+        let all = run.stripe.segments().await.unwrap().into_keys();
+        let newest = all.filter(|s| s.log == MANAGER_LOG).max_by_key(|s| s.seq).unwrap();
+        run.machine.crash();
+
+        let before = setup.fragment_count();
+        setup.rot([newest]);
+        let refused = setup.start().await.err();
+        assert_eq!(refused, Some(ManagerError::Stores(StripeError::Damaged(newest))));
+        assert_eq!(setup.fragment_count(), before);
+        setup.rot([]);
+        let run = setup.start().await.unwrap();
+        for n in 0..count {
+            run.server.open(CLIENT, file(n), Mode::Read).await.unwrap();
+        }
     });
 }

@@ -1,0 +1,151 @@
+//! More faults than parity makes up for: more stores than that are taken away, emptied, set back or rot, while no file system runs.
+//!
+//! The file system may refuse to start then. It must not destroy anything: when the stores are as they were again, but for one that may be
+//! lost for good, everything synced is there. One case is counted instead: old copies of more stores than that, made before the last
+//! start, when no segment that is left was on them since. Then nothing tells that they are old.
+
+use super::{End, MapEpochs, World, failed};
+use crate::faults::rot_checkpoints;
+use host::SplitMix64;
+use host::sim::{SimDisk, Snapshot};
+
+/// What happens to one of the stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harm {
+    /// It is not there.
+    Away,
+    /// It is empty.
+    Wiped,
+    /// It is as it was some time ago.
+    Old,
+    /// Bits of fragments have flipped.
+    Rot,
+    /// Bits of its checkpoints have flipped.
+    RotCheckpoints,
+}
+
+/// Copies of stores, made now and then.
+#[derive(Default)]
+pub(super) struct Copies(Vec<Option<Snapshot>>);
+
+impl Copies {
+    fn of(&self, store: usize) -> Option<&Snapshot> {
+        self.0.get(store)?.as_ref()
+    }
+}
+
+impl World {
+    /// Copies some stores, while no file system runs.
+    pub(super) fn copy_stores(&mut self) {
+        self.copies.0.resize_with(self.stores.len(), || None);
+        for (store, copy) in self.stores.iter().zip(&mut self.copies.0) {
+            if self.random.chance(1, 3) {
+                *copy = Some(store.disk.snapshot());
+            }
+        }
+    }
+
+    /// Harms more stores than parity makes up for, starts the file system once or twice, and puts back what there was.
+    pub(super) async fn ordeal(&mut self) -> Result<(), End> {
+        self.nodes().for_each(|node| node.crash());
+        let before: Vec<Snapshot> = self.stores.iter().map(|store| store.disk.snapshot()).collect();
+        let harmed = self.choose_harmed();
+        self.say(|| format!("ordeal: {harmed:?}"));
+        self.outcome.ordeals += 1;
+        let missing: Vec<usize> =
+            harmed.iter().filter(|(_, harm)| *harm == Harm::Away).map(|(store, _)| *store).collect();
+        for (store, harm) in &harmed {
+            let random = SplitMix64::new(self.random.below(u64::MAX));
+            self.stores[*store].replace(|disk| match harm {
+                Harm::Away => {}
+                Harm::Wiped => disk.wipe(),
+                Harm::Old => drop(self.copies.of(*store).map(|copy| disk.restore(copy))),
+                Harm::Rot => drop(disk.rot("fragments", 0..u64::MAX, 1 + random.below(3000) as u32)),
+                Harm::RotCheckpoints => rot_checkpoints(&random, disk),
+            });
+        }
+        // Not waited for where it may not open.
+        self.rotten = harmed.iter().map(|(store, _)| *store).collect();
+        let mut started = false;
+        for _ in 0..1 + self.random.below(2) {
+            let on = self.sim.machine("one");
+            if self.options.crashes && self.random.chance(1, 4) {
+                on.crash_after(1 + self.random.below(3000));
+            }
+            match self.start_without(&on, &missing).await {
+                Ok(_) => {
+                    started = true;
+                    self.outcome.ordeals_survived += 1;
+                }
+                Err(End::Refused(what)) => {
+                    self.say(|| format!("refused: {what}"));
+                    self.outcome.ordeals_refused += 1;
+                }
+                Err(End::Crashed) => {}
+                Err(failed @ End::Failed(_)) => return Err(failed),
+            }
+            // Before it does any work of its own: that would be on the stores that are here now.
+            on.crash();
+        }
+        for (store, _) in &harmed {
+            self.stores[*store].replace(|disk| disk.restore(&before[*store]));
+        }
+        self.rotten.clear();
+        let lost = self.random.chance(1, 3).then(|| harmed[0].0);
+        if let Some(lost) = lost {
+            self.say(|| format!("store {lost} does not come back"));
+            self.stores[lost].replace(SimDisk::wipe);
+        }
+        let on = self.sim.machine("one");
+        let running = self.start_without(&on, &[]).await.map_err(|end| match end {
+            End::Refused(what) => failed(format!("the stores are back, and yet: {what}")),
+            end => end,
+        })?;
+        let old_count = harmed.iter().filter(|(_, harm)| *harm == Harm::Old).count();
+        match self.settle(&running).await {
+            // Nothing that is left names what these stores had, so the start could not know.
+            Err(End::Failed(_)) if started && old_count > usize::from(self.create.parity) => {
+                self.say(|| "the old copies were not noticed; all begins anew".into());
+                self.outcome.ordeals_unnoticed += 1;
+                self.created = false;
+                self.copies = Copies::default();
+                let mut epochs = self.map_epochs.lock();
+                *epochs = MapEpochs { known: 1, asked: 1, change_count: epochs.change_count };
+                on.crash();
+                return Ok(());
+            }
+            settled => settled?,
+        }
+        if lost.is_some() {
+            self.scrub(&running).await?;
+        }
+        self.stop(&running).await?;
+        on.crash();
+        Ok(())
+    }
+
+    /// More than as many stores as there are parity fragments, in any order.
+    fn choose_harmed(&self) -> Vec<(usize, Harm)> {
+        let (count, parity) = (self.stores.len() as u64, u64::from(self.create.parity));
+        let wanted = parity + 1 + self.random.below(count - parity);
+        // All alike more often than not: so it is when a cable, a controller or a backup is to blame.
+        let alike = self.random.chance(2, 3).then(|| self.random.below(5));
+        let mut harmed: Vec<(usize, Harm)> = Vec::new();
+        while (harmed.len() as u64) < wanted {
+            let store = self.random.below(count) as usize;
+            if harmed.iter().any(|(other, _)| *other == store) {
+                continue;
+            }
+            let harm = match alike.unwrap_or_else(|| self.random.below(5)) {
+                0 => Harm::Away,
+                1 => Harm::Wiped,
+                2 if self.copies.of(store).is_some() => Harm::Old,
+                2 => Harm::Away,
+                3 => Harm::Rot,
+                _ => Harm::RotCheckpoints,
+            };
+            harmed.push((store, harm));
+        }
+        harmed
+    }
+}
