@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use host::checkpoint_pair::HEAD_LEN;
-use storage::checkpoint::{Body, Head, encode_body};
+use storage::checkpoint::{Body, Head};
 use storage::recovery::walk;
 use storage::space::{PAGE, PAGES_MAX, Space};
 use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
@@ -20,9 +20,9 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
         let fs = FsUuid([7; 16]);
-        let Ok(body) = Body::decode(rest, fs) else { return false };
-        let again = encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index);
-        assert_eq!(Body::decode(&again, fs).as_ref(), Ok(&body));
+        let Ok((body, _)) = Body::decode(rest, fs) else { return false };
+        let again = Body::decode(&body.encode(), fs).map(|(body, _)| body);
+        assert_eq!(again.as_ref(), Ok(&body));
         let live: Vec<_> = body.index.iter().map(|(_, held)| held.place).collect();
         let pages: u64 = live.iter().map(|place| u64::from(place.len)).sum();
         if let Ok(space) = Space::recover(body.page_count, PAGES_MAX, live) {

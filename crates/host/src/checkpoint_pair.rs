@@ -9,12 +9,15 @@
 //! - a body that does not match the newest valid head has rotted. Whoever reads it must say so, rather than silently go back in time
 //!   to the other file.
 //!
+//! A body may also become longer in its place: what is added is durable before the heads are written that vouch for it, one after the other. So a
+//! crash leaves heads of the body with the addition or without it, and both are whole.
+//!
 //! A [`Head`] has a checksum of itself and one of the body, the body's length, a number that grows with each checkpoint, and what its
 //! [`Owner`] adds. Which of the valid ones are the owner's, and what it means if there are none, is the owner's affair.
 
 mod head;
 
-pub use head::{Head, Owner, crc32c};
+pub use head::{Head, Owner, Sum, crc32c};
 
 use crate::{Disk, File};
 use bytes::Bytes;
@@ -63,8 +66,27 @@ impl CheckpointPair {
 
     /// Writes a checkpoint over the file that does not hold the newest; Ok means durable. After an error, what is there is unknown.
     pub async fn write(&self, which: usize, head: Bytes, body: Bytes) -> io::Result<()> {
-        self.0[which].write_and_sync(vec![(BODY_OFFSET, vec![body])]).await?;
+        self.finish(which, 0, head, body).await
+    }
+
+    /// Writes a part of a body into the file that does not hold the newest, from `offset` in the body on. Durable once it is [finished](Self::finish).
+    pub async fn write_part(&self, which: usize, offset: u64, part: Bytes) -> io::Result<()> {
+        self.0[which].write_at(BODY_OFFSET + offset, vec![part]).await
+    }
+
+    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is durable.
+    pub async fn finish(&self, which: usize, offset: u64, head: Bytes, rest: Bytes) -> io::Result<()> {
+        self.0[which].write_and_sync(vec![(BODY_OFFSET + offset, vec![rest])]).await?;
         self.write_heads(which, head).await
+    }
+
+    /// Adds to the newest body, which has `len` bytes so far, and makes `head` vouch for both; Ok means durable.
+    pub async fn append(&self, which: usize, len: u64, head: Bytes, more: Bytes) -> io::Result<()> {
+        self.0[which].write_and_sync(vec![(BODY_OFFSET + len, vec![more])]).await?;
+        for offset in HEAD_OFFSETS {
+            self.0[which].write_and_sync(vec![(offset, vec![head.clone()])]).await?;
+        }
+        Ok(())
     }
 
     /// Writes the heads of a file, whose body is durable.
@@ -126,6 +148,37 @@ mod tests {
             }
         }
         assert!((10..290).contains(&newer_count), "{newer_count} of 300 writes came far enough");
+    }
+
+    #[test]
+    fn crash_while_adding_leaves_the_body_with_the_addition_or_without_it() {
+        let mut longer_count = 0;
+        for seed in 0..300 {
+            let sim = Sim::new(seed);
+            let disk = SimDisk::new(&sim, 1 << 30);
+            let machine = sim.machine("node");
+            let pair = sim.block_on(CheckpointPair::open(disk.mount(&machine).as_ref(), NAMES)).unwrap();
+            sim.block_on(pair.write(1, head(1), body(1))).unwrap();
+            let adding = pair.clone();
+            let add = async move { adding.append(1, BODY_LEN as u64, head(2), body(2)).await.unwrap() };
+            machine.host().tasks.spawn(Box::pin(add));
+            sim.run_for(Duration::from_micros(seed * 10));
+            machine.crash();
+            disk.power_loss();
+
+            let folder = disk.mount(&sim.machine("node"));
+            let pair = sim.block_on(CheckpointPair::open(folder.as_ref(), NAMES)).unwrap();
+            let heads = sim.block_on(pair.heads()).unwrap();
+            assert!(heads.iter().all(|(_, found)| *found == head(1) || *found == head(2)), "seed {seed}");
+            assert_eq!(heads.len(), 2);
+            assert_eq!(sim.block_on(pair.body(1, BODY_LEN as u64)).unwrap(), Some(body(1)));
+            if heads.contains(&(1, head(2))) {
+                longer_count += 1;
+                let whole = [body(1), body(2)].concat();
+                assert_eq!(sim.block_on(pair.body(1, whole.len() as u64)).unwrap(), Some(whole.into()), "seed {seed}");
+            }
+        }
+        assert!((10..290).contains(&longer_count), "{longer_count} of 300 additions came far enough");
     }
 
     #[test]

@@ -1,18 +1,23 @@
 //! The bytes of checkpoints.
 //!
-//! Checkpoints are written to two files by turns, see [`host::checkpoint_pair`]. A body that does not match the newest head is
+//! Checkpoints are written to two files, see [`host::checkpoint_pair`]. A body that does not match the newest head is
 //! reported instead of silently going back in time, which would lose fragments that were acknowledged.
+//!
+//! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint since, the fragments that changed, those that are gone, and an
+//! end. What comes later counts.
 //!
 //! All integers are little-endian.
 //!
 //! ```text
 //! head: magic "STARSTOR" | version u16 | store u16 | file system 16 | capacity_bytes u64 | sequence u64 | generation u64
 //!       | body_len u64 | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
-//! body: page_count u32
-//!       | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64))
-//!       | maps epoch u64 | maps blob (len u32, bytes)
-//!       | count u32 x reserved (start u32 | length u32)
-//!       | count u32 x fragment (segment 16 | index u8 | attempt u16 | page u32 | packed header (len u32, bytes))
+//! body: parts, the last of which is an end
+//! part: 1 u8 | count u32 x fragment (segment 16 | index u8 | attempt u16 | page u32 | packed header (len u32, bytes))
+//!     | 2 u8 | count u32 x fragment that is gone (segment 16 | index u8 | attempt u16)
+//!     | 3 u8 | end: page_count u32
+//!            | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64))
+//!            | maps epoch u64 | maps blob (len u32, bytes)
+//!            | count u32 x reserved (start u32 | length u32)
 //! ```
 
 use crate::api::{Maps, Seal};
@@ -28,8 +33,8 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
-/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 4 were never released.
-pub const VERSION: u16 = 5;
+/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 5 were never released.
+pub const VERSION: u16 = 6;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,17 +98,71 @@ pub struct Body {
     pub index: Index,
 }
 
-/// Encodes a body from its parts, which the caller keeps.
-pub fn encode_body(
-    page_count: u32,
-    seals: &BTreeMap<LogId, Seal>,
-    maps: &Maps,
-    reservation: &[Extent],
-    index: &Index,
-) -> Vec<u8> {
-    const FRAGMENT_LEN_USUAL: usize = 128;
-    let mut out =
-        Vec::with_capacity(1024 + maps.bytes.len() + 8 * reservation.len() + FRAGMENT_LEN_USUAL * index.len());
+/// Bytes that begin a part.
+const HELD: u8 = 1;
+const GONE: u8 = 2;
+const END: u8 = 3;
+/// Bytes of a key.
+const KEY_LEN: usize = SegmentId::ENCODED_LEN + 3;
+
+impl Key {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.segment().encode(out);
+        out.put_u8(self.index);
+        out.put_u16(self.attempt);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Key, DecodeError> {
+        let segment = SegmentId::decode(r)?;
+        let id = FragmentId { segment, index: r.u8("fragment index")? };
+        Ok(Key::new(id, r.u16("attempt")?))
+    }
+}
+
+/// Begins a part, and leaves its count to be set.
+fn begin_part(kind: u8, out: &mut Vec<u8>) -> usize {
+    out.put_u8(kind);
+    out.put_u32(0);
+    out.len()
+}
+
+fn set_count(out: &mut [u8], begin: usize, count: u32) {
+    out[begin - 4..begin].copy_from_slice(&count.to_le_bytes());
+}
+
+/// Appends a part with these fragments, if there are any. Returns the last of them.
+pub fn encode_held<'a>(held: impl Iterator<Item = (&'a Key, &'a Held)>, out: &mut Vec<u8>) -> Option<Key> {
+    let (mut count, mut last, begin) = (0, None, begin_part(HELD, out));
+    for (key, held) in held {
+        key.encode(out);
+        out.put_u32(held.place.start);
+        out.put_blob(held.header.as_bytes());
+        (count, last) = (count + 1, Some(*key));
+    }
+    set_count(out, begin, count);
+    if last.is_none() {
+        out.truncate(begin - 5);
+    }
+    last
+}
+
+/// Appends a part with fragments that are gone, if there are any.
+pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a Key>, out: &mut Vec<u8>) {
+    let (mut count, begin) = (0, begin_part(GONE, out));
+    for key in gone {
+        key.encode(out);
+        count += 1;
+    }
+    set_count(out, begin, count);
+    if count == 0 {
+        out.truncate(begin - 5);
+    }
+}
+
+/// The end of a checkpoint.
+pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, reservation: &[Extent]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + 64 * seals.len() + maps.bytes.len() + 8 * reservation.len());
+    out.put_u8(END);
     out.put_u32(page_count);
     out.put_u32(seals.len() as u32);
     for seal in seals.values() {
@@ -116,57 +175,89 @@ pub fn encode_body(
         out.put_u32(part.start);
         out.put_u32(part.len);
     }
-    out.put_u32(index.len() as u32);
-    for (key, held) in index.iter() {
-        key.segment().encode(&mut out);
-        out.put_u8(key.index);
-        out.put_u16(key.attempt);
-        out.put_u32(held.place.start);
-        out.put_blob(held.header.as_bytes());
-    }
     out
 }
 
 impl Body {
+    /// The body of a checkpoint that adds to none.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_held(self.index.iter(), &mut out);
+        out.extend(self.encode_end());
+        out
+    }
+
+    /// How it ends.
+    pub fn encode_end(&self) -> Vec<u8> {
+        encode_end(self.page_count, &self.seals, &self.maps, &self.reservation)
+    }
+
     fn holds(&self, extent: Extent) -> bool {
         extent.start.checked_add(extent.len).is_some_and(|end| end <= self.page_count)
     }
 
-    /// Reads what [`encode_body`] wrote; the caller has compared the checksum. `fs` is the head's.
-    pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<Body, DecodeError> {
+    /// Reads a body, whose checksum the caller has compared; `fs` is the head's. Also says how many bytes of it come before the first end.
+    pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<(Body, u64), DecodeError> {
         let r = &mut Reader::new(bytes);
-        let mut body = Body { page_count: r.u32("page count")?, ..Body::default() };
+        let (mut body, mut base_len, mut is_whole) = (Body::default(), None, false);
+        while !r.is_empty() {
+            let at = (bytes.len() - r.remaining()) as u64;
+            is_whole = false;
+            match r.u8("part of a checkpoint")? {
+                HELD => body.decode_held(r, fs)?,
+                GONE => {
+                    for _ in 0..r.count(KEY_LEN, "fragments that are gone")? {
+                        body.index.remove(&Key::decode(r)?);
+                    }
+                }
+                END => {
+                    body.decode_end(r)?;
+                    base_len.get_or_insert(at);
+                    is_whole = true;
+                }
+                _ => return Err(DecodeError::Invalid("part of a checkpoint")),
+            }
+        }
+        let are_held = body.index.iter().all(|(_, held)| body.holds(held.place));
+        match base_len.filter(|_| is_whole) {
+            None => Err(DecodeError::Invalid("checkpoint without an end")),
+            Some(_) if !are_held => Err(DecodeError::Invalid("place of a fragment")),
+            Some(base_len) => Ok((body, base_len)),
+        }
+    }
+
+    fn decode_held(&mut self, r: &mut Reader<'_>, fs: FsUuid) -> Result<(), DecodeError> {
+        let mut last = None;
+        for _ in 0..r.count(KEY_LEN + 8, "fragments")? {
+            let key = Key::decode(r)?;
+            let start = r.u32("page")?;
+            let header = PackedHeader::decode(r.blob("packed header")?, fs, key.id(), key.attempt)?;
+            if last.replace(key).is_some_and(|last| last >= key) {
+                return Err(DecodeError::Invalid("order of fragments"));
+            }
+            self.index.insert(key, Held { place: Extent { start, len: pages(header.len()) }, header });
+        }
+        Ok(())
+    }
+
+    fn decode_end(&mut self, r: &mut Reader<'_>) -> Result<(), DecodeError> {
+        self.page_count = r.u32("page count")?;
+        self.seals.clear();
         for _ in 0..r.count(SEAL_LEN_MIN, "seals")? {
             let seal = Seal::decode(r)?;
-            body.seals.insert(seal.log, seal);
+            self.seals.insert(seal.log, seal);
         }
-        body.maps.epoch = r.u64("maps epoch")?;
-        body.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
+        self.maps.epoch = r.u64("maps epoch")?;
+        self.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
+        self.reservation.clear();
         for _ in 0..r.count(8, "reservation")? {
             let part = Extent { start: r.u32("reserved start")?, len: r.u32("reserved length")? };
-            if !body.holds(part) {
+            if !self.holds(part) {
                 return Err(DecodeError::Invalid("reservation"));
             }
-            body.reservation.push(part);
+            self.reservation.push(part);
         }
-        for _ in 0..r.count(27, "fragments")? {
-            let segment = SegmentId::decode(r)?;
-            let id = FragmentId { segment, index: r.u8("fragment index")? };
-            let attempt = r.u16("attempt")?;
-            let start = r.u32("page")?;
-            let header = PackedHeader::decode(r.blob("packed header")?, fs, id, attempt)?;
-            let place = Extent { start, len: pages(header.len()) };
-            if !body.holds(place) {
-                return Err(DecodeError::Invalid("place of a fragment"));
-            }
-            if body.index.insert(Key::new(id, attempt), Held { place, header }).is_some() {
-                return Err(DecodeError::Invalid("fragment listed twice"));
-            }
-        }
-        if !r.is_empty() {
-            return Err(DecodeError::Invalid("checkpoint length"));
-        }
-        Ok(body)
+        Ok(())
     }
 }
 
@@ -179,10 +270,6 @@ mod tests {
 
     fn identity() -> Identity {
         Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
-    }
-
-    fn encoded(body: &Body) -> Vec<u8> {
-        encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index)
     }
 
     #[test]
@@ -215,13 +302,38 @@ mod tests {
 
     #[test]
     fn a_body_reads_back() {
-        assert_eq!(Body::decode(&encoded(&body()), FS), Ok(body()));
-        assert_eq!(Body::decode(&encoded(&Body::default()), FS), Ok(Body::default()));
+        for body in [body(), Body::default()] {
+            let (bytes, end_len) = (body.encode(), body.encode_end().len());
+            assert_eq!(Body::decode(&bytes, FS), Ok((body, (bytes.len() - end_len) as u64)));
+        }
+    }
+
+    /// Two fragments change and one is gone; the pages, seals and maps are other ones.
+    #[test]
+    fn what_is_added_counts_and_the_base_is_told_apart() {
+        let (before, mut after) = (body(), body());
+        let keys: Vec<Key> = before.index.iter().map(|(key, _)| *key).collect();
+        let moved = Held {
+            place: Extent { start: 1999, ..before.index.get(&keys[0]).unwrap().place },
+            ..before.index.get(&keys[0]).unwrap().clone()
+        };
+        after.index.insert(keys[0], moved);
+        after.index.remove(&keys[2]);
+        (after.page_count, after.maps.epoch) = (3000, 5);
+        after.seals.clear();
+        after.reservation.pop();
+        let mut bytes = before.encode();
+        let base_len = (bytes.len() - before.encode_end().len()) as u64;
+        encode_held(after.index.iter().take(2), &mut bytes);
+        encode_gone([keys[2]].iter(), &mut bytes);
+        assert_eq!(Body::decode(&bytes, FS), Err(DecodeError::Invalid("checkpoint without an end")));
+        bytes.extend(after.encode_end());
+        assert_eq!(Body::decode(&bytes, FS), Ok((after, base_len)));
     }
 
     #[test]
     fn a_body_cut_anywhere_is_refused() {
-        let bytes = encoded(&body());
+        let bytes = body().encode();
         for len in 0..bytes.len() {
             assert!(Body::decode(&bytes[..len], FS).is_err(), "{len} bytes");
         }
@@ -231,12 +343,12 @@ mod tests {
         /// Whatever the bytes, decoding ends with a body or an error.
         #[test]
         fn prop_mutated_bodies_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
-            let mut bytes = encoded(&body());
+            let mut bytes = body().encode();
             for (at, value) in changes {
                 let at = at.index(bytes.len());
                 bytes[at] = value;
             }
-            if let Ok(body) = Body::decode(&bytes, FS) {
+            if let Ok((body, _)) = Body::decode(&bytes, FS) {
                 prop_assert!(body.index.iter().all(|(_, held)| held.place.end() <= body.page_count));
             }
         }

@@ -9,7 +9,8 @@
 //! no more changes until it is opened again, which finds out what is there.
 
 use crate::api::StorageError;
-use crate::checkpoint::{Head, encode_body};
+use crate::chain::Chain;
+use crate::checkpoint::{encode_end, encode_gone, encode_held};
 use crate::compaction::Next;
 use crate::files::WriteError;
 use crate::index::{Held, Key};
@@ -27,17 +28,16 @@ use types::aligned::AlignedBuffer;
 
 /// Most bytes written and synced together, so that a put does not wait for ever more of those that came after it.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
-/// Pages reserved by a checkpoint, at least, as far as there are so many.
-const RESERVE_MIN: u32 = 64 * PAGES_MAX;
-/// A checkpoint reserves this many times its own length, so that writing checkpoints costs an eighth of writing fragments at most.
-const RESERVE_PER_CHECKPOINT: u32 = 8;
-/// Pages reserved by a checkpoint, at most: what a restart may have to read.
-const RESERVE_MAX: u32 = 4096 * PAGES_MAX;
+/// Pages reserved by a checkpoint, as far as there are so many: what a restart may have to read.
+const RESERVED: u32 = 64 * PAGES_MAX;
+/// A slice of a checkpoint that is written anew has 2 to the power of at most this many fragments. How many is drawn, so that small stores have several
+/// slices, too.
+const SLICE_COUNT_LOG_MAX: u64 = 10;
 /// Pages that a checkpoint leaves unreserved, as long as puts find room elsewhere. What was deleted since the newest checkpoint is there again after
 /// a crash, so all that is reserved can turn out to be in use. A log's tail must be put again then, before anything can be deleted.
 const SPARE_PAGES: u32 = 2 * PAGES_MAX;
 /// The file grows by this many pages at a time.
-const GROW_STEP: u32 = RESERVE_MIN;
+const GROW_STEP: u32 = RESERVED;
 /// Pages at the beginning of the file that are kept for moving fragments: room for the longest.
 pub const LANDING_PAGES: u32 = PAGES_MAX;
 
@@ -57,15 +57,9 @@ struct Zeroes([u8; (CLEAR_PAGES_MAX * PAGE) as usize]);
 /// The commit loop's own state.
 pub struct Committer {
     shared: Arc<Shared>,
-    /// The checkpoint in force.
-    sequence: u64,
-    /// Its random number.
-    generation: u64,
     random: Arc<dyn Random>,
-    /// The checkpoint file to write next: the one that does not hold the newest.
-    which: usize,
-    /// Pages to reserve at the next checkpoint.
-    reserve_target: u32,
+    /// Checkpoints.
+    chain: Chain,
     /// Seals or maps changed since the last checkpoint.
     unrecorded: bool,
     /// Fragments that cannot be moved, since they have rotted where they are.
@@ -84,16 +78,13 @@ struct Write {
 }
 
 impl Committer {
-    /// A loop for a store whose newest checkpoint is `head` in file `which`.
-    pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, head: &Head, which: usize) -> Self {
+    /// A loop for a store with these checkpoints.
+    pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, chain: Chain) -> Self {
         let untouched_from = shared.state.lock().index.iter().map(|(_, held)| held.place.end()).max().unwrap_or(0);
         Committer {
             shared,
-            sequence: head.sequence,
-            generation: head.generation,
             random,
-            which: 1 - which,
-            reserve_target: RESERVE_MIN,
+            chain,
             unrecorded: false,
             unmovable: BTreeSet::new(),
             untouched_from,
@@ -122,6 +113,7 @@ impl Committer {
             // A failure was logged, and shows in the status.
             let _ = self.checkpoint().await;
         }
+        self.roll().await;
         let Some(closers) = batch.closing else { return false };
         let result = self.checkpoint().await;
         self.shared.state.lock().writable = false;
@@ -206,7 +198,7 @@ impl Committer {
             // Whole pages, so that the kernel need not read what was there before.
             let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
             let mut page = AlignedBuffer::zeroed(HEADER_LEN);
-            page.copy_from_slice(&header.encode_with_generation(self.generation));
+            page.copy_from_slice(&header.encode_with_generation(self.chain.generation()));
             pieces.push(page.freeze());
             pieces.extend(
                 [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
@@ -240,8 +232,12 @@ impl Committer {
     }
 
     fn fail(&self, what: &'static str, error: &io::Error) -> StorageError {
+        self.failed(&mut self.shared.state.lock(), what, error)
+    }
+
+    fn failed(&self, state: &mut State, what: &'static str, error: &io::Error) -> StorageError {
         tracing::error!(store = %self.shared.identity.store, %error, what, "store takes no more changes until restarted");
-        self.shared.state.lock().writable = false;
+        state.writable = false;
         StorageError::Disk(format!("{what}: {error}"))
     }
 
@@ -291,49 +287,74 @@ impl Committer {
         if self.shared.state.lock().space.has_landed() {
             self.compact(0).await?;
         }
-        let target = self.reserve_target;
-        let missing = target.saturating_sub(self.shared.state.lock().space.roomy_pages());
+        let missing = RESERVED.saturating_sub(self.shared.state.lock().space.roomy_pages());
         if missing > 0 {
             self.grow(missing).await?;
         }
-        self.record(|state| Some(state.space.draft(target, spare))).await
+        self.record(|state| Some(state.space.draft(RESERVED, spare))).await
     }
 
     /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
     /// `Full` if it is refused.
     async fn record(&mut self, draft: impl FnOnce(&State) -> Option<Draft> + Send) -> Result<(), StorageError> {
-        let (draft, body, deleted_count) = {
-            let state = self.shared.state.lock();
+        let (draft, changed, deleted_count, changes, end) = {
+            let state = &mut *self.shared.state.lock();
             if !state.writable {
                 return Err(StorageError::Unavailable);
             }
-            let draft = draft(&state).ok_or(StorageError::Full)?;
-            let page_count = state.space.page_count();
-            let body = encode_body(page_count, &state.seals, &state.maps, &draft.reservation, &state.index);
-            (draft, body, state.deleted_count)
+            let draft = draft(state).ok_or(StorageError::Full)?;
+            let end = encode_end(state.space.page_count(), &state.seals, &state.maps, &draft.reservation);
+            let (changed, mut changes) = (std::mem::take(&mut state.changed), Vec::new());
+            encode_held(changed.iter().filter_map(|key| Some((key, state.index.get(key)?))), &mut changes);
+            encode_gone(changed.iter().filter(|key| state.index.get(key).is_none()), &mut changes);
+            (draft, changed, state.deleted_count, changes, end)
         };
-        let body_pages = u32::try_from(body.len() / PAGE as usize).unwrap_or(RESERVE_MAX);
-        let head = Head::of(self.shared.identity, self.sequence + 1, self.random.next_u64(), &body);
-        match self.shared.files.write(self.which, &head, body).await {
-            Ok(()) => {}
-            Err(WriteError::Full) => return Err(StorageError::Full),
-            Err(WriteError::Failed(error)) => return Err(self.fail("writing a checkpoint", &error)),
+        let generation = self.random.next_u64();
+        let mut written = self.chain.append(generation, &changes, &end).await;
+        if let Err(WriteError::Full) = written {
+            let mut all = Vec::new();
+            encode_held(self.shared.state.lock().index.iter(), &mut all);
+            written = self.chain.rewrite(generation, all, &end).await;
         }
-        (self.sequence, self.generation) = (head.sequence, head.generation);
-        self.which = 1 - self.which;
-        self.unrecorded = false;
-        self.reserve_target = body_pages.saturating_mul(RESERVE_PER_CHECKPOINT).clamp(RESERVE_MIN, RESERVE_MAX);
         let state = &mut *self.shared.state.lock();
+        match written {
+            Ok(()) => {}
+            Err(WriteError::Full) => {
+                state.changed.extend(changed);
+                return Err(StorageError::Full);
+            }
+            Err(WriteError::Failed(error)) => return Err(self.failed(state, "writing a checkpoint", &error)),
+        }
+        self.unrecorded = false;
         state.space.adopt(draft);
         state.deleted_count -= deleted_count;
         Ok(())
+    }
+
+    /// Writes a slice of a checkpoint that is written anew, if one is. A failure was logged, and shows in the status.
+    async fn roll(&mut self) {
+        let Some(after) = self.chain.next_slice() else { return };
+        let count = 1 << (self.random.next_u64() % (SLICE_COUNT_LOG_MAX + 1));
+        let (slice, last) = {
+            let state = self.shared.state.lock();
+            if !state.writable {
+                return;
+            }
+            let mut slice = Vec::new();
+            let last = encode_held(state.index.after(after).take(count), &mut slice);
+            (slice, last)
+        };
+        if let Err(WriteError::Failed(error)) = self.chain.roll(slice, last).await {
+            self.fail("writing a checkpoint anew", &error);
+        }
     }
 
     /// Extends the file by `wanted` pages, rounded up to whole steps, as far as capacity and disk allow. False when they do not.
     async fn grow(&mut self, wanted: u32) -> Result<bool, StorageError> {
         let count_max = self.shared.identity.page_count_max();
         let count = self.shared.state.lock().space.page_count();
-        let mut step = wanted.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max - count);
+        let mut step =
+            wanted.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max.saturating_sub(count));
         while step > 0 {
             let file = &self.shared.files.fragments;
             match file.allocate(Extent { start: 0, len: count + step }.byte_len()).await {
@@ -363,7 +384,7 @@ impl Committer {
             if self.finds_room(needed, SPARE_PAGES) {
                 return self.checkpoint().await;
             }
-            if self.grow(self.reserve_target).await? {
+            if self.grow(RESERVED).await? {
                 continue;
             }
             if self.finds_room(needed, 0) {
@@ -377,7 +398,7 @@ impl Committer {
 
     /// True if a checkpoint of this instant that leaves `spare` pages could reserve a place for `needed` pages.
     fn finds_room(&self, needed: u32, spare: u32) -> bool {
-        self.shared.state.lock().space.draft(self.reserve_target, spare).fits(needed)
+        self.shared.state.lock().space.draft(RESERVED, spare).fits(needed)
     }
 
     /// Moves fragments together until the landing is empty and `goal` pages are free together. A move is a put of the same
@@ -457,8 +478,7 @@ impl Committer {
         let state = &mut *self.shared.state.lock();
         for (key, from, held) in moves {
             if result.is_ok() && state.index.get(&key).is_some_and(|old| old.place == from) {
-                state.index.insert(key, held);
-                state.space.release(from);
+                state.moved(key, from, held);
             } else {
                 state.space.release(held.place);
             }

@@ -91,6 +91,8 @@ pub struct Newest {
     pub head: Head,
     /// What it records.
     pub body: Body,
+    /// Bytes of its body before the first end.
+    pub base_len: u64,
     /// Which of the two files holds it.
     pub which: usize,
 }
@@ -142,7 +144,8 @@ impl Files {
         if !head.vouches_for(&bytes) {
             return Err(OpenError::damaged("the newest checkpoint does not match its checksum"));
         }
-        Ok(Newest { head, body: Body::decode(&bytes, head.owner.fs)?, which })
+        let (body, base_len) = Body::decode(&bytes, head.owner.fs)?;
+        Ok(Newest { head, body, base_len, which })
     }
 
     /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was before its heads were written.
@@ -183,11 +186,36 @@ impl Files {
 
     /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest one; Ok means durable.
     pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
-        let len = (BODY_OFFSET + body.len() as u64).next_multiple_of(CHECKPOINT_STEP);
-        match self.checkpoints.allocate(which, len).await {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(WriteError::Full),
-            other => other.map_err(WriteError::Failed)?,
+        self.finish(which, 0, head, body).await
+    }
+
+    /// Writes a part of a body, from `offset` in it on, into the file that does not hold the newest.
+    pub async fn write_part(&self, which: usize, offset: u64, part: Vec<u8>) -> Result<(), WriteError> {
+        self.make_room(which, offset, part.len()).await?;
+        self.checkpoints.write_part(which, offset, part.into()).await.map_err(WriteError::Failed)
+    }
+
+    /// Writes the last part of a body, and `head`; Ok means that all of it is durable.
+    pub async fn finish(&self, which: usize, offset: u64, head: &Head, rest: Vec<u8>) -> Result<(), WriteError> {
+        self.make_room(which, offset, rest.len()).await?;
+        self.checkpoints.finish(which, offset, head.encode(), rest.into()).await.map_err(WriteError::Failed)
+    }
+
+    /// Adds to the newest body, which has `len` bytes, and makes `head` vouch for both; Ok means durable.
+    pub async fn append(&self, which: usize, len: u64, head: &Head, more: Vec<u8>) -> Result<(), WriteError> {
+        self.make_room(which, len, more.len()).await?;
+        self.checkpoints.append(which, len, head.encode(), more.into()).await.map_err(WriteError::Failed)
+    }
+
+    /// Sets space aside for a body that becomes longer.
+    async fn make_room(&self, which: usize, offset: u64, len: usize) -> Result<(), WriteError> {
+        let end = |len: u64| (BODY_OFFSET + len).next_multiple_of(CHECKPOINT_STEP);
+        if offset > 0 && end(offset) == end(offset + len as u64) {
+            return Ok(());
         }
-        self.checkpoints.write(which, head.encode(), body.into()).await.map_err(WriteError::Failed)
+        match self.checkpoints.allocate(which, end(offset + len as u64)).await {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(WriteError::Full),
+            other => other.map_err(WriteError::Failed),
+        }
     }
 }

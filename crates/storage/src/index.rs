@@ -8,7 +8,7 @@ use crate::api::Seal;
 use crate::packed::PackedHeader;
 use crate::space::Extent;
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 use striped_log::fragment::FragmentHeader;
 use types::codec::DecodeError;
 use types::{FragmentId, FsUuid, LogId, SegmentId};
@@ -116,21 +116,33 @@ impl Index {
         self.held.range(Key::new(id, 0)..=Key::new(id, u16::MAX))
     }
 
+    /// The fragments after a key, in order; all without one.
+    pub fn after(&self, key: Option<Key>) -> impl Iterator<Item = (&Key, &Held)> {
+        self.held.range((key.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded))
+    }
+
+    /// Forgets one fragment.
+    pub fn remove(&mut self, key: &Key) {
+        if let Some(held) = self.held.remove(key) {
+            self.parity_bytes -= parity_bytes(key, &held);
+        }
+    }
+
     /// Forgets all fragments of a segment and gives them back.
-    pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<Held> {
-        self.remove(of_segment(segment), |_| true)
+    pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<(Key, Held)> {
+        self.extract(of_segment(segment), |_| true)
     }
 
     /// Forgets what recovery discarded when it set this seal, and gives it back.
-    pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<Held> {
+    pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<(Key, Held)> {
         let Some(from_seq) = seal.least_through().checked_add(1) else { return Vec::new() };
-        self.remove(of_log(seal.log, from_seq), |key| seal.discards(&key.segment()))
+        self.extract(of_log(seal.log, from_seq), |key| seal.discards(&key.segment()))
     }
 
-    fn remove(&mut self, range: RangeInclusive<Key>, is_out: impl Fn(&Key) -> bool) -> Vec<Held> {
+    fn extract(&mut self, range: RangeInclusive<Key>, is_out: impl Fn(&Key) -> bool) -> Vec<(Key, Held)> {
         let removed: Vec<(Key, Held)> = self.held.extract_if(range, |key, _| is_out(key)).collect();
         self.parity_bytes -= removed.iter().map(|(key, held)| parity_bytes(key, held)).sum::<u64>();
-        removed.into_iter().map(|(_, held)| held).collect()
+        removed
     }
 
     /// Headers of all fragments of a segment.

@@ -6,12 +6,13 @@
 //! - [`wire`]: the interface as bytes; [`calls`]: what turns calls into requests and back; `tcp` (with the feature of that name): a
 //!   site over a network.
 //!
-//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `files` reads and writes checkpoints.
+//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says which checkpoint comes next, `files` reads and writes them.
 //! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
 //! a crash left).
 
 pub mod api;
 pub mod calls;
+mod chain;
 pub mod checkpoint;
 mod commit;
 mod compaction;

@@ -6,7 +6,8 @@
 //! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
 use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
-use crate::checkpoint::{Body, Head, encode_body};
+use crate::chain::Chain;
+use crate::checkpoint::{Body, Head};
 use crate::commit::{Committer, LANDING_PAGES};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key};
@@ -16,7 +17,7 @@ use crate::shared::{Growth, Shared, State};
 use crate::space::{Extent, PAGE, Space};
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, Tasks};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Server {
             Err(error) => return Err(error),
             Ok(_) => return Err(OpenError::Foreign),
         }
-        let body = encode_body(0, &BTreeMap::new(), &Maps::default(), &[], &Default::default());
+        let body = Body::default().encode();
         let head = Head::of(identity, 1, host.random.next_u64(), &body);
         match files.write(0, &head, body).await {
             Ok(()) => {}
@@ -60,11 +61,13 @@ impl Server {
         let files = Files::open(disk.as_ref()).await?;
         let newest = files.newest().await?;
         files.settle(&newest).await?;
-        let Newest { head, body, which } = newest;
+        let chain = Chain::new(files.clone(), &newest);
+        let Newest { head, body, .. } = newest;
 
         let Body { page_count, seals, maps, reservation, mut index } = body;
         let len = files.fragments.len().await?;
         let page_count = page_count.min(u32::try_from(len.div_ceil(u64::from(PAGE))).unwrap_or(u32::MAX));
+        let mut changed = BTreeSet::new();
         for part in reservation {
             let found = files.scan(part, &head, len).await?;
             for (place, Found { header, intact, .. }) in found {
@@ -73,6 +76,7 @@ impl Server {
                 let key = Key::new(header.id, header.attempt);
                 if intact && !discarded && index.get(&key).is_none() {
                     index.insert(key, Held { place, header: PackedHeader::new(&header) });
+                    changed.insert(key);
                 }
             }
         }
@@ -88,11 +92,12 @@ impl Server {
             maps,
             damaged: BTreeSet::new(),
             writable: true,
+            changed,
             deleted_count: 0,
         };
         let tasks = disk.tasks(&host);
         let shared = Shared::new(head.owner, files, tasks.clone(), state);
-        let committer = Committer::new(shared.clone(), host.random.clone(), &head, which);
+        let committer = Committer::new(shared.clone(), host.random.clone(), chain);
         tasks.spawn(Box::pin(committer.run()));
         Ok(Arc::new(Server { shared, disk }))
     }

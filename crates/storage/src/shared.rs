@@ -20,7 +20,7 @@ const QUEUE_BYTES_MAX: u32 = 64 << 20;
 const QUEUE_UNIT: u32 = PAGE;
 /// Seals and maps that wait; further ones are refused as [`StorageError::Unavailable`].
 const CONTROLS_MAX: usize = 1024;
-/// Fragments deleted since the last checkpoint before one is written for them, at least.
+/// Fragments deleted since the last checkpoint before one is written for them.
 const DELETED_MAX: usize = 1024;
 
 /// Everything that the two halves of a server share.
@@ -78,6 +78,8 @@ pub struct State {
     pub damaged: BTreeSet<Key>,
     /// False after a failed write or sync, and when closed.
     pub writable: bool,
+    /// Fragments that were put, moved or deleted since the last checkpoint. No more than that reserved pages for, and [`DELETED_MAX`].
+    pub changed: BTreeSet<Key>,
     /// Fragments deleted since the last checkpoint.
     pub deleted_count: usize,
 }
@@ -106,6 +108,7 @@ impl State {
 
     /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is there and good stays.
     pub fn insert(&mut self, key: Key, held: Held) {
+        self.changed.insert(key);
         let replaced = match self.index.get(&key) {
             Some(_) if !self.damaged.remove(&key) => Some(held.place),
             _ => self.index.insert(key, held).map(|old| old.place),
@@ -118,10 +121,8 @@ impl State {
     /// Forgets the fragments of a segment.
     pub fn delete(&mut self, segment: SegmentId) {
         self.damaged.retain(|key| key.segment() != segment);
-        for held in self.index.remove_segment(segment) {
-            self.space.release(held.place);
-            self.deleted_count += 1;
-        }
+        let gone = self.index.remove_segment(segment);
+        self.release(gone);
     }
 
     /// Sets a seal if it is above the present one, and deletes what it discards. True when it was set.
@@ -130,12 +131,25 @@ impl State {
             return false;
         }
         self.damaged.retain(|key| !seal.discards(&key.segment()));
-        for held in self.index.remove_discarded(&seal) {
-            self.space.release(held.place);
-            self.deleted_count += 1;
-        }
+        let gone = self.index.remove_discarded(&seal);
+        self.release(gone);
         self.seals.insert(seal.log, seal);
         true
+    }
+
+    fn release(&mut self, gone: Vec<(Key, Held)>) {
+        self.deleted_count += gone.len();
+        for (key, held) in gone {
+            self.space.release(held.place);
+            self.changed.insert(key);
+        }
+    }
+
+    /// A fragment has moved.
+    pub fn moved(&mut self, key: Key, from: Extent, held: Held) {
+        self.index.insert(key, held);
+        self.changed.insert(key);
+        self.space.release(from);
     }
 
     /// The places of all fragments, in the order of the file.
@@ -145,10 +159,9 @@ impl State {
         live
     }
 
-    /// True when so much was deleted since the last checkpoint that it should be recorded. In proportion to what a checkpoint
-    /// costs.
+    /// True when so much was deleted since the last checkpoint that it should be recorded.
     pub fn wants_checkpoint(&self) -> bool {
-        self.deleted_count >= DELETED_MAX.max(self.index.len() / 8)
+        self.deleted_count >= DELETED_MAX
     }
 }
 

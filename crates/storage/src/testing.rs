@@ -1,7 +1,7 @@
 //! Fragments and a checkpoint for tests, and large stores for studies.
 
 use crate::api::{Fence, Maps, Seal};
-use crate::checkpoint::{Body, Head, encode_body};
+use crate::checkpoint::{Body, Head};
 use crate::files::{Files, Newest, OpenError, WriteError};
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
@@ -91,7 +91,7 @@ pub async fn list_fragments(
     headers: impl Iterator<Item = FragmentHeader>,
 ) -> Result<(), crate::server::OpenError> {
     let files = Files::open(disk).await?;
-    let Newest { head, mut body, which } = files.newest().await?;
+    let Newest { head, mut body, which, .. } = files.newest().await?;
     for header in headers {
         let place = Extent { start: body.page_count, len: pages(header.len) };
         body.page_count = place.start.checked_add(place.len).ok_or_else(|| OpenError::damaged("too many pages"))?;
@@ -99,7 +99,7 @@ pub async fn list_fragments(
         body.index.insert(key, Held { place, header: PackedHeader::new(&header) });
     }
     files.fragments.set_len(Extent { start: 0, len: body.page_count }.byte_len()).await?;
-    let bytes = encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index);
+    let bytes = body.encode();
     let head = Head::of(head.owner, head.sequence + 1, head.generation, &bytes);
     files.write(1 - which, &head, bytes).await.map_err(|error| match error {
         WriteError::Full => OpenError::Disk(io::ErrorKind::StorageFull.into()),

@@ -1,6 +1,6 @@
 //! The fuzz targets' checks over their kept corpus and random changes of it, for toolchains without a fuzzer.
 
-use storage::checkpoint::{Head, Identity, encode_body};
+use storage::checkpoint::{Head, Identity};
 use storage::testing::{FS, STORE, body, fragment};
 
 #[path = "../../../fuzz/src/storage.rs"]
@@ -26,9 +26,7 @@ fn checkpoints_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
 #[test]
 fn the_corpus_has_the_checkpoints_that_this_program_writes() {
     let encoded = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
-    let encode = |body: storage::checkpoint::Body| {
-        encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index)
-    };
+    let encode = |body: storage::checkpoint::Body| body.encode();
     let all = encode(body());
     let identity = Identity { fs: FS, store: STORE, capacity_bytes: 1 << 30 };
     replay::compare(

@@ -3,7 +3,7 @@
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;
 
-use storage::checkpoint::{Body, Head, Identity, encode_body};
+use storage::checkpoint::{Body, Head, Identity};
 use types::{FsUuid, StoreId};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format-store.md");
@@ -12,10 +12,10 @@ const FS: FsUuid = FsUuid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 #[test]
 fn the_checkpoint_is_as_documented() {
     let documented = documented::structure(DOCUMENT, "Body");
-    let body = Body::decode(&documented, FS).expect("documented");
+    let (body, _) = Body::decode(&documented, FS).expect("documented");
     assert_eq!((body.page_count, body.seals.len(), body.reservation.len(), body.index.len()), (50, 1, 1, 1));
     assert_eq!((body.maps.epoch, &body.maps.bytes[..]), (6, &b"maps"[..]));
-    let encoded = encode_body(body.page_count, &body.seals, &body.maps, &body.reservation, &body.index);
+    let encoded = body.encode();
     assert_eq!(encoded, documented);
 
     let identity = Identity { fs: FS, store: StoreId::new(2), capacity_bytes: 1 << 30 };

@@ -7,6 +7,7 @@
 
 use super::HEAD_LEN;
 use bytes::Bytes;
+use crc_fast::CrcAlgorithm;
 use types::codec::{DecodeError, Put, Reader};
 
 /// Where the head's own checksum is.
@@ -15,6 +16,24 @@ const CRC_OFFSET: usize = HEAD_LEN - 4;
 /// CRC-32C, of heads and bodies.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
+}
+
+/// Length and checksum of a body, or of its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sum {
+    /// In bytes.
+    pub len: u64,
+    /// CRC-32C.
+    pub crc: u32,
+}
+
+impl Sum {
+    /// Of this, and `more` after it.
+    pub fn with(self, more: &[u8]) -> Sum {
+        let len = more.len() as u64;
+        let both = |a: u32, b: u32| crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, a.into(), b.into(), len);
+        Sum { len: self.len + len, crc: both(self.crc, crc32c(more)) as u32 }
+    }
 }
 
 /// Whose checkpoints they are: what heads say beside what all of them do.
@@ -52,7 +71,17 @@ pub struct Head<O> {
 impl<O: Owner> Head<O> {
     /// The head of `body`.
     pub fn of(owner: O, sequence: u64, generation: u64, body: &[u8]) -> Head<O> {
-        Head { owner, sequence, generation, body_len: body.len() as u64, body_crc: crc32c(body) }
+        Head::over(owner, sequence, generation, Sum::default().with(body))
+    }
+
+    /// The head of a body with this sum.
+    pub fn over(owner: O, sequence: u64, generation: u64, sum: Sum) -> Head<O> {
+        Head { owner, sequence, generation, body_len: sum.len, body_crc: sum.crc }
+    }
+
+    /// The body's.
+    pub fn sum(&self) -> Sum {
+        Sum { len: self.body_len, crc: self.body_crc }
     }
 
     /// True if this is the body.

@@ -7,7 +7,7 @@ use crate::server::{Identity, OpenError, Server};
 use crate::shared::Growth;
 use crate::site::is_empty;
 use crate::space::{PAGE, footprint};
-use crate::testing::{fragment, fragment_of, segment};
+use crate::testing::{fragment, fragment_of, list_fragments, segment};
 use host::sim::{Sim, SimDisk};
 use host::{Host, SplitMix64};
 use parking_lot::Mutex;
@@ -280,6 +280,64 @@ fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() 
     }
 }
 
+/// Both files of checkpoints.
+fn checkpoints(sim: &Sim, disk: &SimDisk) -> Vec<u8> {
+    sim.block_on(async {
+        let folder = disk.mount(&sim.machine("reader"));
+        let mut all = Vec::new();
+        for name in ["checkpoint-a", "checkpoint-b"] {
+            let file = folder.open(name, false).await.unwrap();
+            let len = file.len().await.unwrap() as usize;
+            let mut bytes = file.read_at(0, len).await.unwrap().to_vec();
+            bytes.resize(4 << 20, 0);
+            all.extend(bytes);
+        }
+        all
+    })
+}
+
+/// It wrote all fragments again, a hundred bytes each: with ten million of them longer than anybody waits for an answer.
+#[test]
+fn regression_a_seal_costs_the_same_in_a_large_store() {
+    let written = [10, 2_000].map(|count| {
+        let sim = Sim::new(6);
+        let disk = SimDisk::new(&sim, DISK_BYTES);
+        closed_store(&sim, &disk, 0..1);
+        let headers = (1..=count).map(|seq| fragment(2, seq, 0, 100).header);
+        sim.block_on(list_fragments(disk.mount(&sim.machine("maker")).as_ref(), headers)).unwrap();
+        let server = open(&sim, &disk).unwrap();
+        let before = checkpoints(&sim, &disk);
+        sim.block_on(server.seal(Seal::new(LogId::new(7), Fence { epoch: 1, through: 0 }, 0))).unwrap();
+        let changed = before.iter().zip(checkpoints(&sim, &disk)).filter(|(before, after)| *before != after).count();
+        drop(server);
+        assert_eq!(sim.block_on(open(&sim, &disk).unwrap().status()).unwrap().fragment_count, count + 1);
+        changed
+    });
+    assert!(written[0] > 0 && written[1] < 2 * written[0], "{written:?} bytes");
+}
+
+#[test]
+fn what_a_checkpoint_for_which_there_was_no_room_did_not_record_is_in_the_next() {
+    let sim = Sim::new(7);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..1);
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        for seq in 1..5 {
+            server.put(fragment(1, seq, 0, 100)).await.unwrap();
+        }
+        let maps = |epoch, len: usize| Maps { epoch, bytes: vec![1; len].into() };
+        disk.set_capacity(0);
+        assert_eq!(server.put_maps(maps(1, 3 << 20)).await, Err(StorageError::Full));
+        disk.set_capacity(DISK_BYTES);
+        server.put_maps(maps(2, 10)).await.unwrap();
+        machine.crash();
+    });
+    disk.power_loss();
+    assert_eq!(sim.block_on(open(&sim, &disk).unwrap().status()).unwrap().fragment_count, 5);
+}
+
 #[test]
 fn checkpoints_of_different_stores_do_not_mix() {
     let sim = Sim::new(5);
@@ -291,7 +349,7 @@ fn checkpoints_of_different_stores_do_not_mix() {
         Server::create(machine.host(), other.mount(&machine), identity).await.unwrap().close().await.unwrap();
         let (from, to) = (other.mount(&machine), disk.mount(&machine));
         let (from, to) =
-            (from.open("checkpoint-b", false).await.unwrap(), to.open("checkpoint-b", false).await.unwrap());
+            (from.open("checkpoint-a", false).await.unwrap(), to.open("checkpoint-b", false).await.unwrap());
         let bytes = from.read_at(0, from.len().await.unwrap() as usize).await.unwrap();
         to.write_and_sync(vec![(0, vec![bytes])]).await.unwrap();
         machine.crash();
