@@ -814,3 +814,21 @@ fn regression_what_has_a_name_at_home_is_found() {
         assert_eq!(setup.at_home("/a"), Err(FsError::NotFound));
     }
 }
+
+/// A store moves the times of its directory, which is no news; what was made there in the same tick of the home's clock was none, either.
+#[test]
+fn regression_what_is_made_in_the_moment_of_a_store_is_news() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, "old".into()));
+    let (other, ..) = setup.rig.new_client(2, Duration::from_millis(50));
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    let seen = || setup.rig.sim.block_on(find(&other, "/new")).map(drop);
+    assert_eq!(seen(), Err(FsError::NotFound));
+    setup.read("/file");
+    setup.online(false);
+    setup.write("/file", How::Append, "new");
+    setup.write("/new", How::Append, "new");
+    setup.online(true);
+    assert_eq!(setup.at_home("/new").as_deref(), Ok("new"));
+    assert_eq!(seen(), Ok(()));
+}
