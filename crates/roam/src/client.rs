@@ -166,7 +166,8 @@ impl Client {
             let is_there = |data: u64| names.contains(&data_name(data));
             let lost = live.replica.nodes().filter(|(_, n)| !n.kept.is_empty() && !is_there(n.data));
             lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.record(Record::Lost(id)));
-            let dirty: Vec<_> = live.replica.nodes().filter(|(_, n)| n.is_dirty).map(|(id, n)| (id, n.data)).collect();
+            let dirty: Vec<_> =
+                live.replica.nodes().filter(|(_, n)| n.is_dirty()).map(|(id, n)| (id, n.data)).collect();
             let used: BTreeSet<String> = live.replica.needed().map(data_name).collect();
             (dirty, used)
         };
@@ -348,7 +349,7 @@ impl Client {
     /// Ends, when everything that was acknowledged is durable.
     pub async fn close(&self) -> Result<(), CacheError> {
         self.log_stores().await;
-        let files: Vec<FileId> = self.0.live.lock().writing.keys().copied().collect();
+        let files: Vec<FileId> = self.look(|replica, _| replica.begun().collect());
         for file in files {
             // What cannot be logged now is found again when the cache is opened.
             let _ = self.store(file).await;
@@ -367,6 +368,7 @@ impl Client {
         let (unused, outgoing) = {
             let mut live = self.0.live.lock();
             live.forget_used();
+            live.let_go();
             (live.replica.take_unused(), live.forget_outgoing())
         };
         outgoing.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));
@@ -396,7 +398,7 @@ impl Client {
         for id in files {
             let found = {
                 let live = self.0.live.lock();
-                live.replica.node(id).ok().filter(|node| !node.is_dirty).map(|node| (node.data, node.have.clone()))
+                live.replica.node(id).ok().filter(|node| !node.is_dirty()).map(|node| (node.data, node.have.clone()))
             };
             let Some((data, have)) = found.filter(|(data, _)| *data > 0) else { continue };
             let Ok(file) = self.0.open_data(data).await else { continue };
@@ -404,7 +406,7 @@ impl Client {
                 continue;
             }
             let mut live = self.0.live.lock();
-            let same = live.replica.node(id).is_ok_and(|node| node.data == data && !node.is_dirty);
+            let same = live.replica.node(id).is_ok_and(|node| node.data == data && !node.is_dirty());
             if same {
                 live.record(Record::Cached { file: id, data, have });
             }
@@ -524,7 +526,7 @@ impl Inner {
             let live = self.live.lock();
             let node = live.replica.node(id)?;
             // What is being changed may have been cut.
-            let end = node.have.iter().last().map(|range| if node.is_dirty { 0 } else { range.end });
+            let end = node.have.iter().last().map(|range| if node.is_dirty() { 0 } else { range.end });
             match end {
                 Some(end) => (node.data, end),
                 None => return Ok(()),
@@ -594,6 +596,7 @@ impl Inner {
 pub(crate) fn disk_error(error: &std::io::Error) -> FsError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FsError::NoSpace,
+        ErrorKind::FileTooLarge => FsError::FileTooLarge,
         _ => {
             tracing::error!(%error, "the disk of the cache");
             FsError::Io

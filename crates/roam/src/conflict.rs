@@ -5,7 +5,7 @@
 //! cache.
 
 use crate::content::BASE_LEN_MAX;
-use crate::replica::{Child, Node, Replica};
+use crate::replica::{Changes, Child, Node, Replica};
 use roam_wire::codec::Wire;
 use roam_wire::message::{Conflict, Outcome};
 use roam_wire::operation::{Change, Made, Operation, Place};
@@ -148,7 +148,10 @@ impl Replica {
             Operation::Set { .. } | Operation::SetXattr { .. } => (Deed::Set, self.place_of(file)),
             Operation::Store { .. } => (Deed::Store, self.old_place_of(file)),
         };
-        if deed == Deed::Store && self.node(file).is_ok_and(|node| node.is_dirty) {
+        if deed == Deed::Store
+            && let Ok(node) = self.node_mut(file)
+            && node.changes.owe(node.facts.size, node.facts.mtime)
+        {
             // It is being changed again: when that is logged, it will meet the same fate, whole.
             return;
         }
@@ -260,7 +263,7 @@ impl Replica {
     /// A file's bytes are not its own any more. Gives the number of the file of the cache that has them.
     fn take_bytes(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
-        (node.have, node.kept, node.is_dirty) = (Ranges::default(), Ranges::default(), false);
+        (node.have, node.kept, node.changes) = (Ranges::default(), Ranges::default(), Changes::Logged);
         std::mem::take(&mut node.data)
     }
 
@@ -316,7 +319,7 @@ impl Replica {
         let is_stored = self.log().naming(gone).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
         let Ok(node) = self.node_mut(gone) else { return 0 };
         let base = std::mem::take(&mut node.base);
-        let is_as_it_was = !is_stored && !node.is_dirty && node.is_whole() && node.facts.size <= BASE_LEN_MAX;
+        let is_as_it_was = !is_stored && !node.is_dirty() && node.is_whole() && node.facts.size <= BASE_LEN_MAX;
         match base {
             0 if is_as_it_was => self.take_bytes(gone),
             base => base,
@@ -364,7 +367,7 @@ impl Replica {
         let facts = &node.facts;
         let (mode, uid, gid) = (facts.mode, facts.uid, facts.gid);
         let made = Made { kind: Kind::File, mode, uid, gid, rdev: 0, target: Vec::new(), when };
-        let mut copy = Node { seen: 0, is_stale: false, is_dirty: false, base: 0, ..node.clone() };
+        let mut copy = Node { seen: 0, is_stale: false, changes: Changes::Logged, base: 0, ..node.clone() };
         (copy.facts.id, copy.facts.version, copy.facts.contents, copy.facts.nlink) = (mine, 0, 0, 1);
         let change = Change { cut: 0, size: facts.size, ranges: Ranges::of(0..facts.size), mtime: facts.mtime };
         self.put(mine, copy);

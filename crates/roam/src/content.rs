@@ -5,16 +5,16 @@
 
 use crate::client::{Client, data_name, disk_error};
 use crate::delegation::CLAIM_COUNT_MAX;
-use crate::live::{LinkState, Need, Stop, Writing};
+use crate::live::{LinkState, Need, Stop};
 use crate::replica::Record;
 use crate::settings::Writes;
 use bytes::Bytes;
-use host::timeout;
+use host::{File, timeout};
 use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
-use roam_wire::ranges::Ranges;
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
@@ -209,7 +209,7 @@ impl Client {
 
     /// False: others have changed the file meanwhile.
     async fn prepare_once(&self, id: FileId, truncates: bool) -> Result<bool, FsError> {
-        if self.0.live.lock().writing.contains_key(&id) {
+        if self.0.live.lock().replica.node(id)?.changes.is_ready() {
             return Ok(true);
         }
         if !truncates {
@@ -217,7 +217,7 @@ impl Client {
         }
         let (dirty, is_shown) = {
             let live = self.0.live.lock();
-            (live.replica.node(id)?.is_dirty, live.is_shown(id))
+            (live.replica.node(id)?.is_dirty(), live.is_shown(id))
         };
         // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it. But whoever looks at the file of the
         // cache himself is to see what becomes of it.
@@ -258,23 +258,26 @@ impl Client {
                 live.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
             }
             live.record(Record::Dirty { file: id, data: number, base });
+            let now = self.0.host.clock.wall();
             let node = live.replica.node_mut(id)?;
             if anew {
                 (node.facts.size, node.facts.blocks) = (0, 0);
+                node.changes.ready_empty(now);
             }
-            node.facts.size
+            let size = node.facts.size;
+            live.held.insert(id, file.clone());
+            size
         };
         if !dirty {
             self.0.log.settled().await.map_err(|_| FsError::Io)?;
         }
         // Zeroes at the end need not have been written.
-        if !truncates {
+        if !anew {
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
         }
-        let mtime = self.0.host.clock.wall();
-        let change = Change { cut: size, size, ranges: Ranges::default(), mtime };
-        self.0.live.lock().writing.insert(id, Writing { change, has_changed: false, file });
-        Ok(true)
+        let mut live = self.0.live.lock();
+        let node = live.replica.node_mut(id)?;
+        Ok(node.data == number && node.changes.ready(size, node.facts.mtime))
     }
 
     /// A range of a file is about to be changed: what waits to go home of it is set aside before, so that what goes home is what was saved. The
@@ -299,12 +302,10 @@ impl Client {
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
         let mode = perm::mode_after_write(cred, &live.replica.node(id)?.subject());
-        let writing = live.writing.get_mut(&id).ok_or(FsError::Io)?;
-        (writing.change.mtime, writing.has_changed) = (now, true);
-        change(&mut writing.change);
-        writing.change.bound();
-        let change = writing.change.clone();
         let node = live.replica.node_mut(id)?;
+        let change = node.changes.make(node.facts.size, now, change).cloned();
+        // The home has refused to make it, and it was taken out of the tree.
+        let change = change.ok_or(if node.facts.nlink == 0 { FsError::Stale } else { FsError::Io })?;
         node.have.cut(change.cut.min(change.size));
         node.have.add(change.cut..change.size);
         node.have.add_all(&change.ranges);
@@ -370,9 +371,9 @@ impl Client {
         self.spare(id, offset..end).await?;
         if let Err(error) = self.put(id, offset, data).await {
             // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are expected.
-            let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
-            file.set_len(size).await.map_err(|error| disk_error(&error))?;
             self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
+            let file = self.changing(id).await?;
+            file.set_len(size).await.map_err(|error| disk_error(&error))?;
             self.know_stores(id).await?;
             return Err(error);
         }
@@ -390,8 +391,18 @@ impl Client {
 
     /// Writes into the file of the cache; what lies between its end and `offset` reads as zeroes.
     async fn put(&self, id: FileId, offset: u64, data: Bytes) -> Result<(), FsError> {
-        let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+        let file = self.changing(id).await?;
         self.0.put_bytes(&file, offset, data).await
+    }
+
+    /// The file of the cache with bytes that are being changed.
+    async fn changing(&self, id: FileId) -> Result<Arc<dyn File>, FsError> {
+        let data = self.0.live.lock().replica.node(id)?.data;
+        match self.0.open_data(data).await {
+            // Bytes that should be there are not.
+            Err(FsError::NotFound) => Err(FsError::Io),
+            file => file,
+        }
     }
 
     /// Cuts or extends a file.
@@ -412,7 +423,7 @@ impl Client {
         self.find_stores(id).await?;
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
-        let file = self.0.live.lock().writing.get(&id).map(|writing| writing.file.clone()).ok_or(FsError::Io)?;
+        let file = self.changing(id).await?;
         self.spare(id, size..FILE_SIZE_MAX.max(size)).await?;
         file.set_len(size).await.map_err(|error| disk_error(&error))?;
         self.changed(cred, id, |change| {
@@ -434,23 +445,20 @@ impl Client {
     pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
         let _only_writer = self.0.writer(id).await;
         self.find_stores(id).await?;
-        let writing = {
-            let live = self.0.live.lock();
-            live.writing.get(&id).map(|writing| (writing.change.clone(), writing.file.clone()))
-        };
-        if let Some((_, file)) = writing {
-            self.0.sync_bytes(&file).await?;
+        if self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun())) {
+            self.0.sync_bytes(&self.changing(id).await?).await?;
         }
         let now = self.0.host.clock.wall();
         {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
-            if node.is_dirty && node.facts.nlink > 0 {
-                match live.writing.remove(&id).filter(|writing| writing.has_changed) {
-                    Some(writing) => live.did_store(id, writing.change, now),
+            if node.is_dirty() && node.facts.nlink > 0 {
+                match node.to_log() {
+                    Some(change) => live.did_store(id, change, now),
                     // It was made here and never written, or only made ready.
                     None => live.record(Record::Clean(id)),
                 }
+                live.held.remove(&id);
             }
         }
         let expects_stores = self.0.live.lock().expects_stores(id);

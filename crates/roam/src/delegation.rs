@@ -139,7 +139,7 @@ impl Live {
     /// What the home is to watch for a client that works under delegations.
     pub(crate) fn watch(&self) -> Option<Watch> {
         let delegations = self.delegations.as_ref()?;
-        let mut changed: BTreeSet<FileId> = self.writing.keys().copied().collect();
+        let mut changed: BTreeSet<FileId> = self.replica.begun().collect();
         changed.extend(self.replica.log().iter().flat_map(|(_, operation)| operation.files()));
         let run = if delegations.is_valid() { delegations.run } else { 0 };
         Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect() })
@@ -427,7 +427,8 @@ impl Client {
             let Some(_only_writer) = self.0.try_writer(*file) else { return false };
             let mut live = self.0.live.lock();
             let last = |file| live.replica.log().naming(live.replica.real(file)).map(|(seq, _)| seq).last();
-            let is_done = !live.writing.contains_key(file) && last(*file) <= last(dir);
+            let is_begun = live.replica.node(*file).is_ok_and(|node| node.changes.is_begun());
+            let is_done = !is_begun && last(*file) <= last(dir);
             let Some(delegations) = live.delegations.as_mut().filter(|_| is_done) else { return false };
             let is_used = delegations.fresh.contains(file);
             match delegations.held.get_mut(file) {
@@ -440,11 +441,15 @@ impl Client {
         named.into_iter().flatten().filter(lower).collect()
     }
 
+    /// True if something of a file is to be logged before it is sent, or may be soon.
+    fn is_begun(&self, file: FileId) -> bool {
+        self.look(|replica, _| replica.node(file).is_ok_and(|node| node.changes.is_begun()))
+    }
+
     /// Sends home what was done to a file but for a last store of very much, if there is such and others only want to read: its bytes can
     /// come later.
     async fn send_but_last(&self, file: FileId, recall: &Recall) -> Result<Option<Behind>, FsError> {
-        let writing = self.0.live.lock().writing.contains_key(&file);
-        if writing {
+        if self.is_begun(file) {
             self.store(file).await?;
         }
         let least = self.0.schedule.chunk_len(Direction::Up).max(INLINE_LEN_MAX as u64);
@@ -488,8 +493,7 @@ impl Client {
 
     /// Sends home what was done to a file, and waits until it is there.
     async fn send_home(&self, file: FileId) -> Result<(), FsError> {
-        let writing = self.0.live.lock().writing.contains_key(&file);
-        if writing {
+        if self.is_begun(file) {
             self.store(file).await?;
         }
         let last = {

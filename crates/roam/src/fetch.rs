@@ -520,7 +520,7 @@ impl Client {
             return Err(FsError::Io);
         }
         let (number, file) = inner.data_file(id).await?;
-        let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number && !node.is_dirty;
+        let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number && !node.is_dirty();
         let missing = {
             let live = inner.live.lock();
             let node = live.replica.node(id)?;

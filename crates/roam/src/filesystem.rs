@@ -279,16 +279,16 @@ impl FileSystem for Client {
             };
             let (attributes, size) = checked.await?;
             if let Some(size) = size {
-                me.resize(&cred, id, size).await?;
+                let resized = me.resize(&cred, id, size).await;
                 let open = handle.is_some() && me.0.live.lock().open_counts.contains_key(&id);
-                if !open {
-                    me.store(id).await?;
-                }
+                // Nobody closes it, whether or not it could be done.
+                let stored = if open { Ok(()) } else { me.store(id).await.map(drop) };
+                resized.and(stored)?;
             }
             let changed = me.change(move |live, now| {
                 // What was written before was written then, as far as anybody is to know.
-                if let (Some(mtime), Some(writing)) = (attributes.mtime, live.writing.get_mut(&id)) {
-                    writing.change.mtime = mtime;
+                if let (Some(mtime), Ok(node)) = (attributes.mtime, live.replica.node_mut(id)) {
+                    node.changes.date(mtime);
                 }
                 if attributes != Default::default() {
                     let operation = Operation::Set { file: id, attributes };
@@ -459,7 +459,7 @@ impl FileSystem for Client {
             Err(error) => return Answer::err(error),
         };
         self.0.locks.release_owner(id, LockSpace::Posix, lock_owner);
-        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.is_dirty));
+        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(Node::is_dirty));
         if !writes || !dirty {
             return Answer::ok(());
         }
@@ -484,7 +484,7 @@ impl FileSystem for Client {
         if let Some(owner) = flock_owner {
             self.0.locks.release_owner(id, LockSpace::Flock, owner);
         }
-        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty && n.facts.nlink > 0));
+        let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty() && n.facts.nlink > 0));
         if is_written && dirty {
             let me = self.clone();
             return Answer::later(async move {
@@ -665,7 +665,7 @@ impl FileSystem for Client {
         let me = self.clone();
         Answer::later(async move {
             me.log_stores().await;
-            let files: Vec<FileId> = me.0.live.lock().writing.keys().copied().collect();
+            let files: Vec<FileId> = me.look(|replica, _| replica.begun().collect());
             for file in files {
                 me.store(file).await?;
             }

@@ -57,7 +57,7 @@ impl Live {
                 Some(dear) => *dear,
                 None => return None,
             };
-            let is_part = node.facts.kind == Kind::File && !node.is_dirty && !node.is_whole();
+            let is_part = node.facts.kind == Kind::File && !node.is_dirty() && !node.is_whole();
             let missing = node.facts.size.saturating_sub(node.have.len());
             let used = self.used.get(&file).copied().unwrap_or(0);
             is_part.then_some(Part { file, dear, used, missing })
@@ -100,7 +100,7 @@ impl Client {
             while self.look(|_, state| state != LinkState::Disconnected) {
                 progress(self.missing());
                 let next = self.look(|replica, _| {
-                    let node = replica.node(part.file).ok().filter(|node| !node.is_dirty)?;
+                    let node = replica.node(part.file).ok().filter(|node| !node.is_dirty())?;
                     node.have.missing(0..node.facts.size).iter().next()
                 });
                 let Some(range) = next else { break };

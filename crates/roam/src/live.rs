@@ -70,14 +70,6 @@ pub(crate) struct Open {
     pub(crate) directory: bool,
 }
 
-/// Bytes of a file that are being changed and were not logged yet.
-pub(crate) struct Writing {
-    pub(crate) change: Change,
-    /// False: nothing was changed yet.
-    pub(crate) has_changed: bool,
-    pub(crate) file: Arc<dyn File>,
-}
-
 /// Something that whoever has cached what this client answered must forget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forget {
@@ -95,7 +87,8 @@ pub(crate) struct Live {
     pub(crate) listings: Listings,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
-    pub(crate) writing: BTreeMap<FileId, Writing>,
+    /// The files of the cache with bytes that are being changed: they stay open, so that a sync hears of all that went wrong.
+    pub(crate) held: HashMap<FileId, Arc<dyn File>>,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
     /// Files of the cache, by number, that others were given to read or map: what is in them changes as the file does.
@@ -165,7 +158,7 @@ impl Live {
             listings: Listings::default(),
             last_handle: 0,
             open_counts: HashMap::new(),
-            writing: BTreeMap::new(),
+            held: HashMap::new(),
             files: HashMap::new(),
             shown: HashSet::new(),
             mapped: HashMap::new(),
@@ -300,7 +293,7 @@ impl Live {
     pub(crate) fn doubt_nameless(&mut self, id: FileId) {
         let id = self.replica.real(id);
         if !self.open_counts.contains_key(&id) && self.replica.forget_nameless(id) {
-            self.writing.remove(&id);
+            self.held.remove(&id);
         }
     }
 
@@ -331,6 +324,12 @@ impl Live {
     pub(crate) fn touch(&mut self, id: FileId) {
         self.uses += 1;
         self.used.insert(id, self.uses);
+    }
+
+    /// What is not being changed any more need not stay open.
+    pub(crate) fn let_go(&mut self) {
+        let Live { held, replica, .. } = self;
+        held.retain(|file, _| replica.node(*file).is_ok_and(|node| node.changes.is_begun()));
     }
 
     /// When files were used that are not known any more is of no interest.

@@ -145,6 +145,23 @@ impl Client {
         }
     }
 
+    /// Logs what was not logged of a file when it was closed, as of one that had no name then and has one again.
+    fn store_left(&self, file: FileId) {
+        let is_left = {
+            let live = self.0.live.lock();
+            let is_begun = live.replica.node(file).is_ok_and(|node| node.changes.is_begun() && node.facts.nlink > 0);
+            is_begun && !live.open_counts.contains_key(&file)
+        };
+        if is_left {
+            let me = self.clone();
+            self.0.host.tasks.spawn(Box::pin(async move {
+                if let Err(error) = me.store(file).await {
+                    tracing::warn!(file = file.raw(), %error, "what was changed is not logged yet");
+                }
+            }));
+        }
+    }
+
     /// Sends the first operations that wait, none after this one. False if there are none.
     async fn send_some(&self, through: u64) -> Result<bool, FsError> {
         let inner = &self.0;
@@ -422,23 +439,15 @@ impl Client {
                         live.forget_listing(dir);
                     }
                 }
-                if let Some(Operation::Store { file, .. }) = about
-                    && failed
-                    && live.replica.node(file).is_ok_and(|node| node.is_dirty)
-                {
-                    // What is being written now goes home whole.
-                    let size = live.replica.node(file).map_or(0, |node| node.facts.size);
-                    if let Some(writing) = live.writing.get_mut(&file) {
-                        writing.change.cut = 0;
-                        writing.change.ranges.add(0..size);
-                    }
-                }
             }
         }
         self.0.live.lock().recount();
         touched.sort_unstable();
         touched.dedup();
-        touched.into_iter().for_each(|file| self.0.reap(file));
+        for file in touched {
+            self.0.reap(file);
+            self.store_left(file);
+        }
         sent.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));
         self.0.wake();
         merged

@@ -8,18 +8,20 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `deeds`: what operations do to files; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
+//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
 //! on the disk.
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
 //! before the home has answered; what an id means instead has no other meaning itself.
 
 mod answers;
+mod changes;
 mod deeds;
 mod kept;
 mod node;
 mod paths;
 
+pub use changes::Changes;
 pub use node::Node;
 
 use crate::conflict::{Case, Deed, Trouble};
@@ -237,6 +239,11 @@ impl Replica {
         &self.hoard
     }
 
+    /// Files that were made ready to be changed, or of which something is to be logged.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = FileId> {
+        self.nodes().filter(|(_, node)| node.changes.is_begun()).map(|(id, _)| id)
+    }
+
     /// All files that are known.
     pub fn nodes(&self) -> impl Iterator<Item = (FileId, &Node)> {
         self.nodes.iter().map(|(id, node)| (*id, node))
@@ -300,7 +307,7 @@ impl Replica {
 
     /// True if what is known of a file is this client's own, before the home has heard of it.
     pub fn is_own(&self, id: FileId) -> bool {
-        self.log.is_about(self.real(id)) || self.node(id).is_ok_and(|node| node.is_dirty)
+        self.log.is_about(self.real(id)) || self.node(id).is_ok_and(Node::is_dirty)
     }
 
     /// The operation that made a file here, if the home has not answered it.
@@ -355,7 +362,7 @@ impl Replica {
                     self.unused.push(node.data);
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
-                node.is_dirty = true;
+                node.changes.mark();
                 // What the home has is what was there before the first change since it heard of one.
                 let unused = if node.base == 0 { std::mem::replace(&mut node.base, base) } else { base };
                 self.unused.push(unused);
@@ -366,7 +373,7 @@ impl Replica {
             Record::Hoarded { path, priority: None } => {
                 self.hoard.remove(&path)?;
             }
-            Record::Clean(file) => self.nodes.get_mut(&file)?.is_dirty = false,
+            Record::Clean(file) => self.nodes.get_mut(&file)?.changes = Changes::Logged,
             Record::Did { operation, when } => self.did(operation, when)?,
             Record::Pinned(through) => self.log.pin(through),
             Record::Answered(applied) => self.answered(applied),
@@ -477,7 +484,7 @@ impl Replica {
         let node = self.nodes.get_mut(&file)?;
         self.unused.push(node.data);
         (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
-        let was_own = std::mem::take(&mut node.is_dirty) || !stores.is_empty();
+        let was_own = std::mem::take(&mut node.changes) != Changes::Logged || !stores.is_empty();
         if !was_own || node.facts.nlink == 0 {
             return Some(());
         }

@@ -133,10 +133,10 @@ impl Live {
                 continue;
             }
             usage.all += len;
-            let is_own = node.is_dirty || self.replica.log().is_about(id);
+            let is_own = node.is_dirty() || self.replica.log().is_about(id);
             match self.open_counts.contains_key(&id) || self.mapped.contains_key(&node.data) {
                 false if !is_own => usage.idle += node.have.len(),
-                false if !node.is_dirty => usage.waiting += len,
+                false if !node.is_dirty() => usage.waiting += len,
                 _ => {}
             }
         }

@@ -38,7 +38,7 @@ impl Live {
         }
         let may_read = !flags.write && !flags.truncate;
         let sight = Sight { number: node.data, len: node.facts.size, may_read };
-        let is_worth_it = may_read && !node.is_dirty && sight.len >= SHOWN_LEN_MIN;
+        let is_worth_it = may_read && !node.is_dirty() && sight.len >= SHOWN_LEN_MIN;
         (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
     }
 

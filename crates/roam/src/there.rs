@@ -76,7 +76,7 @@ impl Live {
             {
                 let makes = |o: &Operation| matches!(o, Operation::Make { .. } | Operation::Store { .. });
                 let waits = self.replica.log().naming(lately.file).any(|(_, o)| o.file() == lately.file && makes(o));
-                lately.contents = if node.is_dirty || waits { 0 } else { node.facts.contents };
+                lately.contents = if node.is_dirty() || waits { 0 } else { node.facts.contents };
             }
         }
     }

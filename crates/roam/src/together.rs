@@ -123,7 +123,7 @@ impl Live {
     pub(crate) fn is_small_and_missing(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| {
             let is_small = node.facts.kind == Kind::File && (1..=SMALL_LEN_MAX).contains(&node.facts.size);
-            is_small && !node.is_whole() && !node.is_dirty && !self.replica.is_own(id) && !self.replica.is_stale(id)
+            is_small && !node.is_whole() && !node.is_dirty() && !self.replica.is_own(id) && !self.replica.is_stale(id)
         })
     }
 

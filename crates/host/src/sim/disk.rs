@@ -103,6 +103,11 @@ impl SimDisk {
         self.0.state.lock().syncs_to_fail = count;
     }
 
+    /// Longest that a file can be cut or extended to from now on; `FileTooLarge` beyond.
+    pub fn set_file_len_max(&self, bytes: u64) {
+        self.0.state.lock().file_len_max = Some(bytes);
+    }
+
     /// Changes how much fits; below what is taken, every growth is refused with `StorageFull`.
     pub fn set_capacity(&self, bytes: u64) {
         self.0.state.lock().capacity_bytes = bytes;
@@ -196,6 +201,7 @@ pub(super) struct State {
     /// Grows when the disk loses power or is replaced; mounts and files of earlier ones are dead.
     pub incarnation: u64,
     capacity_bytes: u64,
+    file_len_max: Option<u64>,
     device: u64,
     pub latency: Range<Duration>,
     pub writes_to_fail: u32,
@@ -316,6 +322,14 @@ impl State {
     pub fn admit(&self, bytes: u64) -> io::Result<()> {
         if bytes > 0 && bytes > self.space().free_bytes {
             return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    /// `FileTooLarge` unless a file may be so long.
+    pub fn check_len(&self, len: u64) -> io::Result<()> {
+        if self.file_len_max.is_some_and(|max| len > max) {
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(())
     }

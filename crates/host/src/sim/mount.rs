@@ -277,6 +277,7 @@ impl File for OpenFile {
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
         let id = self.id;
         self.mount.step(move |state| {
+            state.check_len(len)?;
             state.content(id)?.set_len(len);
             Ok(())
         })

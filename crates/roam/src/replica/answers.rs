@@ -41,7 +41,7 @@ impl Replica {
             operation => makes(operation, file),
         };
         self.log.naming(file).all(|(_, operation)| is_own(operation))
-            && self.node(file).is_ok_and(|node| !node.is_dirty && node.facts.size == 0)
+            && self.node(file).is_ok_and(|node| !node.is_dirty() && node.facts.size == 0)
     }
 
     /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
@@ -55,7 +55,7 @@ impl Replica {
                 operation => others += usize::from(!makes(operation, file)),
             }
         }
-        (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty)
+        (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty())
     }
 
     /// A file that was made here is there already, as another with the same contents, which takes its place.

@@ -1,6 +1,6 @@
 //! What operations do to files, as users see them at once.
 
-use super::{Node, Replica};
+use super::{Changes, Node, Replica};
 use roam_wire::message::Facts;
 use roam_wire::operation::{Attributes, Made, Operation, Place};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Replica {
                 node.have.add(change.cut..change.size);
                 node.have.add_all(&change.ranges);
                 node.kept = node.have.clone();
-                node.is_dirty = false;
+                node.changes = Changes::Logged;
                 node.facts.size = change.size;
                 node.facts.blocks = change.size.div_ceil(512);
                 node.facts.mtime = change.mtime;
@@ -107,7 +107,9 @@ impl Replica {
         let mut node = Node::new(facts);
         node.parent = at.0;
         (node.names, node.names_of) = (is_dir.then(BTreeMap::new), is_dir.then_some(0));
-        node.is_dirty = made.kind == Kind::File;
+        if made.kind == Kind::File {
+            node.changes.mark();
+        }
         self.nodes.insert(file, node);
         if (self.ids.0..self.ids.0.saturating_add(self.ids.1)).contains(&file.raw()) {
             let used = file.raw() - self.ids.0 + 1;

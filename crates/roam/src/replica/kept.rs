@@ -35,7 +35,8 @@ impl Wire for Replica {
         self.stamp.encode(out);
         (self.nodes.len() as u64).encode(out);
         for node in self.nodes.values() {
-            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base, .. } = node.clone();
+            let is_dirty = node.is_dirty();
+            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, base, .. } = node.clone();
             Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
         }
         self.log.encode(out);
@@ -64,8 +65,10 @@ impl Wire for Replica {
             if last.replace(id) >= Some(id) {
                 return Err(DecodeError::Invalid("order of files"));
             }
-            let node =
-                Node { seen, is_stale, names, names_of, parent, data, have, kept, is_dirty, base, ..Node::new(facts) };
+            let mut node = Node { seen, is_stale, names, names_of, parent, data, have, kept, base, ..Node::new(facts) };
+            if is_dirty {
+                node.changes.mark();
+            }
             nodes.insert(id, node);
         }
         let log = OpLog::decode(r)?;

@@ -1,6 +1,8 @@
 //! One file, as far as it is known.
 
+use super::changes::Changes;
 use roam_wire::message::Facts;
+use roam_wire::operation::Change;
 use roam_wire::ranges::Ranges;
 use std::collections::BTreeMap;
 use types::{FileId, Time};
@@ -31,8 +33,8 @@ pub struct Node {
     pub have: Ranges,
     /// Of them, those that are durable.
     pub kept: Ranges,
-    /// Its bytes may have been changed since they were last logged.
-    pub is_dirty: bool,
+    /// What of its bytes was not logged yet.
+    pub changes: Changes,
     /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
     pub base: u64,
 }
@@ -52,7 +54,7 @@ impl Node {
             data: 0,
             have,
             kept,
-            is_dirty: false,
+            changes: Changes::default(),
             base: 0,
         }
     }
@@ -82,6 +84,16 @@ impl Node {
     pub(super) fn set_xattr(&mut self, name: &[u8], value: Option<Vec<u8>>) {
         self.facts.xattrs.retain(|(known, _)| known != name);
         self.facts.xattrs.extend(value.map(|value| (name.to_vec(), value)));
+    }
+
+    /// True if its bytes may have been changed since they were last logged.
+    pub fn is_dirty(&self) -> bool {
+        self.changes != Changes::Logged
+    }
+
+    /// What is to be logged of its bytes; `None`: nothing.
+    pub(crate) fn to_log(&self) -> Option<Change> {
+        self.changes.to_log(self.facts.size, self.facts.mtime)
     }
 
     /// True if all of a range is cached, or lies beyond the end.

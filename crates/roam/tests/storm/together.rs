@@ -2,7 +2,7 @@
 
 use crate::ROOT;
 use crate::rig::session::{How, Op, close, find, open_to_write, parent, perform, read_all, read_open};
-use crate::weather::Storm;
+use crate::weather::{FILE_LEN_MAX, Storm};
 use crate::worker::Worker;
 use std::collections::BTreeSet;
 use types::{Answer, FsError, Kind};
@@ -13,12 +13,17 @@ use vfs::mem::MemFs;
 impl Worker {
     pub async fn together(&self) {
         let tag = self.next_tag();
-        let (op, own) = {
+        let (op, own, dawdles) = {
             let mind = self.mind.lock();
-            (Op::random(&mind.random, "", &tag), mind.random.chance(1, 6))
+            (Op::random(&mind.random, "", &tag), mind.random.chance(1, 6), mind.random.chance(1, 8))
         };
         if own {
             return self.append_line(&tag).await;
+        }
+        if dawdles {
+            let path = op.writes().unwrap_or("/x");
+            let done = self.dawdle(path).await;
+            return self.say(format!("dawdles with {path}: {done:?}"));
         }
         self.say(format!("{op:.60?} …"));
         let done = match &op {
@@ -133,6 +138,31 @@ impl Worker {
         let cut = cut.await;
         close(client, id, handle).await?;
         cut
+    }
+
+    /// Has a file open for a while, and is about to change it all the time; what comes of it, if anything, is what was there already.
+    async fn dawdle(&self, path: &str) -> Result<(), FsError> {
+        let client = &self.client;
+        let id = find(client, path).await?;
+        let handle = client.open(&ROOT, id, OpenFlags { read: true, write: true, ..OpenFlags::default() }).await?;
+        for _ in 0..4 {
+            let what = self.mind.lock().random.below(5);
+            let done = match what {
+                0 => client.will_be_mapped(id, handle).await,
+                1 => {
+                    // The disk takes no file so long.
+                    let size = SetAttr { size: Some(FILE_LEN_MAX + 1), ..SetAttr::default() };
+                    let open = self.mind.lock().random.chance(1, 2).then_some(handle);
+                    client.setattr(&ROOT, id, open, size).await.map(drop)
+                }
+                2 => client.fsync(id, handle, false).await,
+                3 => client.write(&ROOT, id, handle, 0, b"").await.map(drop),
+                _ => client.append(&ROOT, id, handle, b".").await.map(drop),
+            };
+            self.say(format!("about to change {path}: {what} {done:?}"));
+            self.pause(6000).await;
+        }
+        close(client, id, handle).await
     }
 
     /// Adds a line to the client's own list.

@@ -23,6 +23,8 @@ use vfs::mem::MemFs;
 const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
 /// Somebody who is not the superuser.
 const USER: u32 = 1000;
+/// Longest that a disk makes files when they are cut or extended.
+pub const FILE_LEN_MAX: u64 = 1 << 40;
 /// How much disks have room for while they are not full.
 const DISK_LEN: u64 = 1 << 30;
 /// Bytes that small caches may hold.
@@ -122,6 +124,7 @@ impl Storm {
             inside: None,
         };
         let disk = SimDisk::new(&self.rig.sim, DISK_LEN);
+        disk.set_file_len_max(FILE_LEN_MAX);
         let (mind, ended) = (Arc::new(Mutex::new(mind)), Arc::default());
         self.laptops.push(Laptop { network, disk, running: None, mind, ended });
         let last = self.laptops.len() - 1;

@@ -1,0 +1,152 @@
+//! What of a file's bytes in the cache was not logged yet.
+//!
+//! All transitions are here. Two things hold, whatever fails on the way: what users see and the home will not be told of is [`Changes::Logged`] only if
+//! nothing differs, and a store that was dropped since the file is about to be changed again ([`Changes::owe`]) is part of what is logged next.
+
+use roam_wire::operation::Change;
+use roam_wire::ranges::Ranges;
+use types::Time;
+
+/// What of a file's bytes in the cache was not logged yet. Lasting is only whether it is [`Logged`](Self::Logged): after a crash, all bytes of other files
+/// are logged.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Changes {
+    /// Nothing.
+    #[default]
+    Logged,
+    /// Nothing yet, but somebody is about to make the file ready to be changed.
+    Marked,
+    /// As `Marked`, and all bytes are to be logged.
+    Owed,
+    /// Nothing yet, and the file is ready to be changed.
+    Ready,
+    /// This, and the file is ready to be changed further.
+    Made(Change),
+}
+
+fn all_of(size: u64, mtime: Time) -> Change {
+    Change { cut: 0, size, ranges: Ranges::of(0..size), mtime }
+}
+
+impl Changes {
+    /// It is durable that the bytes may change.
+    pub(crate) fn mark(&mut self) {
+        if *self == Changes::Logged {
+            *self = Changes::Marked;
+        }
+    }
+
+    /// The file was made ready, with its bytes as they were. False if it is not to be changed any more.
+    pub(crate) fn ready(&mut self, size: u64, mtime: Time) -> bool {
+        *self = match std::mem::take(self) {
+            Changes::Logged => return false,
+            Changes::Marked => Changes::Ready,
+            Changes::Owed => Changes::Made(all_of(size, mtime)),
+            begun => begun,
+        };
+        true
+    }
+
+    /// The file was made ready, and is empty now.
+    pub(crate) fn ready_empty(&mut self, mtime: Time) {
+        *self = Changes::Made(all_of(0, mtime));
+    }
+
+    /// Bytes of a file of this size are changed. `None` if it is not ready.
+    pub(crate) fn make(&mut self, size: u64, mtime: Time, make: impl FnOnce(&mut Change)) -> Option<&Change> {
+        if *self == Changes::Ready {
+            *self = Changes::Made(Change { cut: size, size, ranges: Ranges::default(), mtime });
+        }
+        let Changes::Made(change) = self else { return None };
+        change.mtime = mtime;
+        make(change);
+        change.bound();
+        Some(change)
+    }
+
+    /// A store that waited is not sent any more. True if what is logged next has all that it had; false if nothing will be.
+    pub(crate) fn owe(&mut self, size: u64, mtime: Time) -> bool {
+        *self = match std::mem::take(self) {
+            Changes::Logged => return false,
+            Changes::Marked | Changes::Owed => Changes::Owed,
+            Changes::Ready => Changes::Made(all_of(size, mtime)),
+            Changes::Made(change) => Changes::Made(Change { mtime: change.mtime, ..all_of(size, mtime) }),
+        };
+        true
+    }
+
+    /// What is to be logged; `None`: nothing.
+    pub(crate) fn to_log(&self, size: u64, mtime: Time) -> Option<Change> {
+        match self {
+            Changes::Logged | Changes::Marked | Changes::Ready => None,
+            Changes::Owed => Some(all_of(size, mtime)),
+            Changes::Made(change) => Some(change.clone()),
+        }
+    }
+
+    /// The user says when the bytes were changed.
+    pub(crate) fn date(&mut self, mtime: Time) {
+        if let Changes::Made(change) = self {
+            change.mtime = mtime;
+        }
+    }
+
+    /// True if the file is ready to be changed.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self, Changes::Ready | Changes::Made(_))
+    }
+
+    /// True if the file was made ready, or something is to be logged.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_ready() || *self == Changes::Owed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 10;
+
+    fn write(changes: &mut Changes) {
+        assert!(changes.make(SIZE, Time::default(), |change| change.ranges.add(0..1)).is_some());
+    }
+
+    /// What is logged of a file of which a store is dropped after some of the steps that change it.
+    #[test]
+    fn a_store_that_is_dropped_at_any_step_is_part_of_what_is_logged_next() {
+        let steps: [fn(&mut Changes); 3] =
+            [Changes::mark, |changes| assert!(changes.ready(SIZE, Time::default())), write];
+        for at in 1..=steps.len() {
+            for last in at..=steps.len() {
+                let mut changes = Changes::default();
+                steps[..at].iter().for_each(|step| step(&mut changes));
+                assert!(changes.owe(SIZE, Time::default()));
+                steps[at..last].iter().for_each(|step| step(&mut changes));
+                let logged = changes.to_log(SIZE, Time::default());
+                assert_eq!(logged, Some(all_of(SIZE, Time::default())), "dropped after {at} of {last} steps");
+            }
+        }
+        assert!(!Changes::Logged.owe(SIZE, Time::default()), "then it is a trouble");
+    }
+
+    #[test]
+    fn what_was_only_made_ready_is_not_logged() {
+        let mut changes = Changes::default();
+        assert!(!changes.ready(SIZE, Time::default()));
+        changes.mark();
+        assert_eq!(changes.to_log(SIZE, Time::default()), None);
+        assert!(changes.ready(SIZE, Time::default()));
+        assert_eq!(changes.to_log(SIZE, Time::default()), None);
+        write(&mut changes);
+        let change = changes.to_log(SIZE, Time::default()).expect("changed");
+        assert_eq!((change.cut, change.size, change.ranges), (SIZE, SIZE, Ranges::of(0..1)));
+    }
+
+    #[test]
+    fn what_was_emptied_is_logged_as_empty() {
+        let mut changes = Changes::Marked;
+        changes.ready_empty(Time::default());
+        assert_eq!(changes.to_log(SIZE, Time::default()), Some(all_of(0, Time::default())));
+    }
+}

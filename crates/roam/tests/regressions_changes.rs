@@ -1,0 +1,150 @@
+//! What became of saved versions that were in conflict while their file was being changed again.
+
+mod rig;
+
+use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use rig::setup::Setup;
+use std::time::Duration;
+use types::{FileId, FsError};
+use vfs::fs::{Cred, FileSystem, Handle, SetAttr};
+
+/// Longer than what is set aside in memory.
+const MINE_LEN: usize = 200_000;
+/// Longest file that the disk of a cache takes.
+const FILE_LEN_MAX: u64 = 1 << 40;
+
+impl Setup {
+    fn read(&self, path: &str) -> Result<String, FsError> {
+        let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, path).await?).await });
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn open(&self, path: &str) -> (FileId, Handle) {
+        self.rig.sim.block_on(open_to_write(&self.client, path, How::At(0))).expect("open")
+    }
+
+    fn close(&self, (id, handle): (FileId, Handle)) {
+        self.rig.sim.block_on(close(&self.client, id, handle)).expect("close");
+    }
+
+    fn cut(&self, id: FileId, handle: Option<Handle>, size: u64) -> Result<(), FsError> {
+        let size = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.rig.sim.block_on(self.client.setattr(&Cred::ROOT, id, handle, size).into_future()).map(drop)
+    }
+
+    /// Another program changes a file at home.
+    fn theirs(&self, text: &str) {
+        let tree = self.rig.home.lock().clone().expect("home").tree;
+        let op = Op::Write("/file".into(), How::Replace, text.into());
+        self.rig.sim.block_on(perform(&tree, &op)).expect("written at home");
+    }
+
+    /// A file that this client has saved without a network, and others have changed at home meanwhile. Gives what it saved.
+    fn in_conflict(seed: u64) -> (Setup, String) {
+        let setup = Setup::new(seed);
+        let mine = "mine ".repeat(MINE_LEN / 5);
+        setup.theirs("old");
+        setup.rig.sim.run_for(Duration::from_secs(5));
+        assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+        setup.online(false);
+        setup.done(Op::Write("/file".into(), How::Replace, mine.clone().into()));
+        setup.theirs("theirs");
+        (setup, mine)
+    }
+
+    /// Both versions are there, here and at home.
+    fn both_are_there(&self, mine: &str) {
+        self.rig.sim.run_for(Duration::from_secs(60));
+        assert_eq!(self.at_home("/file").as_deref(), Ok("theirs"));
+        assert_eq!(self.at_home("/file (conflict)").map(|text| text == mine), Ok(true), "what was saved is home");
+        assert_eq!(self.read("/file").as_deref(), Ok("theirs"));
+        assert_eq!(self.read("/file (conflict)").map(|text| text == mine), Ok(true), "what was saved is here");
+    }
+}
+
+/// Who opened a file to read and write it beside one who may map it made it ready to be changed. That nothing was changed since counted for the version
+/// that waited, too.
+#[test]
+fn regression_a_saved_version_is_kept_while_somebody_may_store_to_a_mapping() {
+    let (setup, mine) = Setup::in_conflict(1);
+    let (id, handle) = setup.open("/file");
+    setup.rig.sim.block_on(setup.client.will_be_mapped(id, handle).into_future()).expect("ready");
+    setup.online(true);
+    setup.close((id, handle));
+    setup.both_are_there(&mine);
+}
+
+/// The same after fsync, which makes the file ready to be changed again.
+#[test]
+fn regression_a_synced_version_is_kept_while_its_writer_has_it_open() {
+    let (setup, mut mine) = Setup::in_conflict(2);
+    let (id, handle) = setup.open("/file");
+    setup.rig.sim.block_on(async {
+        setup.client.will_be_mapped(id, handle).await.expect("ready");
+        setup.client.write(&Cred::ROOT, id, handle, 0, b"MINE").await.expect("written");
+        setup.client.fsync(id, handle, false).await.expect("synced");
+    });
+    mine.replace_range(..4, "MINE");
+    setup.online(true);
+    setup.close((id, handle));
+    setup.both_are_there(&mine);
+}
+
+/// A write that finds no room to set aside what waits, before it changes anything.
+#[test]
+fn regression_a_saved_version_is_kept_when_the_disk_is_full_before_the_next_change() {
+    let (setup, mine) = Setup::in_conflict(3);
+    let opened = setup.open("/file");
+    let space = setup.rig.sim.block_on(setup.disk.mount(&setup.machine).space()).expect("space");
+    setup.disk.set_capacity(space.total_bytes - space.free_bytes);
+    let written = setup.rig.sim.block_on(setup.client.write(&Cred::ROOT, opened.0, opened.1, 0, b"MINE").into_future());
+    assert_eq!(written.map(drop), Err(FsError::NoSpace));
+    setup.online(true);
+    setup.disk.set_capacity(1 << 30);
+    setup.close(opened);
+    setup.both_are_there(&mine);
+}
+
+/// The disk refuses to make the file as long as somebody wants it.
+#[test]
+fn regression_a_saved_version_is_kept_when_a_truncate_is_refused() {
+    let (setup, mine) = Setup::in_conflict(4);
+    setup.disk.set_file_len_max(FILE_LEN_MAX);
+    let (id, handle) = setup.open("/file");
+    assert_eq!(setup.cut(id, Some(handle), FILE_LEN_MAX + 1), Err(FsError::FileTooLarge));
+    setup.online(true);
+    setup.close((id, handle));
+    setup.both_are_there(&mine);
+}
+
+/// A truncate that was refused, of a file that nobody had open, left it as being changed for ever: what others made of it was not seen.
+#[test]
+fn regression_others_are_seen_after_a_truncate_was_refused() {
+    let setup = Setup::new(5);
+    setup.theirs("old");
+    assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+    setup.disk.set_file_len_max(FILE_LEN_MAX);
+    let id = setup.rig.sim.block_on(find(&setup.client, "/file")).expect("file");
+    assert_eq!(setup.cut(id, None, FILE_LEN_MAX + 1), Err(FsError::FileTooLarge));
+    setup.theirs("theirs");
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(setup.read("/file").as_deref(), Ok("theirs"));
+}
+
+/// A store counts for no change of its directory. What was made there in the same tick of the home's clock was not told to others, either.
+#[test]
+fn regression_what_is_made_in_the_tick_of_a_store_is_told() {
+    let setup = Setup::new(6);
+    setup.theirs("old");
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    let (other, ..) = setup.rig.new_client(2, Duration::from_millis(50));
+    let sees = |path: &str| setup.rig.sim.block_on(find(&other, path)).map(drop);
+    assert_eq!(sees("/new"), Err(FsError::NotFound));
+    assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+    setup.online(false);
+    setup.done(Op::Write("/file".into(), How::Append, b"new".to_vec()));
+    setup.done(Op::Make("/new".into(), 0o644));
+    setup.online(true);
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("oldnew"));
+    assert_eq!(sees("/new"), Ok(()));
+}
