@@ -5,6 +5,7 @@ use crate::inode::Inode;
 use crate::namespace::subject;
 use crate::state::{Attempt, State};
 use bytes::Bytes;
+use policy::space::Purpose;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry, Handle, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XattrMode};
 use vfs::perm::{self, XattrEffect, XattrUse};
@@ -29,7 +30,7 @@ impl Core {
         let access_bytes = access.as_ref().map_or(0, |value| xattr_bytes(acl::XATTR_ACCESS, value));
         match allowed.size {
             Some(size) => self.resize(s, cred, id, size, access_bytes)?,
-            None => self.admit(s, access_bytes, true)?,
+            None => self.admit(s, access_bytes, Purpose::Change)?,
         }
         let now = self.wall();
         let chosen = |t: SetTime| match t {
@@ -116,7 +117,7 @@ impl Core {
             return Err(FsError::NoSpace.into());
         }
         let need = xattr_bytes(name, value);
-        self.admit(s, need, false)?;
+        self.admit(s, need, Purpose::Write)?;
         let inode = s.inode(id)?;
         match effect {
             XattrEffect::Store(value) => {
@@ -141,7 +142,7 @@ impl Core {
             return Err(FsError::NoSuchXattr.into());
         }
         let need = xattr_bytes(name, &[]);
-        self.admit(s, need, true)?;
+        self.admit(s, need, Purpose::Remove)?;
         let inode = s.inode(id)?;
         inode.xattrs.remove(name);
         inode.pending.xattrs.insert(name.to_vec());
@@ -153,8 +154,8 @@ impl Core {
     pub(crate) fn try_statfs(&self) -> FsStat {
         let files: u64 = self.managers.each().map(|m| m.status().file_count).sum();
         let s = self.state.lock();
-        let used_bytes = s.used_bytes + s.dirty_bytes;
-        let free_bytes = s.limit_bytes.saturating_sub(used_bytes);
+        let used_bytes = s.space.used_bytes() + s.dirty_bytes;
+        let free_bytes = s.space.limit_bytes().saturating_sub(used_bytes);
         FsStat {
             total_bytes: used_bytes + free_bytes,
             free_bytes,

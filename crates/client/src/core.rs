@@ -7,18 +7,19 @@
 use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
 use crate::fetch::UnderWay;
-use crate::inode::Inode;
+use crate::inode::{Blocks, Inode};
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::{Host, first};
 use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
 use manager::map::ManagerMap;
 use parking_lot::Mutex;
+use policy::space::{Purpose, Space};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
-use stripe::{LogWriter, Stripe};
+use stripe::{LogTail, LogWriter, Stripe};
 use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::{SegmentBuilder, SegmentDraft};
 use tokio::sync::{Notify, watch};
@@ -31,7 +32,7 @@ const ATTEMPTS_MAX: usize = 10_000;
 /// Most of them that fetch into the streams' part of the cache, which may be too small for one read, or for all that share it.
 const STREAM_ATTEMPTS_MAX: usize = 3;
 /// Most payload on its way to the stores before writers wait.
-pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
+pub const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 /// The same, and most in one segment, while somebody syncs: he waits for what others have written before, in the segment and on the
 /// way. Holds up only operations that need so much room: whoever syncs writes little, and must not wait to do so.
 const SYNCED_BYTES_MAX: u64 = 1 << 20;
@@ -44,6 +45,10 @@ const CUT_AGE: Duration = Duration::from_secs(4);
 const CUT_TICK: Duration = Duration::from_secs(1);
 /// Most segments' deltas sent to a manager at once.
 const APPLY_BATCH_MAX: usize = 256;
+/// Most cuts that wait to be applied; changes wait then.
+pub const UNAPPLIED_CUTS_MAX: usize = 1024;
+/// A change that waits so long for the managers fails.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long committed deltas may wait for more that are sent with them. Nobody waits for this: whoever needs them applied says so, and
 /// who has just synced wants the processor for something else.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
@@ -64,8 +69,6 @@ pub struct Config {
     pub inode_count_max: usize,
     /// How long kernels may cache names and attributes: what is left of the lease of the tokens behind them.
     pub lease: Duration,
-    /// Live payload bytes that are admitted, until [`Client::set_limit`] says otherwise.
-    pub limit_bytes: u64,
 }
 
 /// The managers and who serves which slot.
@@ -144,12 +147,15 @@ impl Core {
     pub(crate) fn new(
         host: Host,
         config: Config,
+        space: Space,
         managers: Managers,
         stripe: Arc<Stripe>,
-        log: Arc<LogWriter>,
-        last_seq: u64,
-        first_turn: u64,
+        tail: LogTail,
     ) -> Arc<Core> {
+        let last_seq = tail.next_seq.saturating_sub(1);
+        // Small trees need one range of numbers per start: let it be another manager's each time.
+        let first_turn = tail.epoch.into();
+        let log = LogWriter::new(stripe.clone(), tail);
         let payload = stripe.payload_len_max();
         let room = payload.saturating_sub(2 * config.block_size + CHUNK_LEN).min(1 << 20);
         let core = Arc::new(Core {
@@ -157,7 +163,7 @@ impl Core {
             cache: DataCache::new(config.cache_bytes),
             under_way: UnderWay::default(),
             segment_len_max: payload.into(),
-            state: Mutex::new(State::new(last_seq, config.limit_bytes)),
+            state: Mutex::new(State::new(last_seq, space)),
             applied: watch::Sender::new(last_seq),
             committed: Notify::new(),
             apply_wanted: Notify::new(),
@@ -264,6 +270,11 @@ impl Core {
             Miss::Room(below) => {
                 self.log.wait_in_flight_below(*below).await;
                 Ok(())
+            }
+            Miss::Applied => {
+                let first = self.state.lock().unapplied.keys().next().copied().unwrap_or(0);
+                let applied = self.wait_applied(first);
+                host::timeout(&*self.host.clock, APPLY_TIME_MAX, applied).await.map_err(|_| FsError::TimedOut)
             }
             Miss::Space => {
                 let mut rounds = self.space_round.subscribe();
@@ -420,16 +431,17 @@ impl Core {
         Ok(id)
     }
 
-    /// Called by every mutation before it changes anything: a log that can be written, room in the segment for `need_bytes` more, on the way to the
-    /// stores, and, unless the operation frees space, on them.
-    pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, frees: bool) -> Attempt<()> {
+    /// Called by every mutation before it changes anything: a log that can be written, managers that keep up, room in the segment for
+    /// `need_bytes` more, on the way to the stores, and on them.
+    pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, purpose: Purpose) -> Attempt<()> {
         if self.log.ended().is_some() {
             return Err(FsError::ReadOnly.into());
         }
+        if state.unapplied.len() >= UNAPPLIED_CUTS_MAX {
+            return Err(Stop::Miss(Miss::Applied));
+        }
         let dirty = state.dirty_bytes + need_bytes;
-        let fits = state.used_bytes + dirty <= state.limit_bytes
-            && state.placed_bytes + self.stripe.share_of(dirty) <= state.placed_bytes_max;
-        if !frees && !fits {
+        if !state.space.admits(purpose, dirty, |bytes| self.stripe.share_of(bytes)) {
             return Err(Stop::Miss(Miss::Space));
         }
         let is_long = need_bytes >= LONG_WRITE_BYTES_MIN;
@@ -498,10 +510,11 @@ impl Core {
             self.cache.pin(segment, addr.offset, bytes, keep);
             placed[i].push((b, addr));
         }
-        let mut deltas = Vec::new();
+        let (mut deltas, mut owed) = (Vec::new(), 0);
         for (id, mut placed) in files.into_iter().zip(placed) {
             placed.sort_by_key(|p| p.0);
             if let Some(inode) = state.inodes.get_mut(&id) {
+                owed += inode.index_bytes(Blocks::of(placed.iter().map(|(block, _)| *block)));
                 inode.listed = false;
                 inode.cut(segment.seq, &placed, bs, &mut deltas);
             }
@@ -514,9 +527,7 @@ impl Core {
         deltas.iter().for_each(|d| d.encode(&mut encoded));
         payload += encoded.len() as u64;
         debug_assert!(payload <= state.dirty_bytes, "{payload} bytes cut, {} counted", state.dirty_bytes);
-        state.used_bytes += payload;
-        state.placed_bytes += self.stripe.share_of(payload);
-        state.unapplied_bytes.insert(segment.seq, payload);
+        state.space.cut(segment.seq, payload, owed, |bytes| self.stripe.share_of(bytes));
         state.unapplied.insert(segment.seq, SegmentDeltas { segment, deltas: Arc::new(deltas) });
         state.dirty_bytes = 0;
         state.dirty_since = None;
@@ -590,7 +601,7 @@ impl Core {
             let mut state = self.state.lock();
             state.applied = last;
             state.unapplied = state.unapplied.split_off(&(last + 1));
-            state.unapplied_bytes = state.unapplied_bytes.split_off(&(last + 1));
+            state.space.applied(last);
             state.gone.retain(|_, seq| *seq > last);
             drop(state);
             self.applied.send_replace(last);

@@ -7,6 +7,7 @@ use crate::join::joined;
 use crate::namespace::subject;
 use crate::state::{Attempt, BLOCK_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
+use policy::space::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{BlockAddr, FileId, FsError, Kind};
@@ -44,7 +45,7 @@ impl Core {
         let now = self.wall();
         let Some(inode) = s.inodes.get_mut(&id) else { return };
         let r = &inode.record;
-        if atime::needs_update(r.atime, r.mtime, r.ctime, now) && self.admit(s, 0, true).is_ok() {
+        if atime::needs_update(r.atime, r.mtime, r.ctime, now) && self.admit(s, 0, Purpose::Change).is_ok() {
             if let Some(inode) = s.inodes.get_mut(&id) {
                 inode.record.atime = now;
                 inode.pending.record = true;
@@ -171,7 +172,7 @@ impl Core {
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)?;
         self.mapped(s, id)?;
-        self.put_bytes(s, id, offset, data, false)?;
+        self.put_bytes(s, id, offset, data, Purpose::Write)?;
         let now = self.wall();
         if let Some(inode) = s.inodes.get_mut(&id) {
             if let Some(mode) = perm::mode_after_write(cred, &subject(inode)) {
@@ -184,14 +185,13 @@ impl Core {
         Ok(Appended { offset, count: data.len() as u32 })
     }
 
-    /// Writes bytes into blocks, after making sure that all can be. Does not change size or times. `in_place`: only where the
-    /// file has bytes (zeroing), which is admitted even when space is short.
-    fn put_bytes(&self, s: &mut State, id: FileId, offset: u64, data: &[u8], in_place: bool) -> Attempt<()> {
+    /// Writes bytes into blocks, after making sure that all can be. Does not change size or times.
+    fn put_bytes(&self, s: &mut State, id: FileId, offset: u64, data: &[u8], purpose: Purpose) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let end = offset + data.len() as u64;
         let (first, last) = (offset / bs, (end - 1) / bs);
         let span = |b: u64| ((offset.max(b * bs) - b * bs) as u32, (end.min((b + 1) * bs) - b * bs) as u32);
-        self.admit(s, data.len() as u64 + 2 * bs + (last - first + 1) * BLOCK_DELTA_BYTES, in_place)?;
+        self.admit(s, data.len() as u64 + 2 * bs + (last - first + 1) * BLOCK_DELTA_BYTES, purpose)?;
         let (from, to) = span(first);
         let old_first = self.old_block(s, id, first, from, to)?;
         let old_last = if last > first {
@@ -218,7 +218,8 @@ impl Core {
     pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64, more_bytes: u64) -> Attempt<()> {
         self.mapped(s, id)?;
         let bs = u64::from(self.config.block_size);
-        self.admit(s, bs + DROP_DELTA_BYTES + more_bytes, true)?;
+        let purpose = if size < s.inode(id)?.record.size { Purpose::Remove } else { Purpose::Change };
+        self.admit(s, bs + DROP_DELTA_BYTES + more_bytes, purpose)?;
         let now = self.wall();
         let (last, rest) = (size / bs, (size % bs) as u32);
         let inode = s.inode(id)?;
@@ -272,7 +273,10 @@ impl Core {
         if zeroes && offset < size {
             self.make_hole(s, id, offset, end.min(size))?;
         } else {
-            self.admit(s, if grows { len.min(1 << 20) } else { 0 }, !grows)?;
+            match grows {
+                true => self.admit(s, len.min(1 << 20), Purpose::Write)?,
+                false => self.admit(s, 0, Purpose::Change)?,
+            }
         }
         if !zeroes && !grows && mode_after.is_none() {
             return Ok(());
@@ -294,7 +298,7 @@ impl Core {
     fn make_hole(&self, s: &mut State, id: FileId, start: u64, end: u64) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let size = s.inode(id)?.record.size;
-        self.admit(s, 2 * bs, true)?;
+        self.admit(s, 2 * bs, Purpose::Remove)?;
         // The edges: blocks that keep some of their bytes.
         let (first, last) = (start / bs, (end - 1) / bs);
         let mut edges = vec![first];
@@ -319,7 +323,7 @@ impl Core {
             }
         }
         for (from, to) in zero {
-            self.put_bytes(s, id, from, &vec![0; (to - from) as usize], true)?;
+            self.put_bytes(s, id, from, &vec![0; (to - from) as usize], Purpose::Remove)?;
         }
         if whole.0 < whole.1
             && let Some(inode) = s.inodes.get_mut(&id)

@@ -11,7 +11,10 @@ use crate::directory::Directory;
 use crate::state::BLOCK_DELTA_BYTES;
 use bytes::Bytes;
 use manager::extents::ExtentMap;
+use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};
+use policy::space;
 use std::collections::{BTreeMap, BTreeSet};
+use striped_log::fragment::CHUNK_LEN;
 use types::{BlockAddr, Delta, Extent, InodeRecord};
 
 /// What of an inode has changed since the last cut, besides its dirty blocks.
@@ -54,8 +57,32 @@ pub struct Inode {
     pub logged: bool,
     /// Is in the list of dirty inodes.
     pub listed: bool,
+    /// What the managers owe for it, as counted since the last cut.
+    pub owed_bytes: u64,
     /// Used since the eviction hand last passed.
     pub used: bool,
+}
+
+/// Blocks that have changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks {
+    first: u64,
+    last: u64,
+    count: u64,
+}
+
+impl Blocks {
+    /// Of ascending numbers; `None` if there are none.
+    pub fn of(mut numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) -> Option<Blocks> {
+        let count = numbers.len() as u64;
+        let first = numbers.next()?;
+        Some(Blocks { first, last: numbers.next_back().unwrap_or(first), count })
+    }
+
+    /// Leaves of the map that they are in, at most.
+    fn leaf_count(self) -> u64 {
+        self.count.min(self.last / LEAF_BLOCKS - self.first / LEAF_BLOCKS + 1)
+    }
 }
 
 /// One stretch of a read.
@@ -92,6 +119,7 @@ impl Inode {
             last_cut: 0,
             logged: true,
             listed: false,
+            owed_bytes: 0,
             used: true,
         }
     }
@@ -234,6 +262,30 @@ impl Inode {
             && self.directory.as_ref().is_none_or(Directory::is_clean)
     }
 
+    /// What a checkpoint writes of the file, at most, when these blocks of it have changed, and its other pending changes.
+    pub fn index_bytes(&self, blocks: Option<Blocks>) -> u64 {
+        let attributes = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
+        let target = self.target.as_ref().map_or(0, |target| target.len());
+        let (block_count, block_leaves) = blocks.map_or((0, 0), |blocks| (blocks.count, blocks.leaf_count()));
+        // A hole changes the leaves at its ends, and can split an extent. All of a leaf is written.
+        let holes = self.pending.unmaps.len() as u64;
+        let leaf_count = (block_leaves + 2 * holes).max(1);
+        let of_leaves = (self.map.len() as u64 + block_count + holes).min(leaf_count.saturating_mul(LEAF_BLOCKS));
+        let chunk_count = self.record.size.div_ceil(CHUNK_LEN.into());
+        let unknown = if self.known_until == u64::MAX { 0 } else { chunk_count.min(INLINE_EXTENTS_MAX as u64) };
+        // The node says of each leaf where it is.
+        let leaves = chunk_count / LEAF_BLOCKS;
+        space::index_bytes((attributes + target) as u64, of_leaves + unknown + leaves)
+    }
+
+    /// What the managers owe for the file more than was counted since the last cut.
+    pub fn owe(&mut self) -> u64 {
+        let bytes = self.index_bytes(Blocks::of(self.dirty.keys().copied()));
+        let more = bytes.saturating_sub(self.owed_bytes);
+        self.owed_bytes += more;
+        more
+    }
+
     /// Takes the pending changes as deltas, for a cut; `placed` are the addresses that the dirty blocks got, ascending.
     pub fn cut(&mut self, seq: u64, placed: &[(u64, BlockAddr)], block_size: u32, deltas: &mut Vec<Delta>) {
         let file = self.record.id;
@@ -271,6 +323,7 @@ impl Inode {
         deltas.extend(run.map(|extent| Delta::Blocks { file, extent }));
         self.last_cut = seq;
         self.logged = true;
+        self.owed_bytes = 0;
     }
 }
 

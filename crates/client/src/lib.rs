@@ -18,18 +18,16 @@ mod join;
 mod namespace;
 mod state;
 
-pub use crate::core::{Config, Managers};
+pub use crate::core::{Config, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
 
 use crate::core::Core;
 use host::Host;
 use manager::api::ManagerError;
+use policy::space::{Loan, Look, Space};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use stripe::{LogTail, LogWriter, Stripe, StripeError};
+use stripe::{LogTail, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
-
-/// Bytes of each store that writers leave to managers and the cleaner.
-const RESERVE_BYTES: u64 = 6 << 20;
 
 /// A client of the core. Cheap to clone; all clones are one client.
 #[derive(Clone)]
@@ -63,13 +61,17 @@ pub struct ClientStatus {
 }
 
 impl Client {
-    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the managers.
-    pub fn start(host: Host, config: Config, managers: Managers, stripe: Arc<Stripe>, tail: LogTail) -> Client {
-        let last = tail.next_seq.saturating_sub(1);
-        // Small trees need one range of numbers per start: let it be another manager's each time.
-        let first_turn = tail.epoch.into();
-        let log = LogWriter::new(stripe.clone(), tail);
-        Client { core: Core::new(host, config, managers, stripe, log, last, first_turn) }
+    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the managers. `space` says what fits, until
+    /// somebody has [looked](Self::looked).
+    pub fn start(
+        host: Host,
+        config: Config,
+        space: Space,
+        managers: Managers,
+        stripe: Arc<Stripe>,
+        tail: LogTail,
+    ) -> Client {
+        Client { core: Core::new(host, config, space, managers, stripe, tail) }
     }
 
     /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with
@@ -116,38 +118,44 @@ impl Client {
     pub fn set_used(&self, live_bytes: Option<u64>) {
         let mut state = self.core.state.lock();
         if let Some(live) = live_bytes {
-            state.used_bytes = live + state.unapplied_bytes.values().sum::<u64>();
+            state.space.counted(live);
         }
         drop(state);
         self.core.space_round.send_modify(|round| *round += 1);
     }
 
     /// What the client has put on each store so far, at most. To be asked before the stores are asked what is free; see
-    /// [`set_free`](Self::set_free).
+    /// [`looked`](Self::looked).
     pub fn placed_bytes(&self) -> u64 {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
-        let in_flight: u64 =
-            state.unapplied_bytes.range(committed + 1..).map(|(_, n)| self.core.stripe.share_of(*n)).sum();
-        state.placed_bytes.saturating_sub(in_flight)
+        state.space.placed_bytes(committed, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// The fullest store had `free_bytes` free when [`placed_bytes`](Self::placed_bytes) was `placed_bytes`. Writers leave so much of
-    /// it that what is in flight can be put again, and that managers and the cleaner can go on.
-    pub fn set_free(&self, placed_bytes: u64, free_bytes: u64) {
-        let reserve = self.reserve_bytes();
-        let mut state = self.core.state.lock();
-        state.placed_bytes_max = placed_bytes + free_bytes.saturating_sub(reserve);
+    /// The fullest store had so much free when [`placed_bytes`](Self::placed_bytes) was what it says.
+    pub fn looked(&self, look: Look) {
+        self.core.state.lock().space.looked(look);
     }
 
     /// From now on, so many live payload bytes are admitted: disks have less room than they had, or have it again.
     pub fn set_limit(&self, limit_bytes: u64) {
-        self.core.state.lock().limit_bytes = limit_bytes;
+        self.core.state.lock().space.set_limit(limit_bytes);
+    }
+
+    /// Lends the cleaner room; see [`Space::lend`].
+    pub fn lend(&self) -> Loan {
+        let state = &mut *self.core.state.lock();
+        state.space.lend(state.dirty_bytes, |bytes| self.core.stripe.share_of(bytes))
+    }
+
+    /// Ends the cleaner's loan; see [`Space::give_back`].
+    pub fn give_back(&self) {
+        self.core.state.lock().space.give_back();
     }
 
     /// Bytes of each store that writers leave free.
     pub fn reserve_bytes(&self) -> u64 {
-        self.core.stripe.share_of(core::IN_FLIGHT_BYTES_MAX) + RESERVE_BYTES
+        self.core.state.lock().space.reserve_bytes()
     }
 
     /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are changed.
@@ -177,8 +185,8 @@ impl Client {
             inode_count: state.inodes.len() as u64,
             dirty_bytes: state.dirty_bytes,
             in_flight_bytes: self.core.log.in_flight().1,
-            used_bytes: state.used_bytes,
-            limit_bytes: state.limit_bytes,
+            used_bytes: state.space.used_bytes(),
+            limit_bytes: state.space.limit_bytes(),
             cache: self.core.cache.counts(),
             inode_fetch_count: self.core.inode_fetch_count.load(Relaxed),
             last_cut: state.last_cut,

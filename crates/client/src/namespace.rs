@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::inode::Inode;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop, in_directory};
 use bytes::Bytes;
+use policy::space::Purpose;
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, InodeRecord, Kind};
 use vfs::fs::{
@@ -169,7 +170,7 @@ impl Core {
         let start = perm::new_node_mode(cred, &subject(dir), default, new.kind, new.mode, new.umask)?;
         let acl_len = start.access_acl.iter().chain(&start.default_acl).map(|a| a.len() + 64).sum::<usize>();
         let need = (target_len + acl_len) as u64;
-        self.admit(s, NAME_CHANGE_BYTES + need, false)?;
+        self.admit(s, NAME_CHANGE_BYTES + need, Purpose::Write)?;
         let id = self.number(s)?;
         self.make_room(s);
         let now = self.wall();
@@ -255,7 +256,7 @@ impl Core {
             r if r.nlink >= LINK_COUNT_MAX => return Err(FsError::TooManyLinks.into()),
             _ => {}
         }
-        self.admit(s, NAME_CHANGE_BYTES, false)?;
+        self.admit(s, NAME_CHANGE_BYTES, Purpose::Write)?;
         self.put_name(s, parent, name, id, record.kind)?;
         self.relink(s, id, 1);
         Ok(self.entry(self.attr(s.inode(id)?)))
@@ -284,7 +285,7 @@ impl Core {
         if victim.kind == Kind::Directory {
             return Err(FsError::IsADirectory.into());
         }
-        self.admit(s, NAME_CHANGE_BYTES, true)?;
+        self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
         self.take_name(s, parent, name)?;
         self.relink(s, victim.id, -1);
         s.remove_if_unused(victim.id, self.host.clock.now());
@@ -305,7 +306,7 @@ impl Core {
         if victim.shape.entries > 0 {
             return Err(FsError::NotEmpty.into());
         }
-        self.admit(s, NAME_CHANGE_BYTES, true)?;
+        self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
         self.take_name(s, parent, name)?;
         self.relink(s, parent, -1);
         self.drop_directory(s, victim.id);
@@ -398,7 +399,7 @@ impl Core {
         }
         self.ready_to_insert(s.directory(to_dir)?, to)?;
         self.ready_to_insert(s.directory(from_dir)?, from)?;
-        self.admit(s, 2 * NAME_CHANGE_BYTES, false)?;
+        self.admit(s, 2 * NAME_CHANGE_BYTES, Purpose::Write)?;
 
         self.put_name(s, to_dir, to, id, kind)?;
         match &victim {
@@ -529,6 +530,7 @@ impl Core {
                 count += some.len() as u64;
                 self.commit().await?;
                 let s = &mut *self.state.lock();
+                some.iter().for_each(|file| s.space.owe(file.raw(), 0, s.last_cut + 1));
                 s.removals.extend(some);
                 s.dirty_bytes += some.len() as u64 * INODE_DELTA_BYTES;
                 s.dirty_since.get_or_insert(self.host.clock.now());

@@ -9,6 +9,7 @@ use crate::cache::Expect;
 use crate::directory;
 use crate::inode::Inode;
 use manager::api::SegmentDeltas;
+use policy::space::Space;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use types::{BlockAddr, FileId, FsError, Kind};
@@ -35,6 +36,8 @@ pub enum Miss {
     Room(u64),
     /// Free space, after the cleaner had a look.
     Space,
+    /// Managers that have applied more of what was cut.
+    Applied,
 }
 
 /// Why an attempt did not succeed.
@@ -113,23 +116,15 @@ pub struct State {
     pub synced_at: Option<Duration>,
     /// All cuts up to this one are applied by the managers.
     pub applied: u64,
-    /// Bytes that live in the log by the client's count; never less than the truth.
-    pub used_bytes: u64,
-    /// What they may grow to, with what is dirty.
-    pub limit_bytes: u64,
-    /// Of cuts that the managers have not applied yet: their payload.
-    pub unapplied_bytes: BTreeMap<u64, u64>,
-    /// What cuts since the start took on each store, parity and rounding included; see [`stripe::Stripe::share_of`].
-    pub placed_bytes: u64,
-    /// What `placed_bytes` may grow to: until then no store is full, whatever is dead on it.
-    pub placed_bytes_max: u64,
+    /// What the stores have room for.
+    pub space: Space,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
 }
 
 impl State {
-    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment, `limit_bytes` what may live in it.
-    pub fn new(last_cut: u64, limit_bytes: u64) -> Self {
+    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment.
+    pub fn new(last_cut: u64, space: Space) -> Self {
         State {
             inodes: HashMap::new(),
             hand: VecDeque::new(),
@@ -144,11 +139,7 @@ impl State {
             last_cut,
             synced_at: None,
             applied: last_cut,
-            used_bytes: 0,
-            limit_bytes,
-            unapplied_bytes: BTreeMap::new(),
-            placed_bytes: 0,
-            placed_bytes_max: u64::MAX,
+            space,
             unapplied: BTreeMap::new(),
         }
     }
@@ -208,9 +199,9 @@ impl State {
     pub fn mark(&mut self, id: FileId, bytes: u64, now: Duration) {
         self.dirty_bytes += bytes;
         self.dirty_since.get_or_insert(now);
-        if let Some(inode) = self.inodes.get_mut(&id)
-            && !inode.listed
-        {
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        self.space.owe(id.raw(), inode.owe(), self.last_cut + 1);
+        if !inode.listed {
             inode.listed = true;
             self.dirty_list.push(id);
             self.dirty_bytes += INODE_DELTA_BYTES;
@@ -232,6 +223,7 @@ impl State {
         self.inodes.remove(&id);
         self.dirty_bytes = self.dirty_bytes.saturating_sub(dirty);
         if logged {
+            self.space.owe(id.raw(), 0, self.last_cut + 1);
             self.removals.insert(id);
             self.dirty_bytes += INODE_DELTA_BYTES;
             self.dirty_since.get_or_insert(now);

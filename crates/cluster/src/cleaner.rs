@@ -7,9 +7,11 @@
 use bytes::Bytes;
 use client::Client;
 use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
+use manager::index_node::{LEAF_BLOCKS, NodeSize};
 use manager::map::ManagerMap;
 use manager::server::Server as ManagerServer;
 use parking_lot::Mutex;
+use policy::space::{Loan, Moved};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stripe::{LogWriter, Stripe, StripeError};
@@ -44,6 +46,8 @@ pub struct Cleaned {
     pub segment_count: u64,
     /// Live bytes copied.
     pub moved_bytes: u64,
+    /// It stopped before the end of a segment, since the loan was used up.
+    pub is_cut_short: bool,
 }
 
 /// A run of a file, where it was, and where its copy is.
@@ -69,17 +73,25 @@ struct Moving {
 }
 
 impl Cleaner {
-    /// Moves all live blocks out of `victims`, which are segments of client and cleaner logs.
-    pub async fn clean(&self, victims: &[SegmentId]) -> Result<Cleaned, CleanError> {
+    /// Moves live blocks out of `victims`, which are segments of client and cleaner logs: all of them, or as many as the loan has room for.
+    pub async fn clean(&self, victims: &[SegmentId], loan: &mut Loan) -> Result<Cleaned, CleanError> {
+        // What an earlier call could not have applied comes first, so that no more than one batch ever waits.
+        self.apply_committed().await?;
         let mut report = Cleaned::default();
         let mut batch: Vec<Moving> = Vec::new();
         let mut batch_len = 0;
         let room = self.stripe.payload_len_max() - DELTA_ROOM;
         for &victim in victims {
             report.segment_count += 1;
-            for live in self.live_runs(victim).await? {
-                for from in self.split(live.extent) {
+            for BlockAt { file, extent } in self.live_runs(victim).await? {
+                for from in self.split(extent) {
                     let (offset, len) = (from.addr.offset, from.addr.len);
+                    let Some(moved) = self.moved(file, from).await? else { continue };
+                    if !loan.take(moved, |bytes| self.stripe.share_of(bytes)) {
+                        report.is_cut_short = true;
+                        self.flush(batch).await?;
+                        return Ok(report);
+                    }
                     if batch_len + len > room || batch.len() as u32 >= DELTA_ROOM / MOVE_LEN {
                         self.flush(std::mem::take(&mut batch)).await?;
                         batch_len = 0;
@@ -87,12 +99,25 @@ impl Cleaner {
                     let bytes = self.stripe.read(victim, offset..offset + len).await?;
                     report.moved_bytes += u64::from(len);
                     batch_len += len;
-                    batch.push(Moving { file: live.file, from, bytes });
+                    batch.push(Moving { file, from, bytes });
                 }
             }
         }
         self.flush(batch).await?;
         Ok(report)
+    }
+
+    /// What moving a run takes; `None` if its file is gone.
+    async fn moved(&self, file: FileId, from: Extent) -> Result<Option<Moved>, CleanError> {
+        let manager = &self.managers[self.map.owner_of(file).raw() as usize];
+        let size = manager.size(BlockAt { file, extent: from }).await?;
+        Ok(size.map(|NodeSize { attribute_bytes, extent_count }| Moved {
+            file: file.raw(),
+            leaf: from.first / LEAF_BLOCKS,
+            len: from.addr.len.into(),
+            attribute_bytes,
+            extent_count,
+        }))
     }
 
     /// The blocks of a segment that some file still has there.

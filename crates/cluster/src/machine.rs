@@ -347,11 +347,11 @@ impl Machine {
             cache_bytes: run.cache_bytes - 2 * inode_bytes,
             inode_count_max,
             lease: LEASE,
-            limit_bytes: room::admitted_bytes(&config, &stripe, 0),
         };
+        let space = room::space(&config, &stripe, managers.iter().flat_map(|manager| manager.owed()));
         let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
         let client =
-            Client::start(host.clone(), client_config, Managers::new(map.clone(), by_id), stripe.clone(), tail);
+            Client::start(host.clone(), client_config, space, Managers::new(map.clone(), by_id), stripe.clone(), tail);
         let cleaner = Cleaner {
             stripe: stripe.clone(),
             log: LogWriter::new(stripe.clone(), cleaner_tail),

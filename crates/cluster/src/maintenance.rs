@@ -18,13 +18,14 @@ use manager::api::Manager;
 use manager::server::Server as ManagerServer;
 use parking_lot::Mutex;
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, SegmentUse, VICTIMS_MAX, choose};
+use policy::space::{Loan, Look};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
-use types::LogId;
+use types::{LogId, SegmentId};
 
 const TICK: Duration = Duration::from_secs(1);
 /// Changed index nodes in the managers' memory after which there is a checkpoint: they stay there until then.
@@ -43,8 +44,8 @@ const IDLE_GAIN_BYTES: u64 = 64 << 10;
 const SCRUBBED_AT_ONCE: usize = 16;
 /// How long a round waits for the managers to apply what was cut before.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
-/// What cleaning leaves free on every store for the managers' checkpoints, in bytes.
-const KEEP_FREE_BYTES: u64 = 4 << 20;
+/// Most times that one round goes on with a segment for which the cleaner was lent too little at once.
+const CUT_SHORT_MAX: u64 = 8;
 /// Segments that are deleted with one request to each store.
 const DELETED_AT_ONCE: usize = 1024;
 
@@ -89,6 +90,8 @@ pub struct Maintenance {
     /// Held by a round. `status` must not wait for it.
     round: tokio::sync::Mutex<Restore>,
     done: Mutex<Done>,
+    /// What all managers' checkpoints cover of the client's log.
+    covered: AtomicU64,
     stopping: AtomicBool,
     stop: Notify,
     stopped: Notify,
@@ -118,6 +121,7 @@ impl Maintenance {
             client,
             cleaner,
             done: Mutex::default(),
+            covered: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
             stopped: Notify::new(),
@@ -227,17 +231,22 @@ impl Maintenance {
         Ok(())
     }
 
-    async fn report_room(&self) {
-        let placed = self.client.placed_bytes();
-        if let Some(room) = self.room().await {
-            tracing::debug!(placed, ?room);
-            self.client.set_free(placed, room.free_bytes);
-            self.client.set_limit(admitted_bytes(&self.config, &self.stripe, room.missing_bytes));
-        }
+    /// Tells the client what the stores have left. False if no store says it.
+    async fn report_room(&self) -> bool {
+        let (covered_seq, placed_bytes) = (self.covered.load(SeqCst), self.client.placed_bytes());
+        let Some(room) = self.room().await else { return false };
+        tracing::debug!(placed_bytes, ?room);
+        self.client.looked(Look { covered_seq, placed_bytes, free_bytes: room.free_bytes });
+        self.client.set_limit(admitted_bytes(&self.config, &self.stripe, room.missing_bytes));
+        true
     }
 
     async fn report_used(&self) {
         self.report_room().await;
+        self.report_live().await;
+    }
+
+    async fn report_live(&self) {
         let followed = self.table.follow().await;
         if let Err(e) = &followed {
             tracing::error!("count live bytes: {e}");
@@ -251,7 +260,7 @@ impl Maintenance {
         // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
-        let mut is_first = true;
+        let (mut is_first, mut short_count) = (true, 0);
         while let Some(room) = self.room().await {
             let goal = self.goal(&room);
             if room.free_bytes >= if is_first && !wanted { goal.low } else { goal.high } {
@@ -264,15 +273,18 @@ impl Maintenance {
             }
             is_first = false;
             let before = self.done().segment_count;
-            if self.clean_some(0).await? == Cleaned::default() {
+            let cleaned = self.clean_some(0).await?;
+            if cleaned == Cleaned::default() {
                 break;
             }
             self.checkpoint_and_delete().await?;
-            if self.done().segment_count >= before {
+            short_count += u64::from(cleaned.is_cut_short);
+            let goes_on = cleaned.is_cut_short && cleaned.moved_bytes > 0 && short_count < CUT_SHORT_MAX;
+            if self.done().segment_count >= before && !goes_on {
                 break;
             }
         }
-        self.report_used().await;
+        self.end_loan().await;
         Ok(())
     }
 
@@ -285,7 +297,7 @@ impl Maintenance {
         self.checkpoint_and_delete().await?;
         let cleaned = self.clean_some(0).await?;
         self.checkpoint_and_delete().await?;
-        self.report_used().await;
+        self.end_loan().await;
         Ok(cleaned)
     }
 
@@ -314,6 +326,14 @@ impl Maintenance {
             self.stripe.scrub_some(some, repair, &mut again).await;
         }
         Ok(first.looked_again(again))
+    }
+
+    /// What the cleaner was lent is free again, after a checkpoint.
+    async fn end_loan(&self) {
+        if self.report_room().await {
+            self.client.give_back();
+        }
+        self.report_live().await;
     }
 
     async fn room(&self) -> Option<Room> {
@@ -348,6 +368,7 @@ impl Maintenance {
         }
         self.table.follow().await?;
         let mut count = 0;
+        self.covered.store(covered.get(&CLIENT_LOG).copied().unwrap_or(0), SeqCst);
         for (log, through) in covered {
             loop {
                 let empty = self.table.look(|table| table.empty_through(log, through, DELETED_AT_ONCE));
@@ -375,11 +396,13 @@ impl Maintenance {
         self.checkpoint_and_delete().await?;
         let before = self.stored_bytes();
         let cleaned = self.clean_some(IDLE_GAIN_PERCENT).await?;
+        if cleaned.segment_count > 0 {
+            self.checkpoint_and_delete().await?;
+        }
+        self.end_loan().await;
         if cleaned.segment_count < 2 {
             return Ok(false);
         }
-        self.checkpoint_and_delete().await?;
-        self.report_used().await;
         // Merging writes index segments, which are small themselves: it must not live on its own waste.
         let freed = before.saturating_sub(self.stored_bytes());
         Ok(freed > cleaned.moved_bytes * IDLE_GAIN_PERCENT / 100 + IDLE_GAIN_BYTES)
@@ -392,26 +415,27 @@ impl Maintenance {
 
     /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of what they take.
     async fn clean_some(&self, gain_percent: u64) -> Result<Cleaned, CleanError> {
-        let (k, _) = self.stripe.redundancy();
         let candidates: Vec<SegmentUse> = self.table.look(|table| table.candidates(gain_percent).collect());
         let want = u64::from(self.stripe.payload_len_max()) * u64::from(GAIN_SEGMENTS);
         let mut victims = choose(candidates.into_iter(), want);
         victims.truncate(VICTIMS_MAX);
         // The copies are there before the victims are gone.
-        let mut room =
-            self.room().await.map_or(0, |room| room.free_bytes).saturating_sub(KEEP_FREE_BYTES) / 2 * u64::from(k);
-        victims.retain(|victim| {
+        let mut loan = if self.report_room().await { self.client.lend() } else { Loan::default() };
+        let take = |loan: &mut Loan, victim: &SegmentId| {
             let live_bytes = self.table.look(|table| table.live_bytes(*victim));
-            let fits = live_bytes <= room;
-            room = room.saturating_sub(live_bytes);
-            fits
-        });
+            loan.take_segment(live_bytes, |bytes| self.stripe.share_of(bytes))
+        };
+        let mut planned = loan.clone();
+        victims.retain(|victim| take(&mut planned, victim));
         let (data, index): (Vec<_>, Vec<_>) =
             victims.into_iter().partition(|s| s.log == CLIENT_LOG || s.log == CLEANER_LOG);
+        index.iter().for_each(|victim| {
+            take(&mut loan, victim);
+        });
         for manager in &self.managers {
             manager.evacuate(index.clone()).await?;
         }
-        let mut report = self.cleaner.clean(&data).await?;
+        let mut report = self.cleaner.clean(&data, &mut loan).await?;
         report.segment_count += index.len() as u64;
         let mut done = self.done.lock();
         done.cleaned_count += report.segment_count;

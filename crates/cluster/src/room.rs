@@ -6,13 +6,11 @@
 
 use crate::config::FsConfig;
 use host::DiskSpace;
+use manager::index_node::NodeSize;
+use policy::space::{self, Purpose, Reserves, Space};
 use std::collections::BTreeMap;
 use stripe::{StoreHealth, StoreState, Stripe};
-
-/// Share of the stores that live data may take.
-const FILL_PERCENT: u64 = 80;
-/// For the managers' logs and the cleaner's work, in bytes of payload.
-const RESERVE_BYTES: u64 = 24 << 20;
+use types::FileId;
 
 /// See the module's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,16 +60,33 @@ pub(crate) fn capacity_max(spaces: &[DiskSpace]) -> u64 {
     spaces.iter().map(share).min().unwrap_or(0)
 }
 
-/// Live payload bytes that writers may fill: what the stores hold in full segments, when their disks keep `missing_bytes` of each from
-/// them, less parity, less what the cleaner, the managers and unlink need to go on. A log cannot be filled to the brim: the fuller, the
-/// more each cleaned byte costs.
+/// What the client knows of the stores' room at its start, when the managers owe a checkpoint of these files.
+pub(crate) fn space(
+    config: &FsConfig,
+    stripe: &Stripe,
+    owed: impl Iterator<Item = (FileId, Option<NodeSize>)>,
+) -> Space {
+    let bytes = |size: NodeSize| space::index_bytes(size.attribute_bytes, size.extent_count);
+    let owed_bytes = space::owed_bytes(owed.map(|(file, size)| (file.raw(), size.map_or(0, bytes))));
+    Space::new(reserves(config, stripe), admitted_bytes(config, stripe, 0), owed_bytes)
+}
+
+/// What is kept free on each store.
+fn reserves(config: &FsConfig, stripe: &Stripe) -> Reserves {
+    Reserves::new(stripe.share_of(client::IN_FLIGHT_BYTES_MAX), config.store_capacity_bytes)
+}
+
+/// Live payload bytes that writers may fill, when disks keep `missing_bytes` of each store from them.
 pub(crate) fn admitted_bytes(config: &FsConfig, stripe: &Stripe, missing_bytes: u64) -> u64 {
     let (k, m) = stripe.redundancy();
-    let raw = config.store_capacity_bytes.saturating_sub(missing_bytes) * u64::from(config.store_count);
     let fragment_len = stripe.payload_len_max() / u32::from(k);
-    let payload = raw / u64::from(k + m) * u64::from(k);
-    let packed = payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len);
-    packed.saturating_sub(RESERVE_BYTES) / 100 * FILL_PERCENT
+    // What stores hold in full segments, less parity, when each has so much.
+    let packed = |store_bytes: u64| {
+        let payload = store_bytes * u64::from(config.store_count) / u64::from(k + m) * u64::from(k);
+        payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len)
+    };
+    let reserved_bytes = packed(reserves(config, stripe).kept_from(Purpose::Write));
+    space::live_bytes_max(packed(config.store_capacity_bytes.saturating_sub(missing_bytes)), reserved_bytes)
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use cluster::config::STORE_CAPACITY_BYTES_MIN;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use types::{FileId, FsError};
-use vfs::fs::{Cred, FileSystem, OpenFlags};
+use vfs::fs::{Cred, FileSystem, OpenFlags, SetAttr, SetTime, XattrMode};
 
 const RUN: Run = Run {
     cache_bytes: 16 << 20,
@@ -56,6 +56,28 @@ impl Rig {
     fn start(&self) -> Machine {
         let (host, places, consensus) = self.mounts();
         self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
+    }
+
+    /// What comes out of some work on the machine, if it ends in time.
+    fn within<T: Send + 'static>(
+        &self,
+        machine: &Machine,
+        time: Duration,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let result = Arc::new(Mutex::new(None));
+        let put = result.clone();
+        machine.host().tasks.spawn(Box::pin(async move {
+            let value = work.await;
+            *put.lock().expect("result") = Some(value);
+        }));
+        for _ in 0..time.as_secs() * 10 {
+            if result.lock().expect("result").is_some() {
+                break;
+            }
+            self.sim.run_for(Duration::from_millis(100));
+        }
+        result.lock().expect("result").take()
     }
 
     /// Overwrites a file until so many bytes are written, or nothing more is for some time; says how many were.
@@ -160,6 +182,74 @@ fn disks_that_others_fill_are_done_without_as_far_as_parity_goes() {
     rig.stores.iter().for_each(|disk| disk.set_capacity(32 * STORE_CAPACITY_BYTES_MIN));
     wait();
     assert_eq!(write(), Ok(()), "there is room again");
+    let report = rig.sim.block_on(cluster::check::check(&machine, |_| {})).expect("check");
+    assert_eq!(report.problems, Vec::<String>::new());
+}
+
+/// Every file was changed when nothing more fitted: what a checkpoint writes of them did not fit beside what lived, without a checkpoint nothing is
+/// deleted, and removals were accepted that gave nothing back.
+#[test]
+fn regression_removing_works_and_gives_space_back_though_all_files_changed_on_full_stores() {
+    const FILES: u64 = 2000;
+    let rig = Rig::new(9, STORE_CAPACITY_BYTES_MIN);
+    let machine = rig.start();
+    let client = machine.client.clone();
+    // Most of what lives is in index nodes.
+    let filled = rig.within(&machine, Duration::from_secs(3600), async move {
+        let mut ids = Vec::new();
+        for number in 0..FILES {
+            let name = format!("{number}");
+            let flags = OpenFlags { write: true, ..OpenFlags::default() };
+            let made = client.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, flags).await;
+            let Ok((entry, handle)) = made else { break };
+            client.release(entry.attr.id, handle, None).await.expect("release");
+            let value = vec![number as u8; 60_000];
+            let set = client.setxattr(&Cred::ROOT, entry.attr.id, b"user.long", &value, XattrMode::Any).await;
+            ids.push(entry.attr.id);
+            if set.is_err() {
+                break;
+            }
+        }
+        ids
+    });
+    let ids = filled.expect("filling ends");
+    assert!(ids.len() > 500, "{} files", ids.len());
+    let (client, all) = (machine.client.clone(), ids.clone());
+    let changed = rig.within(&machine, Duration::from_secs(3600), async move {
+        let mut changed = 0;
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
+        let times = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        for set in [mode, owner, times] {
+            for id in &all {
+                changed += u64::from(client.setattr(&Cred::ROOT, *id, None, set).await.is_ok());
+            }
+        }
+        client.sync().await.map(|()| changed)
+    });
+    assert!(matches!(changed, Some(Ok(_))), "{changed:?}");
+    // By then there was a checkpoint, or there will never be one.
+    rig.sim.run_for(Duration::from_secs(60));
+    let client = machine.client.clone();
+    let removed = rig.within(&machine, Duration::from_secs(3600), async move {
+        for number in 0..ids.len() {
+            client.unlink(&Cred::ROOT, FileId::ROOT, number.to_string().as_bytes()).await?;
+        }
+        client.sync().await
+    });
+    assert_eq!(removed, Some(Ok(())));
+    rig.sim.run_for(Duration::from_secs(60));
+    let (client, free) = (machine.client.clone(), machine.client.status());
+    assert!(free.used_bytes < free.limit_bytes / 10, "{} of {} used", free.used_bytes, free.limit_bytes);
+    let written = rig.within(&machine, Duration::from_secs(3600), async move {
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let (entry, handle) = client.create(&Cred::ROOT, FileId::ROOT, b"again", 0o644, 0, flags).await?;
+        for at in (0..32 << 20).step_by(WRITE_BYTES as usize) {
+            client.write(&Cred::ROOT, entry.attr.id, handle, at, &[7; WRITE_BYTES as usize]).await?;
+        }
+        client.sync().await
+    });
+    assert_eq!(written, Some(Ok(())));
     let report = rig.sim.block_on(cluster::check::check(&machine, |_| {})).expect("check");
     assert_eq!(report.problems, Vec::<String>::new());
 }

@@ -24,6 +24,15 @@ pub const LEAF_BLOCKS: u64 = 8192;
 /// A map with at most this many extents, all in memory, is stored inside the index node.
 pub const INLINE_EXTENTS_MAX: usize = 64;
 
+/// What a checkpoint writes of an index node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeSize {
+    /// Bytes of attributes and target.
+    pub attribute_bytes: u64,
+    /// Extents, and addresses of leaves, at most.
+    pub extent_count: u64,
+}
+
 /// Addresses of a file's leaf records, by leaf number; empty for a map that is stored inline.
 pub type LeafHomes = BTreeMap<u64, BlockAddr>;
 
@@ -69,6 +78,17 @@ impl IndexNode {
     /// Leaves that hold any of the blocks `first .. end` and are not in memory.
     pub fn missing(&self, first: u64, end: u64) -> Option<u64> {
         self.leaves_in(first, end).iter().find(|leaf| leaf.map.is_none()).map(|leaf| leaf.index)
+    }
+
+    /// What a checkpoint writes of it when blocks within `first .. end` have changed.
+    pub fn size(&self, first: u64, end: u64) -> NodeSize {
+        let attributes = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
+        let target = self.target.as_ref().map_or(0, |target| target.len());
+        // The node has all extents in it, or says of each leaf where it is.
+        let (changed, addresses) =
+            if self.is_inline() { (&self.leaves[..], 0) } else { (self.leaves_in(first, end), self.leaves.len()) };
+        let extents = changed.iter().filter_map(|leaf| leaf.map.as_ref()).map(|map| map.len()).sum::<usize>();
+        NodeSize { attribute_bytes: (attributes + target) as u64, extent_count: (extents + addresses) as u64 }
     }
 
     /// Numbers of all leaves, ascending.

@@ -14,6 +14,7 @@ use crate::api::{
 };
 use crate::apply::Turn;
 use crate::frontier::Allocation;
+use crate::index_node::NodeSize;
 use crate::map::ManagerMap;
 use crate::record::{Directory, RecordKey};
 use crate::root::page_rows_max;
@@ -133,6 +134,16 @@ impl Server {
     /// Up to where each log is applied: all segments with seq <= this are contained. `None`: nothing of it.
     pub fn applied(&self, log: LogId) -> Option<u64> {
         self.core.state.lock().positions.get(&log).copied()
+    }
+
+    /// See [`State::owed`](crate::state::State::owed).
+    pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
+        self.core.state.lock().owed()
+    }
+
+    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is gone.
+    pub fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError> {
+        self.core.answer(move |state| Ok(state.size(&run)?))
     }
 
     /// This manager's id.

@@ -14,10 +14,10 @@
 //! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by number ([`Identity`]). What is
 //! not bounded: half a byte per file and one per segment for inner pages, and 24 bytes per segment that changed since the last checkpoint.
 
-use crate::api::{ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
+use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
 use crate::frontier::{Frontiers, Reserves};
-use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
+use crate::index_node::{IndexNode, LeafHomes, NodeSize, decode_leaf};
 use crate::map::ManagerMap;
 use crate::record::Table;
 use crate::root::{Root, Trees};
@@ -429,6 +429,19 @@ impl State {
             let cache = &self.cache;
             self.ring.retain(|file| cache.contains_key(file));
         }
+    }
+
+    /// Files of which the next checkpoint writes something, with what it writes of their nodes; removed files have none.
+    pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
+        let size = |file: &FileId| Some(self.node(*file)?.size(0, u64::MAX));
+        self.dirty.iter().map(|file| (*file, size(file))).collect()
+    }
+
+    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is gone.
+    pub fn size(&mut self, run: &BlockAt) -> Result<Option<NodeSize>, Missing> {
+        let (file, extent) = (run.file, run.extent);
+        let is_there = self.is_mine(file) && self.find_blocks(file, extent.first, extent.end())?;
+        Ok(self.node(file).filter(|_| is_there).map(|node| node.size(extent.first, extent.end())))
     }
 
     /// For `status`.
