@@ -150,13 +150,25 @@ fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
     Ok((open, short))
 }
 
-impl Server {
+/// A socket that takes connections. They wait until it is [served](Self::serve), so it is made before the mount that leads to it.
+pub struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Socket {
     /// Starts to listen. The data folder is locked, so a socket that is there already is a dead process's.
-    pub fn start(path: &Path, served: Arc<dyn Served>) -> anyhow::Result<Server> {
+    pub fn listen(path: &Path) -> anyhow::Result<Socket> {
         let _ = std::fs::remove_file(path);
         let (_folder, address) = short(path)?;
-        let listener = UnixListener::bind(address)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = UnixListener::bind(address).context("control socket")?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).context("control socket")?;
+        Ok(Socket { path: path.to_owned(), listener })
+    }
+
+    /// Answers requests from now on, and those that wait.
+    pub fn serve(self, served: Arc<dyn Served>) -> Server {
+        let Socket { path, listener } = self;
         let (alive, connections) = mpsc::channel(1);
         let down = Arc::new(Notify::new());
         let outcome = watch::Sender::new(None);
@@ -173,9 +185,16 @@ impl Server {
                 });
             }
         });
-        Ok(Server { path: path.to_owned(), down, outcome, connections: Mutex::new(Some(connections)), accepting })
+        Server { path, down, outcome, connections: Mutex::new(Some(connections)), accepting }
     }
 
+    /// Takes the socket away: there is no mount that leads to it.
+    pub fn remove(self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Server {
     /// Waits until somebody asks for the end.
     pub async fn down(&self) {
         self.down.notified().await;
@@ -283,4 +302,35 @@ async fn ask_over(
         }
     }
     anyhow::bail!("the process that serves ended without an answer: what it did is unknown; look at its log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Echo;
+
+    impl Served for Echo {
+        fn answer(&self, request: Request, _: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
+            Box::pin(async move { Ok(json!(format!("{request:?}"))) })
+        }
+    }
+
+    /// The mount was there before its socket: after a kill -9, a command met the dead process's, and its connection was refused.
+    #[tokio::test]
+    async fn regression_a_request_waits_until_the_socket_is_served() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join(SOCKET);
+        drop(UnixListener::bind(&path).expect("a dead process's socket"));
+        assert!(ask_from(dir.path(), Request::Status).await.expect("no answer is no error").is_none());
+
+        let socket = Socket::listen(&path).expect("listen");
+        let (_folder, address) = short(&path).expect("address");
+        let stream = UnixStream::connect(address).await.expect("connected before it is served");
+        let server = socket.serve(Arc::new(Echo));
+        let answer = ask_over(stream, Request::Status, &mut |_| {}).await.expect("answer");
+        assert_eq!(answer, json!("Status"));
+        server.finish(Ok(String::new())).await;
+        assert!(!path.exists());
+    }
 }

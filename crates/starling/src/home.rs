@@ -5,7 +5,7 @@
 
 use crate::args::{HomeServe, Invite};
 use crate::clients::Clients;
-use crate::control::{SOCKET, Server};
+use crate::control::{SOCKET, Socket};
 use crate::{background, private, say, usage};
 use anyhow::Context;
 use home::Home;
@@ -96,7 +96,7 @@ pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
     write_about(&data, &about).context("write home.json")?;
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt()).context("signals")?, signal(SignalKind::terminate()).context("signals")?);
-    let server = Server::start(&data.join(SOCKET), Arc::new(Clients(home.clone()))).context("control socket")?;
+    let server = Socket::listen(&data.join(SOCKET))?.serve(Arc::new(Clients(home.clone())));
     say(&format!("{READY} {listen}"));
 
     host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await;

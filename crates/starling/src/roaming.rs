@@ -4,7 +4,7 @@
 //! to the process that serves the mount, `starling.log` is where a background process logs.
 
 use crate::args::{Behaviour, Mount};
-use crate::control::{self, Request, Server, ask};
+use crate::control::{self, Request, Socket, ask};
 use crate::hoarding::inside;
 use crate::recording::Recordings;
 use crate::served::{self, Mounted, Volume};
@@ -293,7 +293,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
         }
     }
 
-    let socket = cache.join(control::SOCKET);
+    let socket_path = cache.join(control::SOCKET);
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = asked.allow_other;
     options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
@@ -313,8 +313,9 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     options.passthrough = true;
     // What is closed goes home.
     options.flush = true;
-    options.mount_xattrs.insert(control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec());
+    options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
+    let socket = Socket::listen(&socket_path)?;
     let mounted = tokio::task::spawn_blocking(move || {
         // If it is there, or cannot be made, mounting tells.
         let _ = std::fs::create_dir(&mountpoint);
@@ -323,6 +324,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mount = match mounted.await? {
         Ok(mount) => mount,
         Err(e) => {
+            socket.remove();
             close(&volumes).await?;
             return Err(usage(e.to_string()));
         }
@@ -337,7 +339,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let recording = Arc::new(Recordings::new(mount.recorder()));
     let (cached, recorded) = (cache.clone(), Arc::clone(&recording));
     let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cached, reads, recording: recorded };
-    let server = Server::start(&socket, Arc::new(mounted)).context("control socket")?;
+    let server = socket.serve(Arc::new(mounted));
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
     host::first(host::first(stop, server.down()), closed).await;

@@ -1,7 +1,7 @@
 //! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until told to stop.
 
 use crate::background;
-use crate::control::{self, Request, Server, not_here};
+use crate::control::{self, Request, Socket, not_here};
 use crate::folder::Folder;
 use crate::hoarding::mount_of;
 use crate::location::Location;
@@ -222,10 +222,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         eprintln!("recovered: {} segments with {} changes in {:?}", r.segment_count, r.delta_count, r.time);
     }
 
-    let socket = folder.path().join(control::SOCKET);
+    let socket_path = folder.path().join(control::SOCKET);
+    let socket = Socket::listen(&socket_path)?;
     let mut options = fuse::MountOptions::new(runtime);
     options.allow_other = settings.allow_other;
-    options.mount_xattrs.insert(control::XATTR.to_vec(), socket.as_os_str().as_encoded_bytes().to_vec());
+    options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
     let client = Arc::new(machine.client.clone());
     let mountpoint = settings.mountpoint.clone();
@@ -238,6 +239,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let mount = match mounted {
         Ok(mount) => mount,
         Err(e) => {
+            socket.remove();
             machine.stop().await.context("close the stores")?;
             return Err(usage(e.to_string()));
         }
@@ -245,7 +247,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let closed = mount.closed();
     let recording = Arc::new(Recordings::new(mount.recorder()));
     let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)), recording });
-    let server = Server::start(&socket, Arc::new(Control(served.clone()))).context("control socket")?;
+    let server = socket.serve(Arc::new(Control(served.clone())));
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
