@@ -426,23 +426,6 @@ impl Doing<'_> {
     async fn settle(&self, places: &[&Place]) -> Done {
         for (dir, name) in places.iter().copied() {
             self.volume.look(*dir, name, self.whose.author).await?;
-            self.changed_names(*dir).await?;
-        }
-        Ok(())
-    }
-
-    /// Names of a directory have changed by this. Its times need not say so: they are those of a clock that ticks now and then only, and what was done
-    /// before in the same tick is known already.
-    pub(super) async fn changed_names(&self, dir: FileId) -> Done {
-        let author = self.whose.author;
-        let version = || self.volume.with(|volume| volume.file(dir).map(|dir| dir.version));
-        let before = version()?;
-        match self.volume.glance_done(dir, author, None).await {
-            Ok(()) | Err(FsError::Stale) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if version()? == before {
-            self.volume.learn(author, |volume| volume.touched(dir, author));
         }
         Ok(())
     }

@@ -55,8 +55,7 @@ impl Doing<'_> {
         if made.kind == Kind::Directory {
             self.volume.watch(file, entry.attr.id).await;
         }
-        self.bind(at, file, &entry, &identity).await?;
-        self.changed_names(at.0).await
+        self.bind(at, file, &entry, &identity).await
     }
 
     async fn found(&self, dir: FileId, at: &Place) -> Result<Option<(Entry, Bytes)>, FsError> {
