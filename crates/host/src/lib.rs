@@ -35,11 +35,11 @@ pub struct Host {
 
 /// Time. Protocol decisions use [`now`](Self::now) only; wall time is for timestamps that users see.
 pub trait Clock: Send + Sync + 'static {
-    /// Monotonic time since an arbitrary start.
+    /// Monotonic time since an arbitrary start. It goes on while the machine is suspended, as the time of others does who have promised it something.
     fn now(&self) -> Duration;
     /// Wall-clock time.
     fn wall(&self) -> Time;
-    /// Done after `time` has passed.
+    /// Done after `time` has passed in which the machine was not suspended.
     fn sleep(&self, time: Duration) -> BoxFuture<()>;
 }
 

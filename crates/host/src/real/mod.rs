@@ -11,7 +11,7 @@ pub use tasks::TokioTasks;
 use crate::{Clock, Host, Random, SplitMix64};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use types::{BoxFuture, Time};
 
@@ -28,19 +28,20 @@ pub fn host(handle: Handle) -> io::Result<Host> {
 /// The system's clocks, and tokio's timers.
 pub struct RealClock {
     handle: Handle,
-    start: Instant,
+    /// When the system had run for so long.
+    start: Duration,
 }
 
 impl RealClock {
     /// A clock whose timers run on the runtime behind `handle`; [`now`](Clock::now) starts at 0.
     pub fn new(handle: Handle) -> Self {
-        RealClock { handle, start: Instant::now() }
+        RealClock { handle, start: syscall::boot_time() }
     }
 }
 
 impl Clock for RealClock {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        syscall::boot_time().saturating_sub(self.start)
     }
 
     fn wall(&self) -> Time {

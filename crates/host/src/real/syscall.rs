@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// Most pieces that Linux takes in one vectored call.
 const PIECES_PER_CALL_MAX: usize = 1024;
@@ -19,6 +20,14 @@ pub fn random_u64() -> io::Result<u64> {
         unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) }
     })?;
     Ok(u64::from_ne_bytes(seed))
+}
+
+/// Time since the system was started, with that in which it was suspended.
+pub fn boot_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec that outlives the call. Linux has this clock since 2.6.39, so it cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// How a read treats bytes that are not in the page cache.
