@@ -162,7 +162,7 @@ fn damage_that_leaves_nothing_to_walk_is_said_to_be_that() {
     assert!(damaged >= 2, "{damaged}");
     let (code, said) = fsck(&fs.data, &[]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("Bring back stores") && said.contains("from a copy"), "{said}");
+    assert!(said.contains("put back the right ones") && said.contains("from a copy"), "{said}");
 }
 
 #[test]

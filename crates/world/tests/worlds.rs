@@ -50,10 +50,10 @@ fn crash_leaves_the_state_after_some_prefix_of_the_operations() {
 #[test]
 fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
     let outcome = run_all(2000..2300, FAULTS);
-    assert!(outcome.faults > 300 && outcome.repaired > 50 && outcome.restored > 0, "{outcome:?}");
+    assert!(outcome.faults > 300 && outcome.repaired > 10 && outcome.restored > 0, "{outcome:?}");
     assert!(outcome.consensus_faults > 100 && outcome.map_changes > 300, "{outcome:?}");
     assert!(outcome.remote_stores > 300 && outcome.store_starts > 2 * outcome.remote_stores, "{outcome:?}");
-    assert!(outcome.cuts > 10 && outcome.emptied > 3, "{outcome:?}");
+    assert!(outcome.cuts > 5 && outcome.emptied > 3, "{outcome:?}");
     assert_eq!(outcome.refused_space, 0, "full disks within parity are done without: {outcome:?}");
 }
 
