@@ -70,7 +70,8 @@ pub enum Command {
   starling invite --data ./home --volume photos --user ann --valid 2d
   starling invite --data ./home --address home.example.org:7443      where the client finds this home, if that is not an address of this machine
 
-The last line printed is the invitation. Whoever has it is let in as the user named, so hand it over as you would a password.")]
+The last line printed is the invitation. Whoever has it is let in as the user named, so hand it over as you would a password.
+Other users of a machine can see what is on a command line there: `starling mount --invitation -` reads it from standard input.")]
     Invite(Invite),
     /// Mount what a home exports; goes on working without a network.
     Mount(Mount),
@@ -327,6 +328,7 @@ pub struct Invite {
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling mount starling1-... ./work           accepts an invitation and mounts
+  starling mount --invitation FILE ./work       the same, where others could see the command line (by `ps`); - is standard input
   starling mount projects ./work                mounts again, by the volume's name: needs no network
   starling mount photos+projects ./work         the same, of several volumes
   starling mount projects ./work --background   returns when mounted; end it with `starling down ./work`
@@ -336,9 +338,13 @@ pub struct Invite {
 What was done without a network goes home when there is one. The cache is kept in the user's data folder (~/.local/share/starling) unless --cache
 says otherwise; what is not home yet is only there.")]
 pub struct Mount {
-    /// An invitation or the name of a volume (or of several, with + between them) that was mounted before, and where to mount; with --cache the latter will do.
+    /// An invitation, or the name of a volume that was mounted before (or of several, with + between them); then where to mount. With --cache or --invitation
+    /// the mount point is enough. Other users of this machine can see a command line, and an invitation on it: --invitation hides it.
     #[arg(required = true, num_args = 1..=2, value_names = ["INVITATION|VOLUME", "MOUNTPOINT"])]
     pub what: Vec<String>,
+    /// Read the invitation from this file, or from standard input (-): its last line that is not empty.
+    #[arg(long, value_name = "FILE")]
+    pub invitation: Option<PathBuf>,
     /// Folder of the cache.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,

@@ -4,7 +4,7 @@
 use crate::usage;
 use anyhow::Context;
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,18 +13,22 @@ use std::process::{Command, ExitCode, Stdio};
 /// Set for the process in the background.
 const MARK: &str = "STARLING_BACKGROUND";
 
-/// See the module's header. `ready` is what the first line begins with when the process serves.
-pub fn start(folder: &Path, ready: &str) -> anyhow::Result<ExitCode> {
+/// Starts the process. When it serves, its first line begins with `ready`. It reads `input` from its standard input.
+pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<ExitCode> {
     let log_path = folder.join(storage::site::LOG);
     let before = std::fs::metadata(&log_path).map_or(0, |log| log.len());
     let mut command = Command::new(std::env::current_exe().context("own path")?);
     command.args(std::env::args_os().skip(1).filter(|a| a != "--background")).env(MARK, "1");
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped());
     // SAFETY: setsid is async-signal-safe and touches no memory.
     unsafe {
         command.pre_exec(|| if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
     }
     let mut child = command.spawn().context("start the background process")?;
+    if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+        // If it has ended, it says why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
     let stdout = child.stdout.take().context("output of the background process")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("output of the background process")?;

@@ -155,7 +155,9 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
     let token = Token { addresses: addresses.clone(), home: identity.key(), volumes: volumes.clone(), secret };
     let (named, at) = (volumes.join(", "), addresses.join(", "));
     eprintln!("lets one client use {named} as user {}, at {at}, for {}", user.uid, args.valid);
-    eprintln!("there: starling mount INVITATION MOUNTPOINT, with this line as INVITATION:");
+    eprintln!(
+        "there: starling mount INVITATION MOUNTPOINT, or starling mount --invitation - MOUNTPOINT, with this line:"
+    );
     say(&token.to_string());
     Ok(ExitCode::SUCCESS)
 }

@@ -106,12 +106,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
             match up.background {
-                true => background::start(&settings.data, up::READY),
+                true => background::start(&settings.data, up::READY, None),
                 false => runtime()?.block_on(up::run(settings)),
             }
         }
         Command::Store(store) => match store.background {
-            true => background::start(&store.folder, store::READY),
+            true => background::start(&store.folder, store::READY, None),
             // One thread: beside those of its disk, a store has too little to do for hand-overs to pay.
             false => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -119,7 +119,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
         },
         Command::Home(home) => match home.command {
-            HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, home::READY),
+            HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, home::READY, None),
             HomeCommand::Serve(serve) => runtime()?.block_on(home::serve(serve)),
             HomeCommand::Clients { data, json } => runtime()?.block_on(clients::list(&data, json)),
             HomeCommand::TurnAway { data, client } => runtime()?.block_on(clients::turn_away(&data, client)),
@@ -128,7 +128,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(mount) => {
             let asked = roaming::Asked::from(mount)?;
             match asked.background {
-                true => background::start(&asked.cache, up::READY),
+                true => background::start(&asked.cache, up::READY, asked.input.as_deref()),
                 false => runtime()?.block_on(roaming::run(asked)),
             }
         }

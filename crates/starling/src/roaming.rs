@@ -13,7 +13,7 @@ use crate::up::READY;
 use crate::{background, private, say, usage};
 use anyhow::Context;
 use host::Either;
-use quic::{Identity, QuicDialer, Token};
+use quic::{Identity, QuicDialer, Token, TokenError};
 use roam::{Client, Forget, Settings, Trunk};
 use roam_wire::channel::{Class, Dialer, PeerKey};
 use roam_wire::message::{Refusal, Reply, User, pack, unpack};
@@ -21,6 +21,8 @@ use roam_wire::piece::hash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ const KEY: &str = "key";
 const ABOUT: &str = "mount.json";
 /// Longest wait for a home that is to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
+/// Longest file that is read for an invitation.
+const INVITATION_LEN_MAX: u64 = 1 << 16;
 /// The kernel is told again after this.
 const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Most that the kernel is told before it is told again.
@@ -78,14 +82,19 @@ pub struct Asked {
     allow_other: bool,
     /// To be detached.
     pub background: bool,
+    /// What was read from standard input: the process in the background reads it again.
+    pub input: Option<String>,
 }
 
 impl Asked {
     /// Checks the command line.
     pub fn from(args: Mount) -> anyhow::Result<Asked> {
-        let (what, mountpoint) = match (&args.what[..], &args.cache) {
-            ([what, mountpoint], _) => (Some(what), mountpoint),
-            ([mountpoint], Some(_)) => (None, mountpoint),
+        let read = args.invitation.as_deref().map(read_invitation).transpose()?;
+        let (what, mountpoint) = match (&args.what[..], &args.cache, &read) {
+            ([_, _], _, Some(_)) => return Err(usage("give one invitation: --invitation, or INVITATION")),
+            ([mountpoint], _, Some(invitation)) => (Some(invitation), mountpoint),
+            ([what, mountpoint], ..) => (Some(what), mountpoint),
+            ([mountpoint], Some(_), None) => (None, mountpoint),
             _ => {
                 return Err(usage(
                     "say what to mount and where: starling mount INVITATION|VOLUME MOUNTPOINT; see --help",
@@ -94,6 +103,7 @@ impl Asked {
         };
         let token = match what {
             // A volume may be called like the beginning of an invitation.
+            Some(what) if read.is_some() => Some(what.parse().map_err(|error: TokenError| usage(error.to_string()))?),
             Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
                 Ok(token) => Some(token),
                 Err(_) if crate::home::is_name(what) && own_folder()?.join(what).join(ABOUT).exists() => None,
@@ -115,7 +125,8 @@ impl Asked {
         }
         let (background, allow_other) = (args.background, args.allow_other);
         let behaviour = args.behaviour;
-        Ok(Asked { token, mountpoint: mountpoint.into(), cache, behaviour, allow_other, background })
+        let input = read.clone().filter(|_| args.invitation.as_deref() == Some(Path::new("-")));
+        Ok(Asked { token, mountpoint: mountpoint.into(), cache, behaviour, allow_other, background, input })
     }
 }
 
@@ -128,6 +139,19 @@ impl Behaviour {
         settings.validation = self.validation.unwrap_or(settings.validation);
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
     }
+}
+
+/// Reads an invitation from a file, or from standard input (`-`). It is the last line that is not empty, as `starling invite` prints it.
+fn read_invitation(path: &Path) -> anyhow::Result<String> {
+    let failed = |error: std::io::Error| usage(format!("{}: {error}", path.display()));
+    let from: Box<dyn Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(path).map_err(failed)?),
+    };
+    let mut text = String::new();
+    from.take(INVITATION_LEN_MAX).read_to_string(&mut text).map_err(failed)?;
+    let line = text.lines().rfind(|line| !line.trim().is_empty());
+    line.map(str::to_string).ok_or_else(|| usage(format!("{} has no invitation", path.display())))
 }
 
 /// Where this user's caches are.

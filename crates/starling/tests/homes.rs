@@ -10,10 +10,10 @@ use common::{run, starling};
 use roaming::{Home, LONG, Laptop, warm};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use xattr::get_xattr;
 
 #[test]
@@ -73,6 +73,35 @@ fn a_mount_is_known_by_its_volume_and_keeps_its_cache_with_its_user() {
     chown(&cache, Some(fs::metadata(below.path()).expect("stat").uid()), None).expect("chown");
     run(mount(&invitation).arg("--background").arg("--cache").arg(&cache));
     down();
+}
+
+/// What is on a command line, other users of the machine can see.
+#[test]
+fn an_invitation_is_read_from_a_file_or_from_standard_input() {
+    let below = tempfile::tempdir().expect("folder");
+    let home = Home::serve(below.path());
+    fs::write(home.exported.join("file"), "text").expect("write");
+    let mountpoint = below.path().join("work");
+    let mount = |from: &Path, cache: &str| {
+        let mut command = starling();
+        command.args(["mount", "--background", "--invitation"]).arg(from).arg(&mountpoint);
+        command.arg("--cache").arg(below.path().join(cache));
+        command
+    };
+    let paper = below.path().join("invitation");
+    // As it was printed, with what may be around it.
+    let write = || fs::write(&paper, format!("let in:\n{}\n\n", home.invite(home.address))).expect("write");
+    for (from, cache) in [(&paper, "one"), (&PathBuf::from("-"), "two")] {
+        write();
+        run(mount(from, cache).stdin(File::open(&paper).expect("open")));
+        assert_eq!(fs::read_to_string(mountpoint.join("file")).expect("read"), "text");
+        run(starling().arg("down").arg(&mountpoint));
+    }
+    fs::write(&paper, "\n").expect("write");
+    let said = common::refused(&mut mount(&paper, "three"));
+    assert!(said.contains("has no invitation"), "{said}");
+    let said = common::refused(mount(&below.path().join("nothing"), "three").arg("more"));
+    assert!(said.contains("nothing"), "{said}");
 }
 
 #[test]
