@@ -52,11 +52,16 @@ impl Live {
         }
         let place = (parent, name.to_vec());
         // What was done here need not be asked for.
-        if self.replica.log().at(&place).is_none() {
+        let is_own = self.replica.log().at(&place).is_some();
+        if !is_own {
             self.directory(parent)?;
         }
         match self.replica.child(&place) {
             Child::Is(id) => Ok(id),
+            // Others have changed the names since they were listed here.
+            Child::Nothing if !is_own && !self.is_frozen && self.replica.names_have_changed(parent) => {
+                Err(Stop::Need(Need::Names(parent)))
+            }
             Child::Nothing => Err(Stop::Fs(FsError::NotFound)),
             Child::Unknown => Err(Stop::Need(Need::Names(parent))),
         }
@@ -67,11 +72,13 @@ impl Live {
         self.delegations.is_some() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
     }
 
-    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory has been removed.
+    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory has been removed. Without a network, a name that nobody here
+    /// knows could be made: the home checks that it is free, and keeps a conflict otherwise.
     fn find_free(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Option<FileId>, Stop> {
         match self.find(cred, parent, name) {
             Ok(id) => Ok(Some(id)),
             Err(Stop::Fs(FsError::NotFound)) if !name.is_empty() && self.node(parent)?.facts.nlink > 0 => Ok(None),
+            Err(Stop::Need(Need::Names(_))) if self.is_content() && self.directory(parent)?.facts.nlink > 0 => Ok(None),
             Err(stop) => Err(stop),
         }
     }

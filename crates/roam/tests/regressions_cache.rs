@@ -655,3 +655,46 @@ fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_wh
     setup.rig.sim.run_for(Duration::from_secs(1));
     assert_eq!(setup.read("/dir/file"), Ok("at once".into()));
 }
+
+/// Without a network, a name was said not to exist in a directory of which the home had told that others have changed it.
+#[test]
+fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
+    let setup = Setup::new(1);
+    let find = |path: &str| setup.rig.sim.block_on(find(&setup.client, path)).map(drop);
+    setup.done_at_home(Op::MakeDir("/dir".into()));
+    setup.done_at_home(Op::Write("/dir/old".into(), How::Replace, b"old".to_vec()));
+    setup.done_at_home(Op::MakeDir("/quiet".into()));
+    setup.wait();
+    assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"));
+    assert_eq!([find("/dir/new"), find("/quiet/new")], [Err(FsError::NotFound); 2]);
+    // The home tells that the directory has changed, and nobody asks what is in it before the link is lost.
+    setup.done_at_home(Op::Write("/dir/new".into(), How::Replace, b"new".to_vec()));
+    setup.wait();
+    setup.online(false);
+    assert_eq!(find("/dir/new"), Err(FsError::TimedOut), "nobody knows");
+    assert_eq!(find("/quiet/new"), Err(FsError::NotFound), "it was not there when the home was last heard of");
+    assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"), "what is listed is of use");
+    setup.done(Op::Unlink("/dir/old".into()));
+    assert_eq!(find("/dir/old"), Err(FsError::NotFound), "it was removed here");
+    setup.done(Op::MakeDir("/dir/made".into()));
+    setup.online(true);
+    assert_eq!([find("/dir/new"), find("/dir/made")], [Ok(()); 2]);
+}
+
+/// Who has chosen to see everything as it was seen once is shown directories so, too.
+#[test]
+fn a_directory_that_is_believed_for_ever_has_no_names_that_nobody_knows() {
+    let setup = Setup::new(1);
+    let find = |path: &str| setup.rig.sim.block_on(find(&setup.client, path)).map(drop);
+    setup.done_at_home(Op::MakeDir("/dir".into()));
+    setup.wait();
+    assert_eq!(find("/dir/new"), Err(FsError::NotFound));
+    setup.done_at_home(Op::Write("/dir/new".into(), How::Replace, b"new".to_vec()));
+    setup.wait();
+    setup.client.set(|settings| settings.consistency = Consistency::None);
+    setup.wait();
+    for online in [true, false] {
+        setup.online(online);
+        assert_eq!(find("/dir/new"), Err(FsError::NotFound), "online: {online}");
+    }
+}

@@ -12,6 +12,12 @@ impl Replica {
         known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
     }
 
+    /// True if others are known to have changed a directory's names since they were listed here: only what is listed is of use then, and that something is
+    /// not says nothing.
+    pub(crate) fn names_have_changed(&self, dir: FileId) -> bool {
+        self.node(dir).is_ok_and(|node| node.names.is_some() && node.names_of != Some(node.facts.contents))
+    }
+
     /// What a name means.
     pub fn child(&self, place: &Place) -> Child {
         if let Some(here) = self.log.at(place) {
