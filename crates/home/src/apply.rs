@@ -45,6 +45,8 @@ pub(crate) struct Whose {
 pub(crate) enum Stop {
     Conflict(Conflict),
     Refused(FsError),
+    /// The home cannot do it now, whatever it is about: the client asks again.
+    Trouble(FsError),
     /// What was made is there already: a directory or symlink that the client's id means from now on, or a file with the same contents.
     Became(FileId),
     /// The same of an empty file.
@@ -212,12 +214,13 @@ impl Inner {
                         Err(Stop::Conflict(conflict)) if is_overtaken(conflict) => Outcome::Done,
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
                         // The file system is in trouble, or full, or the home is: later perhaps.
-                        Err(Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)))
-                            if applied.is_empty() =>
-                        {
-                            return Err(error);
-                        }
-                        Err(Stop::Refused(FsError::Io | FsError::TimedOut | FsError::NoSpace)) => break,
+                        Err(
+                            Stop::Trouble(error)
+                            | Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)),
+                        ) => match applied.is_empty() {
+                            true => return Err(error),
+                            false => break,
+                        },
                         Err(Stop::Refused(error)) => Outcome::Refused(error),
                     }
                 }
@@ -253,6 +256,7 @@ impl Inner {
         for (sent, applied) in operations.iter().zip(&mut applied) {
             applied.facts = self.facts_after(volume, whose, sent).await;
             volume.drop_upload(whose.author, sent.seq).await;
+            volume.drop_before(whose.author, sent.seq).await;
             len += applied.to_bytes().len();
             fitting += usize::from(fitting == 0 || len <= MESSAGE_LEN_MAX / 2);
         }
@@ -313,6 +317,7 @@ impl Inner {
         let is_its_own = |file: &FileId| {
             let base = if *file == real(sent.operation.file()) { sent.bases.0 } else { sent.bases.1 };
             let known = volume.with(|volume| {
+                let base = volume.base(base);
                 let file = volume.file(*file)?;
                 Some(file.print.kind == Kind::Directory || file.contents.is_as_known(base, whose.author))
             });
@@ -662,9 +667,11 @@ impl Doing<'_> {
 }
 
 impl Exported {
-    /// An operation with the ids of what it means.
+    /// An operation with the ids of what it means, and with numbers that this home has given.
     fn meant(&self, sent: &Sent) -> Result<Sent, FsError> {
-        Ok(Sent { operation: self.really(&sent.operation)?, ..sent.clone() })
+        let (one, other) = sent.bases;
+        let bases = self.with(|volume| (volume.base(one), volume.base(other)))?;
+        Ok(Sent { operation: self.really(&sent.operation)?, bases, ..sent.clone() })
     }
 
     /// As [`meant`](Self::meant).
@@ -702,9 +709,9 @@ impl Exported {
         }
     }
 
-    /// EINVAL for what is no name, and for that of the home's own directory; ENAMETOOLONG.
+    /// EINVAL for what is no name, and for that of the home's own folder; ENAMETOOLONG.
     pub(crate) fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
-        let own = name == crate::exported::OWN && self.root()? == *dir;
+        let own = self.is_own(*dir, name);
         if !is_name(name) || own {
             return Err(FsError::InvalidArgument);
         }

@@ -34,6 +34,10 @@ const COPIED_LEN_MAX: u64 = 64 << 20;
 pub trait Export: FileSystem {
     /// As whom the home does what is its own affair: whoever may do most.
     fn superuser(&self) -> Cred;
+    /// A folder for the home's own files, outside of what is exported, from which files can be moved there. The home's user made it for nothing else.
+    fn beside(&self) -> Option<FileId> {
+        None
+    }
     /// What a file is for as long as it exists, whatever its name, and whoever is started again.
     fn identity(&self, id: FileId) -> Answer<Bytes>;
     /// What a name means, whoever may know.

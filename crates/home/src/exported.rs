@@ -20,9 +20,6 @@ use tokio::sync::watch;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, Entry};
 
-/// The home's own directory at the root of what it exports, which clients do not see.
-pub(crate) const OWN: &[u8] = b".starling";
-
 /// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first, take less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Most changed files that one message tells of: they fit, whatever their ids.
@@ -107,10 +104,14 @@ impl Live {
     pub(crate) fn learn(&mut self, volume: &str, learned: Learned, author: u32) {
         let Some(known) = self.state.volumes.get(volume) else { return };
         let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
+        let revealed = known.revealed(&learned);
         let record = Record::Learned { volume: volume.to_string(), learned };
         match author {
             OTHERS => self.record(record),
             _ => self.record_done(volume, record),
+        }
+        for attached in self.attached.get_mut(volume).into_iter().flatten() {
+            attached.changed.extend(&revealed);
         }
         if !changed {
             return;
@@ -210,8 +211,6 @@ pub(crate) struct Exported {
     sources: Mutex<Sources>,
     /// Directories that cannot be watched.
     unwatched: watch::Sender<BTreeSet<FileId>>,
-    /// The home's own directory.
-    pub(crate) own: FileId,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
     /// Whoever is told of changes is told in their order.
@@ -221,6 +220,8 @@ pub(crate) struct Exported {
     pub(crate) uploads: Mutex<crate::uploads::Uploads>,
     /// Files that are not yet what clients are told that they are.
     pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
+    /// Stores that have kept what there was before they change a file in place, by author and operation.
+    pub(crate) kept_before: Mutex<BTreeSet<(u32, u64)>>,
     /// Rises when bytes of a promised store have come.
     pub(crate) arrived: watch::Sender<u64>,
     pub(crate) claims: Claims,
@@ -243,13 +244,10 @@ impl Exported {
             let epoch = host.random.next_u64();
             live.lock().record(Record::Volume { name: name.to_string(), epoch });
         }
-        let superuser = fs.superuser();
-        let own = match fs.lookup(&superuser, FileId::ROOT, OWN).await {
-            Err(FsError::NotFound) => fs.mkdir(&superuser, FileId::ROOT, OWN, 0o700, 0).await?,
-            found => found?,
-        };
-        if own.attr.kind != Kind::Directory {
-            return Err(FsError::NotADirectory);
+        {
+            let mut live = live.lock();
+            let start = live.volume(name).ok_or(FsError::Stale)?.run_start(host.clock.wall());
+            live.record(Record::Run { volume: name.to_string(), start });
         }
         let volume = Arc::new(Exported {
             name: name.to_string(),
@@ -257,12 +255,12 @@ impl Exported {
             live: live.clone(),
             sources: Mutex::default(),
             unwatched: watch::Sender::default(),
-            own: own.attr.id,
             applying: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
             scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
             promises: Mutex::default(),
+            kept_before: Mutex::default(),
             arrived: watch::Sender::new(0),
             claims: Claims::new(host, live.lock().state.delegated(name)),
         });
@@ -524,8 +522,8 @@ impl Exported {
             _ => Bytes::new(),
         };
         let attr = &entry.attr;
-        // The home's own directory is not seen.
-        let hidden = u32::from(id == self.root()?);
+        // The home's own folder is not seen.
+        let hidden = u32::from(id == self.root()? && self.is_own_within().await);
         let mut facts = Facts {
             id,
             version,
@@ -556,10 +554,9 @@ impl Exported {
         let source = self.source(dir).await?;
         self.watch(dir, source).await;
         self.glance(dir, OTHERS).await?;
-        let is_root = dir == self.root()?;
         let mut all = Vec::new();
         for (name, entry, identity) in self.fs.list(source).await? {
-            if is_root && name == OWN {
+            if self.is_own(dir, &name) {
                 continue;
             }
             let place = (dir, name);
@@ -653,7 +650,9 @@ impl Exported {
         match noticed {
             Noticed::Entry { dir, name, names_changed } => {
                 let Some(dir) = id_of(dir) else { return };
-                if name == OWN && self.root().is_ok_and(|root| root == dir) {
+                if self.is_own(dir, &name) {
+                    // Its coming and going is a change of the root.
+                    let _ = self.glance(dir, OTHERS).await;
                     return;
                 }
                 let place = (dir, name);

@@ -5,7 +5,7 @@
 //! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
 //!   they are done.
-//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `store`: putting contents in place; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
+//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
 //!   requests.
 //!
 //! Must survive: crashes and loss of power at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
@@ -18,10 +18,12 @@ pub mod clients;
 pub mod delegations;
 pub mod export;
 mod exported;
+mod in_place;
 pub mod invitation;
 mod ledger;
 pub mod local;
 pub mod memory;
+mod own;
 mod pace;
 mod promises;
 mod rights;

@@ -14,6 +14,10 @@ impl Export for LocalDir {
         self.own_cred()
     }
 
+    fn beside(&self) -> Option<FileId> {
+        LocalDir::beside(self)
+    }
+
     fn identity(&self, id: FileId) -> Answer<Bytes> {
         LocalDir::identity(self, id)
     }

@@ -77,6 +77,7 @@ impl Exported {
             let mut live = self.live.lock();
             let mut promises = self.promises.lock();
             let volume = live.volume(&self.name).ok_or(FsError::Stale)?;
+            let base = volume.base(base);
             let as_known = volume.file(file).is_some_and(|file| file.contents.is_as_known(base, whose.author));
             let learned = volume.rewritten(file, whose.author).filter(|_| as_known && !promises.contains_key(&file));
             let learned = learned.ok_or(FsError::InvalidArgument)?;

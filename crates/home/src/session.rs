@@ -35,6 +35,10 @@ const OPERATION_COUNT_MAX: usize = 4096;
 
 /// What changed of what a user may see. If that is more than a message can tell, everything may have.
 fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
+    if !volume.is_given(stamp.seq) {
+        // By a run that this home does not know of: it has been restored from a backup.
+        return Since::Reset { stamp: volume.journal().stamp() };
+    }
     match volume.journal().since(stamp, |file| volume.reach(user, file) != Reach::No) {
         Since::Changed { files, stamp } if files.len() > TOLD_COUNT_MAX => Since::Reset { stamp },
         since => since,
@@ -161,12 +165,12 @@ impl Client {
                 Some(volumes) => return Ok(Reply::Enrolled { volumes }),
                 None => return Err(Stop::Refused(Refusal::Secret)),
             },
-            Request::Attach { volume, incarnation, acknowledged, stamp, watch, attempt } => {
+            Request::Attach { volume, incarnation, acknowledged, stamp, newest, watch, attempt } => {
                 if self.attempts.fetch_max(attempt, Relaxed) >= attempt {
                     return Err(Stop::Refused(Refusal::Detached));
                 }
                 self.detach();
-                return self.attach(&volume, incarnation, acknowledged, stamp, watch).await;
+                return self.attach(&volume, (incarnation, acknowledged, newest), stamp, watch).await;
             }
             _ => {}
         }
@@ -186,8 +190,7 @@ impl Client {
     async fn attach(
         &self,
         name: &str,
-        incarnation: u64,
-        acknowledged: u64,
+        (incarnation, acknowledged, newest): (u64, u64, FileId),
         stamp: Option<Stamp>,
         watch: Watch,
     ) -> Answered {
@@ -224,7 +227,8 @@ impl Client {
             let (known, heard) = (grant.incarnation, grant.heard);
             let key = self.key;
             let heard = if known == incarnation { heard } else { 0 };
-            if acknowledged > heard {
+            let knows_newest = live.volume(name).is_some_and(|volume| volume.is_given_id(newest));
+            if acknowledged > heard || !knows_newest {
                 return refused(Refusal::Forgotten);
             }
             if known != incarnation {
@@ -447,7 +451,7 @@ impl Client {
                 let Some(known) = live.volume(&volume.name) else { return Err(Stop::Refused(Refusal::Volume)) };
                 let (root, next) = (known.root(), known.next_id());
                 let first = FileId::new(root.raw() - FileId::ROOT.raw() + next);
-                let given = live.state.grant(&self.key, &volume.name).map_or(u64::MAX, |(_, g)| g.given_count());
+                let given = live.state.grant(&self.key, &volume.name).map_or(u64::MAX, |(_, g)| g.given_count);
                 let end = next + ID_COUNT;
                 if end > INDEX_END || given >= GIVEN_COUNT_MAX {
                     return Err(Stop::Failed(FsError::NoSpace));

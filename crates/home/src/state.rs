@@ -1,7 +1,7 @@
 //! What a home must not forget: its volumes' files, whom it serves, and how clients' operations ended, so that each is done once (design, sections 4.4
 //! and 4.7). Pure; every change is a [`Record`].
 
-use crate::volume::{Learned, Volume};
+use crate::volume::{Learned, RunStart, Volume};
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Outcome, User};
@@ -10,12 +10,12 @@ use roam_wire::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept. The first knew neither clients that are turned away nor names of clients.
-const VERSION: u16 = 2;
+/// Version of what is kept.
+const VERSION: u16 = 3;
 /// Ids that a client is given at a time.
-pub const ID_COUNT: u64 = 1 << 24;
+pub const ID_COUNT: u64 = 1 << 20;
 /// Most ids that a client is ever given: others need some, too.
-pub const GIVEN_COUNT_MAX: u64 = ID_COUNT << 10;
+pub const GIVEN_COUNT_MAX: u64 = ID_COUNT << 14;
 /// Most outcomes that are kept for a client that does not acknowledge them.
 pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
 
@@ -54,8 +54,10 @@ pub struct Grant {
     pub outcomes: BTreeMap<u64, Outcome>,
     /// The store that may be half done.
     pub intent: Option<Intent>,
-    /// Ids for files that it makes, by the first of each range, with the end of that.
+    /// Ids for files that it makes with this log, by the first of each range, with the end of that.
     pub ids: BTreeMap<u64, u64>,
+    /// Ids that it was ever given.
+    pub given_count: u64,
     /// Operations that may be done although they were not answered, in the order of their numbers.
     pub applying: Vec<(u64, Operation)>,
     /// It works under delegations: which, nobody knows after a crash.
@@ -63,17 +65,23 @@ pub struct Grant {
     /// Files that others see as the client's stores will make them, with when they began to.
     pub promised: BTreeMap<types::FileId, u64>,
 }
-wire_struct!(Grant { user, incarnation, heard, outcomes, intent, ids, applying, has_delegations, promised });
+wire_struct!(Grant {
+    user,
+    incarnation,
+    heard,
+    outcomes,
+    intent,
+    ids,
+    given_count,
+    applying,
+    has_delegations,
+    promised
+});
 
 impl Grant {
     /// True if the client was given the id with this index.
     pub fn was_given(&self, index: u64) -> bool {
         self.ids.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
-    }
-
-    /// How many ids it was given.
-    pub fn given_count(&self) -> u64 {
-        self.ids.iter().map(|(first, end)| end.saturating_sub(*first)).fold(0, u64::saturating_add)
     }
 }
 
@@ -96,6 +104,13 @@ pub enum Record {
         name: String,
         /// Of its stamps.
         epoch: u64,
+    },
+    /// A run of the home begins.
+    Run {
+        /// Of this volume.
+        volume: String,
+        /// With what.
+        start: RunStart,
     },
     /// A client accepted an invitation.
     Enrolled {
@@ -246,6 +261,7 @@ wire_enum!(Record {
     14 => TurnedAway { key },
     15 => Named { key, name },
     16 => Acts { key, volume, user },
+    17 => Run { volume, start },
 });
 
 /// See the module's header.
@@ -297,6 +313,7 @@ impl State {
                 // A client knows of nothing outside a volume, whose root is what a kernel calls 1.
                 self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
+            Record::Run { volume, start } => self.volumes.get_mut(&volume)?.begin_run(start)?,
             Record::Enrolled { key, volumes, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
                 let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
@@ -307,6 +324,7 @@ impl State {
                     outcomes: BTreeMap::new(),
                     intent: None,
                     ids: BTreeMap::new(),
+                    given_count: 0,
                     applying: Vec::new(),
                     has_delegations: false,
                     promised: BTreeMap::new(),
@@ -322,6 +340,8 @@ impl State {
                 (grant.heard, grant.intent) = (0, None);
                 grant.outcomes.clear();
                 grant.applying.clear();
+                // The client may be a copy of what it was, which does not know what it has made with them since.
+                grant.ids.clear();
                 if before > 0 {
                     let author = self.clients.get(&key)?.number;
                     self.volumes.get_mut(&volume)?.disown(author);
@@ -332,7 +352,9 @@ impl State {
             }
             Record::Reserved { key, volume, next } => {
                 let reserved = self.volumes.get_mut(&volume)?.reserve(next)?;
-                self.grant_mut(&key, &volume)?.ids.insert(reserved.start, reserved.end);
+                let grant = self.grant_mut(&key, &volume)?;
+                grant.given_count = grant.given_count.saturating_add(reserved.end - reserved.start);
+                grant.ids.insert(reserved.start, reserved.end);
             }
             Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
             Record::Delegated { key, volume, does } => self.grant_mut(&key, &volume)?.has_delegations = does,
@@ -384,11 +406,11 @@ impl Wire for State {
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let version = u16::decode(r)?;
-        if !(1..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(DecodeError::Version { what: "the state of a home", found: version, known: VERSION });
         }
         let (volumes, clients) = (Wire::decode(r)?, Wire::decode(r)?);
-        let (revoked, names) = if version == 1 { Default::default() } else { Wire::decode(r)? };
+        let (revoked, names) = (Wire::decode(r)?, Wire::decode(r)?);
         Ok(State { volumes, clients, revoked, names })
     }
 }

@@ -1,8 +1,9 @@
 //! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
 //! comes out of the exchange tells whether somebody else was there meanwhile (design, section 4.7).
 //!
-//! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it stays as it is that copying that
-//! would keep others waiting, its bytes are changed in place: others may then see half of it, and a change by others in that moment may be lost.
+//! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it
+//! stays as it is that copying that would keep others waiting, its bytes are changed [in place](crate::in_place): others may then see half of it, and a
+//! change by others in that moment may be lost.
 
 use crate::apply::{Doing, Done, Scene, Stop, Whose};
 use crate::exported::Exported;
@@ -17,20 +18,20 @@ use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
 
-const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 /// The extended attribute that lets a program do more than its user may.
 const CAPABILITY: &[u8] = b"security.capability";
-const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
+pub(crate) const READ: OpenFlags =
+    OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 
 /// Where a store's bytes come from.
-enum Data {
+pub(crate) enum Data {
     Inline(Bytes),
     Uploaded(Arc<tokio::sync::Mutex<Upload>>),
 }
 
 /// What there was where bytes are copied to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+pub(crate) enum Over {
     Zeroes,
     Anything,
 }
@@ -41,27 +42,6 @@ fn temporary_name(author: u32, seq: u64) -> String {
 }
 
 impl Exported {
-    /// Makes an empty file in the home's own directory.
-    pub(crate) async fn make_own(&self, name: &str) -> Result<(FileId, Handle), FsError> {
-        let superuser = self.fs.superuser();
-        match self.fs.unlink(&superuser, self.own, name.as_bytes()).await {
-            Ok(()) | Err(FsError::NotFound) => {}
-            Err(error) => return Err(error),
-        }
-        let (entry, handle) = self.fs.create(&superuser, self.own, name.as_bytes(), 0o600, 0, READ_WRITE).await?;
-        Ok((entry.attr.id, handle))
-    }
-
-    /// Removes all that earlier runs have left.
-    pub(crate) async fn clear_own(&self) -> Result<(), FsError> {
-        for (name, entry, _) in self.fs.list(self.own).await? {
-            if entry.attr.kind != Kind::Directory {
-                self.fs.unlink(&self.fs.superuser(), self.own, &name).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Stores that a crash has left: what was put in place is the file that it was to be.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
         let intents: Vec<_> = {
@@ -83,6 +63,9 @@ impl Exported {
                 (print.size, print.mtime) = intent.beside.unwrap_or((print.size, print.mtime));
                 self.learn(author, |volume| volume.stored(intent.file, &identity, print, author, None));
                 self.means(intent.file, entry.attr.id);
+                if intent.beside.is_none() {
+                    self.kept_before.lock().insert((author, intent.seq));
+                }
             }
         }
         Ok(())
@@ -104,7 +87,8 @@ impl Exported {
             // It was looked at before the crash.
             return Ok(true);
         }
-        match self.fs.identified(self.own, temporary.as_bytes()).await {
+        let own = self.own().await?;
+        match self.fs.identified(own, temporary.as_bytes()).await {
             // It was looked at, and removed.
             Err(FsError::NotFound) => Ok(true),
             Err(error) => Err(error),
@@ -113,8 +97,7 @@ impl Exported {
                 let same = identity == known.identity && (now.size, now.mtime) == (known.print.size, known.print.mtime);
                 if !same {
                     let flags = RenameFlags { no_replace: false, exchange: true };
-                    let own = temporary.as_bytes();
-                    self.fs.rename(&self.fs.superuser(), self.own, own, dir, name, flags).await?;
+                    self.fs.rename(&self.fs.superuser(), own, temporary.as_bytes(), dir, name, flags).await?;
                 }
                 Ok(same)
             }
@@ -148,7 +131,7 @@ impl Exported {
     }
 
     /// Copies bytes; to where there are only zeroes, what is not a hole.
-    async fn copy(&self, from: At, to: At, len: u64, over: Over) -> Result<(), FsError> {
+    pub(crate) async fn copy(&self, from: At, to: At, len: u64, over: Over) -> Result<(), FsError> {
         let mut done = 0;
         while done < len {
             let mut end = len;
@@ -164,13 +147,26 @@ impl Exported {
             }
             while done < end {
                 let (from, to) = (At { offset: from.offset + done, ..from }, At { offset: to.offset + done, ..to });
-                match self.fs.copy_file_range(&self.fs.superuser(), from, to, end - done).await? {
+                match self.copy_some(from, to, end - done).await? {
                     0 => return Ok(()),
                     copied => done += copied,
                 }
             }
         }
         Ok(())
+    }
+
+    /// Copies bytes, as many as go together; also between file systems, for which Linux has no call.
+    async fn copy_some(&self, from: At, to: At, len: u64) -> Result<u64, FsError> {
+        let superuser = self.fs.superuser();
+        match self.fs.copy_file_range(&superuser, from, to, len).await {
+            Err(FsError::CrossVolume | FsError::NotSupported) => {
+                let bytes =
+                    self.fs.read(from.id, from.handle, from.offset, len.min(DATA_LEN_MAX as u64) as u32).await?;
+                Ok(self.fs.write(&superuser, to.id, to.handle, to.offset, &bytes).await?.into())
+            }
+            copied => copied,
+        }
     }
 }
 
@@ -195,7 +191,9 @@ impl Doing<'_> {
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
         // Before anything else: what is there is compared with what was sent.
         volume.check_write(&self.cred, source, &entry).await?;
-        if redone.is_some_and(|intent| intent.identity == identity && intent.beside.is_some()) {
+        let redone = redone.filter(|intent| intent.identity == identity);
+        let is_half_done = redone.as_ref().is_some_and(|intent| intent.beside.is_none());
+        if redone.is_some() && !is_half_done {
             // It was put in place, whole, before a crash.
             return Ok(());
         }
@@ -205,6 +203,9 @@ impl Doing<'_> {
                 true => Ok(()),
                 false => Err(Stop::Conflict(Conflict::Changed)),
             };
+        }
+        if is_half_done {
+            return self.go_on_in_place(file, (source, &entry, &identity), (change, &data), scene).await;
         }
         let superuser = volume.fs.superuser();
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
@@ -219,7 +220,7 @@ impl Doing<'_> {
         match replaced {
             // The home may not make it what it has to be like.
             Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported | FsError::CrossVolume))) | None => {
-                self.overwrite(file, (source, &identity), (change, &data), scene).await?;
+                self.overwrite(file, (source, &entry, &identity), (change, &data), scene).await?;
             }
             Some(replaced) => replaced?,
         }
@@ -243,8 +244,19 @@ impl Doing<'_> {
         }
     }
 
+    /// Part of what is to be stored.
+    pub(crate) async fn stored(&self, data: &Data, at: u64, len: u32) -> Result<Bytes, FsError> {
+        match data {
+            Data::Inline(bytes) => Ok(bytes.slice(at as usize..at as usize + len as usize)),
+            Data::Uploaded(upload) => {
+                let (id, handle) = upload.lock().await.open.ok_or(FsError::TimedOut)?;
+                self.volume.fs.read(id, handle, at, len).await
+            }
+        }
+    }
+
     /// Writes what is to be stored into an open file.
-    async fn fill(
+    pub(crate) async fn fill(
         &self,
         (id, handle): (FileId, Handle),
         change: &Change,
@@ -283,8 +295,8 @@ impl Doing<'_> {
     ) -> Done {
         let (volume, fs) = (self.volume, &self.volume.fs);
         let superuser = fs.superuser();
-        let temporary = temporary_name(self.whose.author, self.sent.seq);
-        let (new, handle) = volume.make_own(&temporary).await?;
+        let own = volume.make_own(temporary_name(self.whose.author, self.sent.seq)).await.map_err(Stop::Trouble)?;
+        let (new, handle) = (own.id, own.handle);
         let made = async {
             let kept = change.cut.min(entry.attr.size);
             let kept = change.ranges.missing(0..kept);
@@ -322,7 +334,7 @@ impl Doing<'_> {
         };
         let made = made.await;
         let _ = fs.release(new, handle, None).await;
-        let own = temporary.as_bytes();
+        let (own_dir, temporary) = (own.dir, own.name.as_bytes());
         let flags = RenameFlags { no_replace: false, exchange: true };
         let exchanged = async {
             let made = made.map_err(|error| match error {
@@ -331,12 +343,10 @@ impl Doing<'_> {
             })?;
             self.intend(file, &made, Some((change.size, change.mtime))).await?;
             *scene = Some(volume.scene.write().await);
-            let exchanged = fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await;
-            exchanged.map_err(|error| match error {
-                FsError::NotFound => Stop::Conflict(Conflict::Gone),
-                error => error.into(),
-            })?;
-            Ok(made)
+            match fs.rename(&superuser, own_dir, temporary, dir, &place.1, flags).await {
+                Ok(()) => Ok(made),
+                Err(error) => Err(own.not_moved(volume, error).await),
+            }
         };
         let made = match exchanged.await {
             Ok(made) => made,
@@ -344,34 +354,40 @@ impl Doing<'_> {
                 // Whoever does it in another way takes it again.
                 *scene = None;
                 // Unless it is in the file's place, and this is what was there.
-                if let Ok((there, _)) = fs.identified(volume.own, own).await
+                if let Ok((there, _)) = fs.identified(own_dir, temporary).await
                     && there.attr.id == new
                 {
-                    let _ = fs.unlink(&superuser, volume.own, own).await;
+                    let _ = fs.unlink(&superuser, own_dir, temporary).await;
                 }
                 return Err(stop);
             }
         };
         // What came out is what went in, or somebody was there.
-        let (out, out_identity) = fs.identified(volume.own, own).await?;
-        let has_its_bytes =
-            out_identity == identity && (out.attr.size, out.attr.mtime) == (entry.attr.size, entry.attr.mtime);
-        let rights = |entry: &Entry| (entry.attr.mode, entry.attr.uid, entry.attr.gid);
-        if !has_its_bytes || rights(&out) != rights(entry) {
-            fs.rename(&superuser, volume.own, own, dir, &place.1, flags).await?;
-            let (again, again_identity) = fs.identified(volume.own, own).await?;
+        let (has_its_bytes, has_its_rights) = match fs.identified(own_dir, temporary).await {
+            Ok((out, out_identity)) => {
+                let bytes = |entry: &Entry| (entry.attr.size, entry.attr.mtime);
+                let rights = |entry: &Entry| (entry.attr.mode, entry.attr.uid, entry.attr.gid);
+                (out_identity == identity && bytes(&out) == bytes(entry), rights(&out) == rights(entry))
+            }
+            // Somebody has removed it in this moment, with the home's own folder.
+            Err(FsError::NotFound | FsError::Stale | FsError::NotADirectory) => (true, true),
+            Err(error) => return Err(Stop::Trouble(error)),
+        };
+        if !has_its_bytes || !has_its_rights {
+            fs.rename(&superuser, own_dir, temporary, dir, &place.1, flags).await.map_err(Stop::Trouble)?;
+            let (again, again_identity) = fs.identified(own_dir, temporary).await.map_err(Stop::Trouble)?;
             if again_identity == made && again.attr.size == change.size {
-                fs.unlink(&superuser, volume.own, own).await?;
+                fs.unlink(&superuser, own_dir, temporary).await.map_err(Stop::Trouble)?;
             } else {
                 // Somebody was there twice: what came out now is kept beside.
                 let kept = [&place.1[..], format!(" (kept {})", self.sent.seq).as_bytes()].concat();
                 let flags = RenameFlags { no_replace: true, exchange: false };
-                fs.rename(&superuser, volume.own, own, dir, &kept, flags).await?;
+                fs.rename(&superuser, own_dir, temporary, dir, &kept, flags).await.map_err(Stop::Trouble)?;
             }
             volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
             return Err(match has_its_bytes {
                 // The next try gives what is stored these rights.
-                true => Stop::Refused(FsError::TimedOut),
+                true => Stop::Trouble(FsError::TimedOut),
                 false => Stop::Conflict(Conflict::Changed),
             });
         }
@@ -380,7 +396,8 @@ impl Doing<'_> {
         let promised = volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
         volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author, promised));
         volume.means(file, new);
-        fs.unlink(&superuser, volume.own, own).await?;
+        // A start removes what stays.
+        let _ = fs.unlink(&superuser, own_dir, temporary).await;
         Ok(())
     }
 
@@ -416,44 +433,6 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Changes the file's own bytes.
-    async fn overwrite<'a>(
-        &'a self,
-        file: FileId,
-        (source, identity): (FileId, &[u8]),
-        (change, data): (&Change, &Data),
-        scene: &mut Scene<'a>,
-    ) -> Done {
-        let fs = &self.volume.fs;
-        // That the user may write was seen.
-        let handle = fs.open(&fs.superuser(), source, OpenFlags { write: true, ..OpenFlags::default() }).await?;
-        let written = async {
-            self.intend(file, identity, None).await?;
-            *scene = Some(self.volume.scene.write().await);
-            for size in [change.cut, change.size] {
-                let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                fs.setattr(&self.cred, source, Some(handle), set).await?;
-            }
-            self.fill((source, handle), change, data, Over::Anything).await?;
-            let set = SetAttr { mtime: Some(SetTime::At(change.mtime)), ..SetAttr::default() };
-            // Who may write need not own it.
-            let _ = fs.setattr(&self.cred, source, None, set).await;
-            fs.fsync(source, handle, false).await?;
-            Ok(())
-        };
-        let written = written.await;
-        let _ = fs.release(source, handle, None).await;
-        let author = self.whose.author;
-        if let Some(promise) = self.volume.promised_by(self.whose, self.sent.seq).filter(|_| written.is_ok()) {
-            // Others have read it so already.
-            let now = fs.getattr(source).await?;
-            let (print, promised) = (Print::of(&now.attr), Some(promise.contents));
-            self.volume.learn(author, |volume| volume.stored(file, identity, print, author, promised));
-        }
-        self.volume.glance(file, author).await?;
-        written
-    }
-
     /// True if the file has what is to be stored already.
     pub(crate) async fn is_stored(&self, source: FileId, entry: &Entry, change: &Change) -> Result<bool, Stop> {
         let (fs, data) = (&self.volume.fs, self.data(change)?);
@@ -466,15 +445,7 @@ impl Doing<'_> {
             let mut at = 0;
             while at < change.size {
                 let len = (change.size - at).min(DATA_LEN_MAX as u64) as u32;
-                let stored = fs.read(source, there, at, len).await?;
-                let new = match &data {
-                    Data::Inline(bytes) => bytes.slice(at as usize..at as usize + len as usize),
-                    Data::Uploaded(upload) => {
-                        let (id, handle) = upload.lock().await.open.ok_or(FsError::TimedOut)?;
-                        fs.read(id, handle, at, len).await?
-                    }
-                };
-                if stored != new {
+                if fs.read(source, there, at, len).await? != self.stored(&data, at, len).await? {
                     return Ok(false);
                 }
                 at += u64::from(len);

@@ -18,6 +18,11 @@ const UPLOAD_LEN_MAX: u64 = 1 << 30;
 /// What a client that is not connected has uploaded is kept for so long after it sent something last; when it comes back it sends all of it again.
 const UPLOAD_TIME_MAX: Duration = Duration::from_secs(3600);
 
+/// What the bytes of a store are called.
+fn upload_name(author: u32, seq: u64) -> String {
+    format!("upload-{author}-{seq}")
+}
+
 type Shared = Arc<tokio::sync::Mutex<Upload>>;
 
 /// The bytes of a store, as far as they have come.
@@ -100,7 +105,10 @@ impl Exported {
         }
         let (id, handle) = match upload.open {
             Some(open) => open,
-            None => *upload.open.insert(self.make_own(&format!("upload-{author}-{seq}")).await?),
+            None => {
+                let made = self.make_own(upload_name(author, seq)).await?;
+                *upload.open.insert((made.id, made.handle))
+            }
         };
         self.fs.write(&self.fs.superuser(), id, handle, offset, data).await?;
         let range = offset..offset + data.len() as u64;
@@ -139,8 +147,7 @@ impl Exported {
             upload.ended = true;
             let Some((id, handle)) = upload.open.take() else { continue };
             let _ = self.fs.release(id, handle, None).await;
-            let name = format!("upload-{author}-{seq}");
-            let _ = self.fs.unlink(&self.fs.superuser(), self.own, name.as_bytes()).await;
+            self.remove_own(&upload_name(author, seq)).await;
         }
     }
 

@@ -9,6 +9,9 @@
 //!
 //! A file that is nowhere is forgotten when the journal does not tell of its going any more.
 //!
+//! The home's state may be restored from a backup. Each run begins with a number greater than all before, by the clock: those that an earlier run has given
+//! since the backup was taken are in a [gap](Volume::is_given), and clients that know of them know something else than this home. So it is with ids.
+//!
 //! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]);
 //! numbers only grow; what an id means instead has no other meaning itself.
 
@@ -30,6 +33,12 @@ pub const INDEX_END: u64 = 1 << 48;
 pub const ALIAS_COUNT_MAX: usize = 1 << 20;
 /// Most directories that are looked through from a file up: remembered places of directories that others move can go round in a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
+/// Most gaps between the numbers of runs that are remembered: of more runs, the numbers between the oldest two count as given.
+const GAP_COUNT_MAX: usize = 1 << 12;
+/// When indices by the clock begin, in seconds since 1970.
+const INDEX_START_SECONDS: i64 = 1_600_000_000;
+/// Indices that a second has: those of 2^48 last for 136 years.
+const INDEX_COUNT_PER_SECOND: u64 = 1 << 16;
 /// Changes are counted up to here, which leaves room for more.
 const SEQ_MAX: u64 = 1 << 62;
 /// Nobody who has a number: another program, or nobody knows.
@@ -66,6 +75,11 @@ impl Print {
 
     fn same_rights(&self, other: &Print) -> bool {
         (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
+    }
+
+    /// Nobody but its owner can surely get through this directory, whatever its ACL says.
+    fn is_closed(&self) -> bool {
+        self.mode & 0o011 == 0
     }
 
     /// What is in it has not changed, as far as can be seen. Where nothing else explains a new ctime, it has.
@@ -170,7 +184,33 @@ pub struct Volume {
     aliases: BTreeMap<FileId, FileId>,
     /// What these mean.
     aliased: HashSet<FileId>,
+    /// Between runs: numbers that were given to no change, and indices of no id.
+    gaps: Vec<Gap>,
 }
+
+/// Numbers and indices that no run has given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Gap {
+    /// The last number before.
+    last: u64,
+    /// The first after.
+    first: u64,
+    /// The first index that was not given before.
+    end: u64,
+    /// The first that may be given after.
+    next: u64,
+}
+wire_struct!(Gap { last, first, end, next });
+
+/// What a run of the home begins with, so that it gives nothing that an earlier one has given and this one does not know of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunStart {
+    /// All changes of the run have greater numbers.
+    pub seq: u64,
+    /// The first index that it gives out.
+    pub next: u64,
+}
+wire_struct!(RunStart { seq, next });
 
 impl Volume {
     /// An empty one. Epochs are never used again.
@@ -184,7 +224,54 @@ impl Volume {
             next: FileId::ROOT.raw() + 1,
             aliases: BTreeMap::new(),
             aliased: HashSet::new(),
+            gaps: Vec::new(),
         }
+    }
+
+    /// What a run begins with that starts now. Numbers follow the clock, in microseconds, and so do indices: whatever earlier runs have given since a backup
+    /// was taken is less, as long as the clock does not go back.
+    pub fn run_start(&self, now: Time) -> RunStart {
+        let micros = u64::try_from(now.sec).unwrap_or(0).saturating_mul(1_000_000) + u64::from(now.nsec) / 1_000;
+        let seconds = u64::try_from(now.sec - INDEX_START_SECONDS).unwrap_or(0);
+        RunStart {
+            seq: micros.min(SEQ_MAX).max(self.journal.stamp().seq + 1),
+            next: seconds.saturating_mul(INDEX_COUNT_PER_SECOND).min(INDEX_END).max(self.next),
+        }
+    }
+
+    /// A run begins. `None` if it makes no sense.
+    pub fn begin_run(&mut self, RunStart { seq, next }: RunStart) -> Option<()> {
+        let last = self.journal.stamp().seq;
+        if seq <= last || seq > SEQ_MAX || next < self.next || next > INDEX_END {
+            return None;
+        }
+        self.journal.skip_to(seq);
+        self.gaps.push(Gap { last, first: seq, end: self.next, next });
+        self.next = next;
+        if self.gaps.len() > GAP_COUNT_MAX {
+            self.gaps.remove(0);
+        }
+        Some(())
+    }
+
+    /// True if a change of this volume has had this number, as far as this home knows. Others were given by a run that it has forgotten, since its state was
+    /// restored from a backup.
+    pub fn is_given(&self, seq: u64) -> bool {
+        let after = self.gaps.partition_point(|gap| gap.first <= seq);
+        seq <= self.journal.stamp().seq && self.gaps.get(after).is_none_or(|gap| seq <= gap.last)
+    }
+
+    /// The same of an id of a file. 0 is none.
+    pub fn is_given_id(&self, id: FileId) -> bool {
+        let index = id.index();
+        let after = self.gaps.partition_point(|gap| gap.next <= index);
+        let in_gap = self.gaps.get(after).is_some_and(|gap| index >= gap.end);
+        id.raw() == 0 || id.volume() == self.number && index < self.next && !in_gap
+    }
+
+    /// The number that a client knows something by; 0, by which nothing is known, if this home has not given it.
+    pub fn base(&self, seq: u64) -> u64 {
+        if self.is_given(seq) { seq } else { 0 }
     }
 
     /// Its root directory.
@@ -392,6 +479,43 @@ impl Volume {
         Some(Learned { id, file })
     }
 
+    /// Files below a directory of which changes were not told while it was closed to users, and may be when this is learned: it opens, or comes from
+    /// below one that is closed. Whatever has changed since that was closed is among them.
+    pub fn revealed(&self, learned: &Learned) -> Vec<FileId> {
+        let (id, file) = (learned.id, &learned.file);
+        let Some(before) = self.files.get(&id).filter(|before| before.print.kind == Kind::Directory) else {
+            return Vec::new();
+        };
+        let opens = before.print.is_closed() && !before.print.same_rights(&file.print);
+        let above = if before.places == file.places { None } else { self.closed_above(id) };
+        // Of a directory that stays closed, what was not told is told again as changed now, so that its last change of rights counts.
+        let Some(since) = opens.then_some(before.rights.seq).into_iter().chain(above).min() else { return Vec::new() };
+        let is_below = |other: &FileId| *other != id && self.is_below(*other, id);
+        match since >= self.journal.floor() {
+            true => self.journal.changed_after(since).filter(is_below).collect(),
+            false => {
+                let changed = self.files.iter().filter(|(_, file)| file.version > since);
+                changed.map(|(other, _)| *other).filter(is_below).collect()
+            }
+        }
+    }
+
+    /// When the rights of closed directories above a file changed, of the first of them.
+    fn closed_above(&self, id: FileId) -> Option<u64> {
+        let closed = self.above(id).filter_map(|dir| self.files.get(&dir)).filter(|dir| dir.print.is_closed());
+        closed.map(|dir| dir.rights.seq).min()
+    }
+
+    fn is_below(&self, id: FileId, dir: FileId) -> bool {
+        self.above(id).any(|above| above == dir)
+    }
+
+    /// The directories above a file, up to the root.
+    fn above(&self, id: FileId) -> impl Iterator<Item = FileId> {
+        let parent = |id: &FileId| self.files.get(id).and_then(File::place).map(|(dir, _)| *dir);
+        std::iter::successors(parent(&id), move |dir| parent(dir)).take(DEPTH_MAX)
+    }
+
     /// Takes in what was learned. If the file has changed, the journal says so. `None` if it makes no sense.
     pub fn learn(&mut self, learned: Learned) -> Option<()> {
         let Learned { id, file } = learned;
@@ -400,7 +524,10 @@ impl Volume {
         if id.volume() != self.number || file.version > version_max || self.aliases.contains_key(&id) {
             return None;
         }
-        let forgotten = if file.version > seq { self.journal.replace(id) } else { None };
+        let revealed = self.revealed(&Learned { id, file: file.clone() });
+        let changed = (file.version > seq).then_some(id);
+        let forgotten: Vec<FileId> =
+            changed.into_iter().chain(revealed).filter_map(|id| self.journal.replace(id)).collect();
         self.next = self.next.max(id.index() + 1);
         self.forget(id);
         for place in &file.places {
@@ -412,10 +539,11 @@ impl Volume {
         self.by_identity.insert(file.identity.clone(), id);
         self.files.insert(id, file);
         // Whoever has not heard that it is gone asks for all that he knows, and it is nowhere.
-        if let Some(gone) = forgotten.filter(|gone| *gone != self.root() && !self.aliased.contains(gone))
-            && self.files.get(&gone).is_some_and(|file| file.places.is_empty())
-        {
-            self.forget(gone);
+        for gone in forgotten {
+            let is_nowhere = self.files.get(&gone).is_some_and(|file| file.places.is_empty());
+            if is_nowhere && gone != self.root() && !self.aliased.contains(&gone) {
+                self.forget(gone);
+            }
         }
         Some(())
     }
@@ -471,6 +599,7 @@ impl Wire for Volume {
         files.sort_unstable_by_key(|learned| learned.id);
         files.encode(out);
         self.aliases.encode(out);
+        self.gaps.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -493,6 +622,13 @@ impl Wire for Volume {
         }
         for (alias, real) in BTreeMap::<FileId, FileId>::decode(r)? {
             volume.became(alias, real).ok_or(DecodeError::Invalid("id that means another file"))?;
+        }
+        volume.gaps = Wire::decode(r)?;
+        let in_order = volume.gaps.iter().all(|gap| gap.last < gap.first && gap.first <= stamp.seq)
+            && volume.gaps.iter().all(|gap| gap.end <= gap.next && gap.next <= next)
+            && volume.gaps.windows(2).all(|two| two[0].first <= two[1].last && two[0].next <= two[1].end);
+        if !in_order || volume.gaps.len() > GAP_COUNT_MAX {
+            return Err(DecodeError::Invalid("numbers that no run has given"));
         }
         Ok(volume)
     }

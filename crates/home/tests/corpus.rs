@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use home::invitation::Invitation;
 use home::state::{Intent, Record, State};
-use home::volume::{OTHERS, Print, Volume};
+use home::volume::{OTHERS, Print, RunStart, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Hold, Watch};
 use roam_wire::journal::Stamp;
@@ -74,6 +74,7 @@ fn records() -> Vec<Record> {
         Record::Named { key: KEY, name: "laptop".into() },
         Record::TurnedAway { key: KEY },
         Record::Acts { key: KEY, volume: name(), user: User { groups: vec![27, 28], ..user() } },
+        Record::Run { volume: name(), start: RunStart { seq: 1_000, next: 1 << 25 } },
     ]
 }
 
@@ -108,6 +109,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("named", record(18)),
             ("turned-away", record(19)),
             ("acts", record(20)),
+            ("run", record(21)),
             ("invitation", [vec![2], invitation.to_bytes()].concat()),
             ("began", life(&records()[..3])),
             ("life", life(&records())),
@@ -142,8 +144,9 @@ fn questions() -> [Vec<Request>; 3] {
         Request::Since { stamp: Stamp { epoch: 0, seq: 0 } },
         Request::Space,
     ];
+    let newest = world.home.state().volumes[VOLUME].journal().stamp().seq;
     let apply = |seq, operation, data: &[u8]| {
-        let sent = Sent { seq, bases: (u64::MAX, u64::MAX), operation, data: Bytes::copy_from_slice(data) };
+        let sent = Sent { seq, bases: (newest, newest), operation, data: Bytes::copy_from_slice(data) };
         Request::Apply { acknowledged: 0, operations: vec![sent] }
     };
     let to = |name: &[u8]| at(dir, name);

@@ -520,6 +520,7 @@ fn an_operation_is_done_once_whatever_the_order_of_numbers() {
         incarnation: 8,
         acknowledged: u64::MAX,
         stamp: None,
+        newest: FileId::new(0),
         watch: Watch::Nothing,
         attempt: attempt(),
     };
@@ -549,6 +550,7 @@ fn whoever_is_not_attached_is_told_nothing() {
         incarnation: 1,
         acknowledged: 0,
         stamp: None,
+        newest: FileId::new(0),
         watch: Watch::Changes,
         attempt: attempt(),
     };
@@ -816,6 +818,7 @@ fn regression_a_directory_that_is_open_to_its_group_tells_others_no_ids() {
                 incarnation: 7,
                 acknowledged: 0,
                 stamp: Some(stamp),
+                newest: FileId::new(0),
                 watch: Watch::Changes,
                 attempt: attempt(),
             }) else {

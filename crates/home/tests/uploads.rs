@@ -188,6 +188,7 @@ fn regression_a_byte_in_a_long_file_is_stored_without_a_copy_of_the_file() {
     assert_ne!(short.id, before.id, "another file takes the place of a short one");
     let set = SetAttr { size: Some(LONG), ..SetAttr::default() };
     world.sim.block_on(async { world.fs.setattr(&Cred::ROOT, short.id, None, set).await }).expect("truncate");
+    assert_eq!(peer.facts(&[plain])[0].size, LONG, "the client has seen it");
     store(LONG);
     assert_eq!((source().id, source().size), (short.id, LONG));
     let Reply::Data(bytes) = peer.read(plain) else { panic!("no bytes") };

@@ -54,6 +54,11 @@ impl Identity {
         Ok((Identity::of(file, &stat)?, stat))
     }
 
+    /// True if both are on one device.
+    pub fn is_on_device_of(&self, other: &Identity) -> bool {
+        self.device == other.device
+    }
+
     /// For comparing with what was kept by other processes; see [`LocalDir::identity`](crate::LocalDir::identity).
     pub fn lasting(&self, volume: &Volume, stat: &Statx) -> Bytes {
         // Handles of file systems in user space are of one mount.

@@ -35,7 +35,7 @@ use crate::users::{Account, Who};
 use crate::volume::Volumes;
 use crate::watches::Watches;
 use parking_lot::Mutex;
-use rustix::fs::{Dev, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dev, Mode, OFlags, ResolveFlags, Statx};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,8 +47,8 @@ use vfs::locks::Locks;
 
 /// Threads that do system calls at the same time.
 const THREAD_COUNT: usize = 8;
-/// Longest path that is looked up in one system call; Linux takes 4,095 bytes.
-const PATH_LEN_MAX: usize = 4_000;
+/// Longest path that is looked up in one system call: what Linux takes at most.
+const PATH_LEN_MAX: usize = 4_095;
 
 /// See the crate's header. Clones are the same.
 #[derive(Clone)]
@@ -57,6 +57,8 @@ pub struct LocalDir(Arc<Inner>);
 pub(crate) struct Inner {
     root: OwnedFd,
     root_device: Dev,
+    /// A folder outside of the directory, on the same mount.
+    beside: Option<OwnedFd>,
     /// File systems mounted below the root on which something was done that need not be durable, by their devices.
     unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
@@ -70,27 +72,46 @@ pub(crate) struct Inner {
 impl LocalDir {
     /// Opens a directory.
     pub fn open(path: &Path) -> io::Result<LocalDir> {
-        LocalDir::open_with(path, Watches::default())
+        LocalDir::open_with(path, None, Watches::default())
     }
 
-    pub(crate) fn open_with(path: &Path, watches: Watches) -> io::Result<LocalDir> {
+    /// Opens a directory, and a [folder beside](Self::beside) it for the caller's own files. The folder is not used if files cannot be moved from there:
+    /// it is on another mount.
+    pub fn open_beside(path: &Path, folder: &Path) -> io::Result<LocalDir> {
+        LocalDir::open_with(path, Some(folder), Watches::default())
+    }
+
+    pub(crate) fn open_with(path: &Path, beside: Option<&Path>, watches: Watches) -> io::Result<LocalDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
+        let beside =
+            beside.map(|folder| rustix::fs::open(folder, flags | OFlags::NOFOLLOW, Mode::empty())).transpose()?;
         let (identity, stat) = Identity::seen(root.as_fd())?;
         let volumes = Volumes::below(root.as_fd(), &stat)?;
         volumes.of(root.as_fd(), &stat, || None)?;
         let root_device = rustix::fs::fstat(&root)?.st_dev;
+        let seen_beside = beside.as_ref().map(|folder| Identity::seen(folder.as_fd())).transpose()?;
+        let is_near = |other: &Statx| stat::mount(other).is_some() && stat::mount(other) == stat::mount(&stat);
+        let seen_beside = seen_beside.filter(|(folder, stat)| folder.is_on_device_of(&identity) && is_near(stat));
+        let (beside, beside_identity) =
+            beside.zip(seen_beside).map(|(folder, (identity, _))| (folder, identity)).unzip();
         Ok(LocalDir(Arc::new(Inner {
             root,
             root_device,
             unsynced: Mutex::default(),
-            nodes: Mutex::new(Nodes::new(identity)),
+            beside,
+            nodes: Mutex::new(Nodes::new(identity, beside_identity)),
             volumes,
             handles: Mutex::default(),
             locks: Locks::default(),
             crew: Crew::start(THREAD_COUNT)?,
             watches,
         })))
+    }
+
+    /// The folder beside the directory, if there is one from which files can be moved there.
+    pub fn beside(&self) -> Option<FileId> {
+        self.0.beside.as_ref().map(|_| nodes::BESIDE)
     }
 
     /// The user that this process is.
@@ -138,14 +159,14 @@ impl Inner {
                 let nodes = self.nodes.lock();
                 (nodes.identity(id)?.clone(), nodes.path(id), nodes.place(id).cloned())
             };
-            if id == FileId::ROOT {
-                return Ok(Arc::new(self.root.try_clone().map_err(|_| FsError::Io)?));
+            if let Some(top) = self.top(id) {
+                return Ok(Arc::new(top.try_clone().map_err(|_| FsError::Io)?));
             }
-            let Some((path, place)) = path.zip(place) else {
+            let Some(((top, path), place)) = path.zip(place) else {
                 // It has no name any more, but may be open.
                 return self.handles.lock().file_of(id).ok_or(FsError::Stale);
             };
-            match self.beneath(&path) {
+            match beneath(self.top(top).ok_or(FsError::Stale)?, &path) {
                 Ok(file) if Identity::seen(file.as_fd()).map_err(stat::error)?.0 == identity => {
                     return Ok(Arc::new(file));
                 }
@@ -155,22 +176,34 @@ impl Inner {
         }
     }
 
-    /// Opens what is below the root by these names, without following links.
-    fn beneath(&self, names: &[Vec<u8>]) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let (mut at, mut path) = (None::<OwnedFd>, Vec::new());
-        for (i, name) in names.iter().enumerate() {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-            if path.len() >= PATH_LEN_MAX || i + 1 == names.len() {
-                let from = at.as_ref().unwrap_or(&self.root);
-                at = Some(rustix::fs::openat2(from, &path[..], flags, Mode::empty(), resolve)?);
-                path.clear();
-            }
+    /// What paths begin at: the root, or the folder beside it.
+    fn top(&self, id: FileId) -> Option<&OwnedFd> {
+        match id {
+            FileId::ROOT => Some(&self.root),
+            nodes::BESIDE => self.beside.as_ref(),
+            _ => None,
         }
-        at.map_or_else(|| self.root.try_clone().map_err(|_| rustix::io::Errno::IO), Ok)
     }
+}
+
+/// Opens what is below a directory by these names, without following links, in steps that are short enough for Linux.
+fn beneath(top: &OwnedFd, names: &[Vec<u8>]) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let step = |from: &Option<OwnedFd>, path: &[u8]| {
+        let from = from.as_ref().unwrap_or(top);
+        rustix::fs::openat2(from, path, flags, Mode::empty(), resolve)
+    };
+    let (mut at, mut path) = (None, Vec::new());
+    for name in names {
+        if path.len() + 1 + name.len() > PATH_LEN_MAX {
+            at = Some(step(&at, &path)?);
+            path.clear();
+        }
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+    }
+    step(&at, &path)
 }

@@ -23,16 +23,30 @@ pub struct Nodes {
     next: u64,
 }
 
+/// The folder beside the root, if there is one.
+pub const BESIDE: FileId = FileId::new(FileId::ROOT.raw() + 1);
+
+/// True for what has no name that leads there: paths begin at these.
+fn is_top(id: FileId) -> bool {
+    id == FileId::ROOT || id == BESIDE
+}
+
 impl Nodes {
-    /// Knows the root only.
-    pub fn new(root: Identity) -> Nodes {
-        let node = Node { identity: root.clone(), places: BTreeSet::new() };
-        Nodes {
-            by_id: BTreeMap::from([(FileId::ROOT, node)]),
-            by_identity: HashMap::from([(root, FileId::ROOT)]),
+    /// Knows the root only, and the folder beside it.
+    pub fn new(root: Identity, beside: Option<Identity>) -> Nodes {
+        let mut nodes = Nodes {
+            by_id: BTreeMap::new(),
+            by_identity: HashMap::new(),
             by_place: BTreeMap::new(),
-            next: FileId::ROOT.raw() + 1,
+            next: BESIDE.raw() + 1,
+        };
+        for (id, identity) in [(FileId::ROOT, Some(root)), (BESIDE, beside)] {
+            if let Some(identity) = identity {
+                nodes.by_identity.insert(identity.clone(), id);
+                nodes.by_id.insert(id, Node { identity, places: BTreeSet::new() });
+            }
         }
+        nodes
     }
 
     /// The id of a file that was seen.
@@ -51,7 +65,7 @@ impl Nodes {
     pub fn seen(&mut self, identity: Identity, place: Place) -> FileId {
         let id = self.id_of(identity);
         self.left(&place);
-        if let Some(node) = self.by_id.get_mut(&id).filter(|_| id != FileId::ROOT) {
+        if let Some(node) = self.by_id.get_mut(&id).filter(|_| !is_top(id)) {
             node.places.insert(place.clone());
             self.by_place.insert(place, id);
         }
@@ -106,10 +120,10 @@ impl Nodes {
         self.by_id.get(&id)?.places.first()
     }
 
-    /// The names that lead from the root to a file, by the places last seen; `None` if one of them has none.
-    pub fn path(&self, id: FileId) -> Option<Vec<Vec<u8>>> {
+    /// The names that lead to a file, by the places last seen, from the root, or from the folder beside it; `None` if one of them has none.
+    pub fn path(&self, id: FileId) -> Option<(FileId, Vec<Vec<u8>>)> {
         let (mut names, mut at) = (Vec::new(), id);
-        while at != FileId::ROOT {
+        while !is_top(at) {
             let (parent, name) = self.place(at)?;
             names.push(name.clone());
             at = *parent;
@@ -119,6 +133,6 @@ impl Nodes {
             }
         }
         names.reverse();
-        Some(names)
+        Some((at, names))
     }
 }

@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn more_than_the_bound_is_lost_and_watching_goes_on() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let local = LocalDir::open_with(folder.path(), Watches::new(3)).expect("open");
+        let local = LocalDir::open_with(folder.path(), None, Watches::new(3)).expect("open");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         runtime.block_on(async { local.watch(FileId::ROOT).await }).expect("watch");
         for number in 0..4 {

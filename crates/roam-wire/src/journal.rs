@@ -94,9 +94,19 @@ impl Journal {
         self.floor
     }
 
+    /// Files that changed after this, as far as the journal reaches back.
+    pub fn changed_after(&self, seq: u64) -> impl Iterator<Item = FileId> {
+        self.by_seq.range(seq.saturating_add(1)..).map(|(_, file)| *file)
+    }
+
     /// All entries, in order.
     pub fn entries(&self) -> impl Iterator<Item = (u64, FileId)> {
         self.by_seq.iter().map(|(seq, file)| (*seq, *file))
+    }
+
+    /// The next change has a greater number than this.
+    pub fn skip_to(&mut self, seq: u64) {
+        self.seq = self.seq.max(seq);
     }
 
     /// A file changed. Returns the stamp that includes this.

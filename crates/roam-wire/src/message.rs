@@ -211,6 +211,8 @@ pub enum Request {
         acknowledged: u64,
         /// What it was current at.
         stamp: Option<Stamp>,
+        /// The greatest of the ids that it knows of; 0: it knows of none.
+        newest: FileId,
         /// What it wants to be told.
         watch: Watch,
         /// Grows with each time that the client asks for this: what comes after a later one, or again, counts for nothing.
@@ -315,7 +317,7 @@ pub enum Request {
 }
 wire_enum!(Request {
     1 => Enroll { secret },
-    2 => Attach { volume, incarnation, acknowledged, stamp, watch, attempt },
+    2 => Attach { volume, incarnation, acknowledged, stamp, newest, watch, attempt },
     3 => Since { stamp },
     4 => Facts { files },
     5 => Validate { files },

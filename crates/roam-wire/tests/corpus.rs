@@ -95,6 +95,7 @@ fn the_corpus_has_what_this_program_writes() {
         incarnation: 7,
         acknowledged: 8,
         stamp: Some(stamp),
+        newest: file,
         watch,
         attempt: 9,
     };

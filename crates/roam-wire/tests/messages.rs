@@ -204,12 +204,13 @@ fn piece() -> impl Strategy<Value = Piece> {
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         any::<[u8; 16]>().prop_map(|secret| Request::Enroll { secret }),
-        (".{0,9}", any::<u64>(), any::<u64>(), prop::option::of(stamp()), watch(), any::<u64>()).prop_map(
-            |(volume, incarnation, acknowledged, stamp, watch, attempt)| Request::Attach {
+        (".{0,9}", any::<[u64; 3]>(), prop::option::of(stamp()), file(), watch()).prop_map(
+            |(volume, [incarnation, acknowledged, attempt], stamp, newest, watch)| Request::Attach {
                 volume,
                 incarnation,
                 acknowledged,
                 stamp,
+                newest,
                 watch,
                 attempt
             }

@@ -335,6 +335,9 @@ impl Client {
             let root = live.replica.membership().map(|membership| membership.root);
             let dir = trouble.place.as_ref().map(|(dir, _)| *dir).or(root);
             trouble.mine = trouble.mine.take().or_else(|| Some((dir?, mine?)));
+            if let Some(Child::Is(copy)) = trouble.mine.as_ref().map(|place| live.replica.child(place)) {
+                trouble.copy = copy;
+            }
             // It may be another file that is there by now.
             if (trouble.mine.is_some() || !is_meant)
                 && let Some(Child::Is(file)) = trouble.place.as_ref().map(|place| live.replica.child(place))

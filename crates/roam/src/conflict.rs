@@ -2,7 +2,7 @@
 //!
 //! The home's version stays where it is. What this client made of a file is kept beside it, as a file of its own under a name that says so, and goes
 //! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the
-//! cache.
+//! cache. So does a copy that meets a conflict itself while its trouble is not seen to: there are never copies of copies.
 
 use crate::content::BASE_LEN_MAX;
 use crate::replica::{Changes, Child, Node, Replica};
@@ -69,12 +69,14 @@ pub struct Trouble {
     pub when: Time,
     /// Where this client's version is.
     pub mine: Option<Place>,
+    /// The file that was made, or moved, to be this client's version; 0: there is none.
+    pub copy: FileId,
     /// Number of the file of the cache with what both versions were made of; 0: there is none.
     pub base: u64,
     /// Number of the file of the cache with this client's version, where there is no place for that; 0: there is none.
     pub kept: u64,
 }
-wire_struct!(Trouble { deed, place, file, outcome, when, mine, base, kept });
+wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept });
 
 /// A trouble as whoever has seen to it keeps it, so that it can be there again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +88,7 @@ pub struct Case {
 }
 
 /// Version of a case that is kept.
-const CASE_VERSION: u16 = 1;
+const CASE_VERSION: u16 = 2;
 
 impl Wire for Case {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -104,6 +106,12 @@ impl Wire for Case {
 }
 
 impl Trouble {
+    /// Puts other ids for those that it names.
+    pub(crate) fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
+        let dirs = self.place.iter_mut().chain(&mut self.mine).map(|(dir, _)| dir);
+        dirs.chain([&mut self.file, &mut self.copy]).for_each(|id| *id = name(*id));
+    }
+
     /// Why it was not done, as users read it.
     pub fn why(&self) -> String {
         match self.outcome {
@@ -158,6 +166,7 @@ impl Replica {
         // Where this client's version was to be kept there is something, too, which was not known here.
         let before = match &operation {
             Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.trouble_kept_at(at),
+            Operation::Store { .. } => self.trouble_of_copy(file),
             _ => None,
         };
         let mine = match &operation {
@@ -167,7 +176,8 @@ impl Replica {
                 None
             }
             Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
-            Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) => None,
+            // A copy that was made for a conflict gets no copy itself.
+            Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) || before.is_some() => None,
             Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
             Operation::Rename { from, to, .. }
                 if matches!(outcome, Outcome::Conflict(Conflict::Changed | Conflict::Taken)) =>
@@ -195,16 +205,28 @@ impl Replica {
             (Deed::Store, None) => self.keep_stored(file),
             _ => 0,
         };
-        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before)) {
+        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before))
+            && (trouble.kept == 0 || kept == 0)
+        {
             trouble.mine = mine;
-            trouble.kept = if trouble.kept == 0 { kept } else { trouble.kept };
+            trouble.kept = trouble.kept.max(kept);
             return;
         }
-        let trouble = Trouble { deed, place, file, outcome, when, mine, base, kept };
+        let copy = match mine.as_ref().map(|at| self.child(at)) {
+            None => FileId::new(0),
+            Some(Child::Is(copy)) if deed == Deed::Store => copy,
+            Some(_) => file,
+        };
+        let trouble = Trouble { deed, place, file, outcome, when, mine, copy, base, kept };
         match deed {
             Deed::Set | Deed::Rename => self.note_meant(trouble, operation),
             _ => self.note(trouble),
         }
+    }
+
+    /// The trouble whose version of this client's is this file.
+    fn trouble_of_copy(&self, file: FileId) -> Option<u64> {
+        self.troubles().find(|(_, trouble)| trouble.copy == file).map(|(number, _)| number)
     }
 
     /// The trouble whose version of this client's was to be kept at a place.
@@ -239,8 +261,8 @@ impl Replica {
                 }
             }
             if let Operation::Make { at, file, .. } = operation {
-                let (place, kept) = (Some(at), self.put_aside(file));
-                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine: None, base: 0, kept });
+                let (place, copy, kept) = (Some(at), FileId::new(0), self.put_aside(file));
+                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine: None, copy, base: 0, kept });
             }
         }
     }

@@ -104,6 +104,11 @@ impl Client {
         })
     }
 
+    /// The file that programs ask for by an id: what was made here may have another by now.
+    fn real(&self, id: FileId) -> FileId {
+        self.look(|replica, _| replica.real(id))
+    }
+
     /// As whom somebody acts: the home knows one user only, unless that is the superuser, who may be anybody.
     fn act_as(&self, cred: &Cred) -> Cred {
         let live = self.0.live.lock();
@@ -256,6 +261,7 @@ impl FileSystem for Client {
     }
 
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, mut set: SetAttr) -> Answer<Entry> {
+        let id = self.real(id);
         let (me, cred) = (self.clone(), self.act_as(cred));
         // Whoever mounted it is the home's user there.
         let owner = self.0.settings.lock().owner;
@@ -393,6 +399,7 @@ impl FileSystem for Client {
     }
 
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle> {
+        let id = self.real(id);
         let (me, cred) = (self.clone(), self.act_as(cred));
         let user = cred.clone();
         let opened = self.run(move |live, _| {
@@ -421,21 +428,25 @@ impl FileSystem for Client {
     }
 
     fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes> {
+        let id = self.real(id);
         let me = self.clone();
         Answer::later(async move { me.read(id, handle, offset, len).await })
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+        let id = self.real(id);
         let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
         Answer::later(async move { me.write(cred, id, handle, Some(offset), data).await.map(|done| done.count) })
     }
 
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
+        let id = self.real(id);
         let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
         Answer::later(async move { me.write(cred, id, handle, None, data).await })
     }
 
     fn fsync(&self, id: FileId, handle: Handle, _data_only: bool) -> Answer<()> {
+        let id = self.real(id);
         let me = self.clone();
         Answer::later(async move {
             me.0.live.lock().handle(id, handle, false)?;
@@ -452,13 +463,14 @@ impl FileSystem for Client {
         })
     }
 
-    fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+    fn flush(&self, asked: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
+        let id = self.real(asked);
         let open = self.0.live.lock().handle(id, handle, false).map(|open| open.flags.write);
         let writes = match open {
             Ok(writes) => writes,
             Err(error) => return Answer::err(error),
         };
-        self.0.locks.release_owner(id, LockSpace::Posix, lock_owner);
+        self.0.locks.release_owner(asked, LockSpace::Posix, lock_owner);
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(Node::is_dirty));
         if !writes || !dirty {
             return Answer::ok(());
@@ -471,7 +483,8 @@ impl FileSystem for Client {
         })
     }
 
-    fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+    fn release(&self, asked: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
+        let id = self.real(asked);
         let closed = {
             let mut live = self.0.live.lock();
             let expected = live.expects_stores(id);
@@ -482,7 +495,7 @@ impl FileSystem for Client {
             Err(error) => return Answer::err(error),
         };
         if let Some(owner) = flock_owner {
-            self.0.locks.release_owner(id, LockSpace::Flock, owner);
+            self.0.locks.release_owner(asked, LockSpace::Flock, owner);
         }
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty() && n.facts.nlink > 0));
         if is_written && dirty {
@@ -605,16 +618,19 @@ impl FileSystem for Client {
     }
 
     fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()> {
+        let id = self.real(id);
         let (me, cred) = (self.clone(), self.act_as(cred));
         Answer::later(async move { me.fallocate(&cred, At { id, handle, offset }, len, mode).await })
     }
 
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
+        let id = self.real(id);
         Answer::Now(self.seek(id, handle, offset, whence))
     }
 
     fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
         let (me, cred) = (self.clone(), self.act_as(cred));
+        let [from, to] = [from, to].map(|at| At { id: self.real(at.id), ..at });
         Answer::later(async move { me.copy(cred, from, to, len).await })
     }
 
@@ -674,6 +690,7 @@ impl FileSystem for Client {
     }
 
     fn backing(&self, id: FileId, handle: Handle) -> Answer<Option<Backing>> {
+        let id = self.real(id);
         let sight = self.0.live.lock().sight(id, handle);
         let Some(sight) = sight else { return Answer::ok(None) };
         let me = self.clone();
@@ -681,6 +698,7 @@ impl FileSystem for Client {
     }
 
     fn will_be_mapped(&self, id: FileId, handle: Handle) -> Answer<()> {
+        let id = self.real(id);
         let me = self.clone();
         Answer::later(async move { me.expect_stores(id, handle).await })
     }

@@ -136,11 +136,11 @@ impl Client {
             if inner.log.settled().await.is_err() {
                 return Err(AttachError::Unreachable);
             }
-            let (incarnation, acknowledged, stamp, pinned) = {
+            let (incarnation, acknowledged, stamp, newest, pinned) = {
                 let live = inner.live.lock();
                 let known = live.replica.membership().map(|membership| membership.incarnation);
-                let pinned = live.replica.log().pinned();
-                (known, live.replica.acknowledged(), live.replica.stamp(), pinned)
+                let (newest, pinned) = (live.replica.newest(), live.replica.log().pinned());
+                (known, live.replica.acknowledged(), live.replica.stamp(), newest, pinned)
             };
             let incarnation = incarnation.unwrap_or_else(|| inner.host.random.next_u64() | 1);
             let unasked = match consistency {
@@ -156,13 +156,14 @@ impl Client {
             let delegates = matches!(watch, Watch::Delegations { .. });
             let asked = inner.host.clock.now();
             let attempt = inner.attempts.fetch_add(1, Relaxed) + 1;
-            let request = Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, watch, attempt };
+            let request =
+                Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, newest, watch, attempt };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
             let (root, user, since, heard, kept) = match reply {
                 Ok(Reply::Attached { root, user, since, heard, kept }) => (root, user, since, heard, kept),
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
-                // The home has heard of less, or of more, than this client remembers to have said: its numbers begin anew.
+                // The home has heard of less than this client remembers to have said, or does not know of an id that it gave: all of that begins anew.
                 Ok(Reply::Refused(Refusal::Forgotten)) => {
                     self.begin_anew();
                     continue;
@@ -174,6 +175,14 @@ impl Client {
                 self.begin_anew();
                 continue;
             }
+            let has_ids = inner.live.lock().replica.ids_left() > 0;
+            let ids = match has_ids {
+                true => None,
+                false => match inner.ask_over(channel, Class::Interactive, &Request::Ids).await {
+                    Ok(Reply::Ids(first, count)) if first.raw().checked_add(count).is_some() => Some((first, count)),
+                    _ => return Err(AttachError::Unreachable),
+                },
+            };
             let mut live = inner.live.lock();
             let is_as_asked = {
                 let settings = inner.settings.lock();
@@ -186,6 +195,10 @@ impl Client {
             let membership = Membership { root, user, incarnation };
             if live.replica.membership() != Some(&membership) {
                 live.record(Record::Joined(membership));
+            }
+            // Before anything is sent: what was made with ids that were given up has others then.
+            if let Some((first, count)) = ids {
+                live.renew_ids(first, count);
             }
             live.is_frozen = consistency == Consistency::None;
             if let Some(kept) = kept {
@@ -209,9 +222,6 @@ impl Client {
             if !known {
                 self.fetch_root(root).await.map_err(|_| AttachError::Unreachable)?;
             }
-        }
-        if inner.live.lock().replica.ids_left() == 0 {
-            self.fetch_ids().await.map_err(|_| AttachError::Unreachable)?;
         }
         if kept.is_some_and(|kept| !kept.all) {
             // Others wait until the home knows that this client believes nothing of before.
@@ -243,7 +253,7 @@ impl Client {
         }
     }
 
-    /// The numbers of operations begin anew: the home and this client do not agree on what they said to each other.
+    /// The numbers of operations begin anew, and nothing that the home has said counts: it and this client do not agree on what they said to each other.
     fn begin_anew(&self) {
         let incarnation = self.0.host.random.next_u64() | 1;
         let mut live = self.0.live.lock();

@@ -423,6 +423,27 @@ impl Live {
         self.forget(real);
     }
 
+    /// Ids came after those before were given up: what was made here, and is not home, has others. Programs that have it open have that open.
+    pub(crate) fn renew_ids(&mut self, first: FileId, count: u64) {
+        let before: Vec<(u64, FileId)> = self.replica.made_here().collect();
+        before.iter().for_each(|(_, file)| self.forget(*file));
+        self.record(Record::Renewed(first, count));
+        let after: BTreeMap<u64, FileId> = self.replica.made_here().collect();
+        for (seq, before) in before {
+            let Some(file) = after.get(&seq).copied() else { continue };
+            if let Some(Operation::Make { at, .. }) = self.replica.log().get(seq) {
+                self.forget_name(at.0, &at.1);
+            }
+            self.disown(before);
+            self.handles.values_mut().filter(|open| open.id == before).for_each(|open| open.id = file);
+            self.listings.became(before, file);
+            if let Some(count) = self.open_counts.remove(&before) {
+                self.open_counts.insert(file, count);
+            }
+            self.mapped.values_mut().filter(|(id, _)| *id == before).for_each(|(id, _)| *id = file);
+        }
+    }
+
     /// Tells whoever has cached it that a name means something else.
     pub(crate) fn forget_name(&self, dir: FileId, name: &[u8]) {
         if let Some(cachers) = &self.cachers {

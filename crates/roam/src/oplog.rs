@@ -226,6 +226,21 @@ impl OpLog {
         }
     }
 
+    /// A file has another id, also where it is made.
+    pub(crate) fn renumber_file(&mut self, before: FileId, file: FileId) {
+        for seq in self.by_file.get(&before).cloned().unwrap_or_default() {
+            if let Some(mut operation) = self.remove(seq) {
+                operation.rename_files(|named| if named == before { file } else { named });
+                if let Operation::Make { file: made, .. } = &mut operation
+                    && *made == before
+                {
+                    *made = file;
+                }
+                self.insert(seq, operation);
+            }
+        }
+    }
+
     /// The first that waits.
     pub fn first(&self) -> Option<u64> {
         self.operations.keys().next().copied()

@@ -106,6 +106,8 @@ pub enum Record {
     Answered(Applied),
     /// Ids for files made here: the first, and how many.
     Ids(FileId, u64),
+    /// Ids for files made here, after those before were given up: the first, and how many. What waits to be made at home is made with these.
+    Renewed(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
     /// What was done about a trouble was taken back.
@@ -145,6 +147,7 @@ wire_enum!(Record {
     17 => Hoarded { path, priority },
     18 => Lost(file),
     19 => Reopened { number, case },
+    20 => Renewed(first, count),
 });
 
 fn makes(operation: &Operation, file: FileId) -> bool {
@@ -175,6 +178,8 @@ pub struct Replica {
     answered: u64,
     /// Ids that were not used yet.
     ids: (u64, u64),
+    /// The greatest id that the home has named.
+    newest: u64,
     next_data: u64,
     hoard: BTreeMap<Vec<u8>, u8>,
     /// Files of the cache that nobody needs any more; not lasting.
@@ -275,6 +280,11 @@ impl Replica {
         self.nodes.get_mut(&id).ok_or(FsError::Stale)
     }
 
+    /// The greatest id that the home has named since the client's log began.
+    pub fn newest(&self) -> FileId {
+        FileId::new(self.newest)
+    }
+
     /// How many ids are left.
     pub fn ids_left(&self) -> u64 {
         self.ids.1
@@ -324,8 +334,11 @@ impl Replica {
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Joined(membership) => {
-                self.membership = Some(membership);
+                let known = self.membership.replace(membership).map(|membership| membership.incarnation);
                 self.answered = 0;
+                if known.is_some() && known != self.membership.as_ref().map(|membership| membership.incarnation) {
+                    self.begin_anew();
+                }
             }
             Record::Stamped(stamp) => self.stamp = stamp,
             Record::Broken(files) => {
@@ -341,7 +354,7 @@ impl Replica {
             Record::Gone(file) => self.gone(file),
             Record::Cached { file, data, have } => {
                 self.uses(data)?;
-                let node = self.nodes.get_mut(&file)?;
+                let node = self.node_mut(file).ok()?;
                 if node.data != data {
                     (node.data, node.have) = (data, Ranges::default());
                 }
@@ -349,6 +362,7 @@ impl Replica {
                 node.kept = have;
             }
             Record::Dropped(file) => {
+                let file = self.real(file);
                 let node = self.nodes.get_mut(&file)?;
                 self.unused.push(node.data);
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
@@ -357,6 +371,7 @@ impl Replica {
             Record::Dirty { file, data, base } => {
                 self.uses(data)?;
                 self.uses(base)?;
+                let file = self.real(file);
                 let node = self.nodes.get_mut(&file)?;
                 if node.data != data {
                     self.unused.push(node.data);
@@ -373,13 +388,20 @@ impl Replica {
             Record::Hoarded { path, priority: None } => {
                 self.hoard.remove(&path)?;
             }
-            Record::Clean(file) => self.nodes.get_mut(&file)?.changes = Changes::Logged,
+            Record::Clean(file) => self.node_mut(file).ok()?.changes = Changes::Logged,
             Record::Did { operation, when } => self.did(operation, when)?,
             Record::Pinned(through) => self.log.pin(through),
             Record::Answered(applied) => self.answered(applied),
             Record::Ids(first, count) => {
-                first.raw().checked_add(count)?;
+                let end = first.raw().checked_add(count)?;
+                self.hears_of(FileId::new(end.saturating_sub(1)));
                 self.ids = (first.raw(), count);
+            }
+            Record::Renewed(first, count) => {
+                let end = first.raw().checked_add(count)?;
+                self.hears_of(FileId::new(end.saturating_sub(1)));
+                self.ids = (first.raw(), count);
+                self.renumber_made();
             }
             Record::Settled(number) => {
                 let trouble = self.troubles.remove(&number)?;
@@ -401,6 +423,17 @@ impl Replica {
         Some(())
     }
 
+    /// This may be a copy of what it was, which does not know what that has made with its ids since; or the home is, and may give its own again.
+    fn begin_anew(&mut self) {
+        (self.stamp, self.ids, self.newest) = (None, (0, 0), 0);
+        self.nodes.values_mut().for_each(|node| (node.is_stale, node.names_of) = (true, None));
+    }
+
+    /// The home has named a file by this id.
+    fn hears_of(&mut self, id: FileId) {
+        self.newest = self.newest.max(id.raw());
+    }
+
     /// A file of the cache has this number.
     fn uses(&mut self, data: u64) -> Option<()> {
         self.next_data = self.next_data.max(data);
@@ -409,6 +442,9 @@ impl Replica {
 
     fn know(&mut self, facts: Facts) {
         let id = facts.id;
+        self.hears_of(id);
+        // What the home has by this id is not what programs may have open by it.
+        self.aliases.remove(&id);
         if self.is_own(id) {
             return;
         }
@@ -428,6 +464,7 @@ impl Replica {
 
     fn listed(&mut self, dir: Facts, entries: Vec<NamedFacts>) {
         let id = dir.id;
+        self.hears_of(id);
         let mut names = BTreeMap::new();
         for NamedFacts { name, facts } in entries {
             names.insert(name, facts.id);
@@ -495,7 +532,17 @@ impl Replica {
             (node.facts.size, node.facts.blocks) = (0, 0);
         }
         let (place, outcome) = (self.place_of(file), Outcome::Refused(FsError::Io));
-        self.note(Trouble { deed: Deed::Lost, place, file, outcome, when, mine: None, base, kept: 0 });
+        self.note(Trouble {
+            deed: Deed::Lost,
+            place,
+            file,
+            outcome,
+            when,
+            mine: None,
+            copy: FileId::new(0),
+            base,
+            kept: 0,
+        });
         Some(())
     }
 

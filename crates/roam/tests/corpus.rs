@@ -93,7 +93,8 @@ fn records() -> Vec<Record> {
     let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
     let (place, mine) = (Some((id(1), b"file".to_vec())), Some((id(1), b"file (conflict)".to_vec())));
     let outcome = Outcome::Conflict(Conflict::Changed);
-    let trouble = Trouble { deed: Deed::Store, place, file: id(2), outcome, when: TIME, mine, base: 0, kept: 0 };
+    let trouble =
+        Trouble { deed: Deed::Store, place, file: id(2), outcome, when: TIME, mine, copy: id(9), base: 0, kept: 0 };
     let meant = Some(Operation::Set { file: id(2), attributes });
     let case = Case { trouble, meant };
     records.extend([

@@ -99,6 +99,18 @@ fn check(setup: &Setup, model: &MemFs, when: &str) {
     }
 }
 
+/// What a loss of power may leave of what was being written: a part, or a part and room for the rest.
+fn parts_of(op: &Op) -> Vec<Op> {
+    let Op::Write(path, how, bytes) = op else { return Vec::new() };
+    let how = if *how == How::Replace { How::Replace } else { How::Append };
+    let parts = (0..bytes.len()).flat_map(|len| {
+        let part = bytes[..len].to_vec();
+        let padded = [&part[..], &vec![0; bytes.len() - len]].concat();
+        [part, padded]
+    });
+    parts.map(|part| Op::Write(path.clone(), how, part)).collect()
+}
+
 #[test]
 fn crash_of_a_client_at_every_step_of_what_it_does() {
     for (steps, power) in (0..).map(|n| (n / 2, n % 2 == 0)) {
@@ -121,22 +133,22 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
         let there = view(&setup);
         // What was under way may have been done; of what is written, any part.
         let under_way = session().into_iter().nth(count);
-        let mut known = vec![model(&setup, count)];
-        if let Some(op) = &under_way {
-            known.push(model(&setup, count + 1));
-            if let Op::Write(path, how, _) = op {
-                let opened = model(&setup, count);
-                let how = if *how == How::Replace { How::Replace } else { How::Append };
-                setup.rig.sim.block_on(perform(&opened, &write(path, how, ""))).expect("opened");
-                known.push(opened);
-            }
-        }
-        let differences: Vec<_> = known.iter().map(|model| difference(&model.dump(), &there)).collect();
-        let Some(now) = differences.iter().position(Option::is_none) else {
+        let whole = (count..session().len().min(count + 1) + 1).map(|count| model(&setup, count));
+        let parts = under_way.iter().flat_map(parts_of).map(|part| {
+            let opened = model(&setup, count);
+            setup.rig.sim.block_on(perform(&opened, &part)).expect("opened");
+            opened
+        });
+        let mut differences = Vec::new();
+        let known = whole.chain(parts).find(|model| {
+            differences.extend(difference(&model.dump(), &there));
+            difference(&model.dump(), &there).is_none()
+        });
+        let Some(known) = known else {
             panic!("{when}, {count} were acknowledged, then {under_way:?}: {differences:?}");
         };
         setup.online(true);
-        check(&setup, &known[now], &when);
+        check(&setup, &known, &when);
         if !crashed {
             return;
         }

@@ -386,7 +386,12 @@ fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_
         assert_eq!(setup.read("/file"), "old");
         setup.online(false);
         setup.write("/file", How::Replace, "mine");
+        // What there was is kept before anything is changed: without room for that, nothing is.
         tree().fill_up(true);
+        setup.online(true);
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("old"));
+        setup.online(false);
+        tree().fill_up_after(1);
         setup.online(true);
         assert_ne!(setup.at_home("/file").as_deref(), Ok("old"), "it was begun");
         setup.online(false);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, Kind, Time};
-use vfs::fs::{Cred, FileSystem, Handle, NewNode, SetAttr};
+use vfs::fs::{Cred, FileSystem, Handle, NewNode, RenameFlags, SetAttr};
 
 const DELAY: Duration = Duration::from_millis(50);
 /// A crash may go either way.
@@ -407,7 +407,15 @@ fn regression_each_message_of_many_changes_says_of_when_they_are() {
     let network = setup.rig.network(2, DELAY);
     setup.rig.enroll(&network, User { uid: 0, gid: 0, groups: Vec::new() });
     let (volume, watch) = (VOLUME.to_string(), Watch::Changes);
-    let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch, attempt: 1 };
+    let attach = Request::Attach {
+        volume,
+        incarnation: 1,
+        acknowledged: 0,
+        stamp: None,
+        newest: FileId::new(0),
+        watch,
+        attempt: 1,
+    };
     let channel = setup.rig.sim.block_on(network.dial()).expect("dial");
     setup.rig.sim.block_on(channel.ask(Class::Interactive, pack(&attach))).expect("attached");
     setup.rig.sim.block_on(async {
@@ -548,7 +556,15 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
         rig.disk.power_loss();
         rig.start_home();
         let (volume, watch) = (VOLUME.to_string(), Watch::Nothing);
-        let attach = Request::Attach { volume, incarnation: 1, acknowledged: 0, stamp: None, watch, attempt: 1 };
+        let attach = Request::Attach {
+            volume,
+            incarnation: 1,
+            acknowledged: 0,
+            stamp: None,
+            newest: FileId::new(0),
+            watch,
+            attempt: 1,
+        };
         let first = matches!(ask(1, attach), Some(Reply::Attached { .. }));
         let second = matches!(ask(2, Request::Enroll { secret: SECRET }), Some(Reply::Enrolled { .. }));
         assert!(!(first && second), "both are in: {steps} steps, seed {seed}");
@@ -697,4 +713,53 @@ fn a_directory_that_is_believed_for_ever_has_no_names_that_nobody_knows() {
         setup.online(online);
         assert_eq!(find("/dir/new"), Err(FsError::NotFound), "online: {online}");
     }
+}
+
+/// Copies of copies were made, without end, where every store met a conflict.
+#[test]
+fn regression_a_copy_for_a_conflict_gets_no_copy() {
+    let gone = |request: &Request, reply| match (request, reply) {
+        (Request::Apply { operations, .. }, Reply::Applied(mut applied)) => {
+            for (sent, applied) in operations.iter().zip(&mut applied) {
+                if matches!(sent.operation, Operation::Store { .. }) {
+                    applied.outcome = Outcome::Conflict(Conflict::Gone);
+                }
+            }
+            Reply::Applied(applied)
+        }
+        (_, reply) => reply,
+    };
+    let (rig, client, ..) = client_of(gone);
+    rig.sim.block_on(perform(&client, &Op::Write("/file".into(), How::Replace, b"new".to_vec()))).expect("written");
+    rig.sim.run_for(Duration::from_secs(60));
+    let troubles: Vec<_> = client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.clone()).collect());
+    assert_eq!(troubles.len(), 1, "{troubles:?}");
+    assert!(troubles[0].mine.is_none() && troubles[0].kept > 0, "{troubles:?}");
+    let names = rig.fs.dump().len();
+    assert!(names <= 5, "{names} files");
+}
+
+/// A file that had come to the place of a conflict's copy counted as that copy: what was stored in it was kept out of the tree, as that conflict's.
+#[test]
+fn regression_a_file_at_the_place_of_a_copy_gets_a_copy_of_its_own() {
+    let setup = Setup::new(1);
+    let text = |path: &str, text: &str| Op::Write(path.into(), How::Replace, text.as_bytes().to_vec());
+    setup.done(text("/file", "old"));
+    setup.online(true);
+    setup.online(false);
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::Rename("/dir".into(), "/file".into(), RenameFlags { exchange: true, ..RenameFlags::default() }));
+    setup.done(text("/dir", "mine"));
+    for op in [text("/dir", "something else"), text("/file", "THEIRS")] {
+        setup.rig.sim.block_on(perform(&setup.rig.fs, &op)).expect("another program writes");
+    }
+    setup.online(true);
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    let all = setup.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+    let files: Vec<_> = all.filter_map(|path| setup.at_home(&path).ok()).collect();
+    for text in ["mine", "THEIRS", "something else"] {
+        assert!(files.iter().any(|file| file == text), "{text} is not in {files:?}");
+    }
+    let kept = setup.client.look(|replica, _| replica.troubles().filter(|(_, trouble)| trouble.kept > 0).count());
+    assert_eq!(kept, 0);
 }

@@ -254,7 +254,7 @@ pub enum HomeCommand {
   starling invite --data ./home --volume projects      lets a client in
 
 A directory is a volume, named as its last part unless NAME= says otherwise; one of a mounted Starling file system will do. Other programs may go on
-using the directories. Run by root it serves any user, otherwise only whoever runs it. Each exported directory gets a folder .starling, which clients do not see.")]
+using the directories. Run by root it serves any user, otherwise only whoever runs it. What clients store is made in the folder given by --data first. A directory on another file system than that gets a folder .starling, which clients do not see.")]
     Serve(HomeServe),
     /// List the clients that have accepted an invitation.
     #[command(after_help = "Examples:

@@ -1,7 +1,7 @@
 //! `starling home serve` and `starling invite`.
 //!
 //! The data folder: `key` is the home's, `state/` is what the home must remember and its invitations, `home.json` is where it listens and what it
-//! exports, for `invite`; `control.sock` is how `home clients` and `home turn-away` reach the process that serves; `starling.log` is where a background process logs.
+//! exports, for `invite`; `uploads/` has a folder for each volume in which files are made that clients store, if it is on the volume's mount; `control.sock` is how `home clients` and `home turn-away` reach the process that serves; `starling.log` is where a background process logs.
 
 use crate::args::{HomeServe, Invite};
 use crate::clients::Clients;
@@ -30,6 +30,7 @@ pub const READY: &str = "home listening at";
 const KEY: &str = "key";
 const STATE: &str = "state";
 const ABOUT: &str = "home.json";
+const UPLOADS: &str = "uploads";
 
 /// What `home.json` has.
 #[derive(Serialize, Deserialize)]
@@ -84,8 +85,10 @@ pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
     background::take_over(&data)?;
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let mut volumes: Vec<(String, Arc<dyn Export>)> = Vec::new();
+    let uploads = private::make(&data.join(UPLOADS))?;
     for (name, path) in &exports {
-        let dir = LocalDir::open(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
+        let folder = private::make(&uploads.join(name))?;
+        let dir = LocalDir::open_beside(path, &folder).map_err(|e| usage(format!("{}: {e}", path.display())))?;
         volumes.push((name.clone(), Arc::new(dir)));
     }
     let home = Home::open(&host, disk, volumes).await.map_err(|e| usage(e.to_string()))?;

@@ -22,9 +22,9 @@ impl Doing<'_> {
             // It was there already when it was made.
             return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
         }
-        if self.volume.with(|volume| volume.file(file).is_some())? {
-            // It was made before a crash, and may be elsewhere by now.
-            return Ok(());
+        if let Some(kind) = self.volume.with(|volume| volume.file(file).map(|file| file.print.kind))? {
+            // It was made before a crash, with this id, which the client was given for this log; and may be elsewhere by now.
+            return if kind == made.kind { Ok(()) } else { Err(Stop::Refused(FsError::InvalidArgument)) };
         }
         let dir = self.enter(at.0).await?;
         let fs = &self.volume.fs;

@@ -130,10 +130,28 @@ impl World {
     pub fn attach_anew(&self, key: u8, incarnation: u64) -> Peer<'_> {
         let peer = self.connect(key);
         let (volume, watch) = (VOLUME.into(), Watch::Changes);
-        let attached =
-            peer.ask(Request::Attach { volume, incarnation, acknowledged: 0, stamp: None, watch, attempt: attempt() });
+        let attached = peer.ask(Request::Attach {
+            volume,
+            incarnation,
+            acknowledged: 0,
+            stamp: None,
+            newest: FileId::new(0),
+            watch,
+            attempt: attempt(),
+        });
         assert!(matches!(attached, Reply::Attached { heard: 0, .. }), "{attached:?}");
         peer
+    }
+
+    /// Nobody may write what is another user's.
+    pub fn close(&self) {
+        let closed = async {
+            let bob = self.fs.lookup(&Cred::ROOT, ROOT, b"bob").await?.attr.id;
+            let program = self.fs.lookup(&Cred::ROOT, bob, b"program").await?.attr.id;
+            let mode = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+            self.fs.setattr(&Cred::ROOT, program, None, mode).await
+        };
+        self.sim.block_on(closed).expect("chmod");
     }
 
     /// All files but those below a path, as text. Who reads a file moves its access time, and whoever can reach it may give it another name.
@@ -148,7 +166,15 @@ impl World {
 }
 
 pub fn attach_request(watch: Watch) -> Request {
-    Request::Attach { volume: VOLUME.into(), incarnation: 7, acknowledged: 0, stamp: None, watch, attempt: attempt() }
+    Request::Attach {
+        volume: VOLUME.into(),
+        incarnation: 7,
+        acknowledged: 0,
+        stamp: None,
+        newest: FileId::new(0),
+        watch,
+        attempt: attempt(),
+    }
 }
 
 /// A later one than all before.
@@ -229,7 +255,8 @@ impl Peer<'_> {
     pub fn sent(&self, operation: Operation, data: &[u8]) -> Sent {
         let mut next = self.next.lock();
         *next += 1;
-        Sent { seq: *next - 1, bases: (u64::MAX, u64::MAX), operation, data: Bytes::copy_from_slice(data) }
+        let newest = self.world.home.state().volumes[VOLUME].journal().stamp().seq;
+        Sent { seq: *next - 1, bases: (newest, newest), operation, data: Bytes::copy_from_slice(data) }
     }
 
     pub fn apply(&self, operations: Vec<Sent>) -> Reply {

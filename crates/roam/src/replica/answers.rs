@@ -11,6 +11,10 @@ impl Replica {
     /// The home has answered an operation.
     pub(super) fn answered(&mut self, applied: Applied) {
         self.answered = self.answered.max(applied.seq);
+        applied.facts.iter().for_each(|facts| self.hears_of(facts.id));
+        if let Outcome::Became(real) | Outcome::Empty(real) = applied.outcome {
+            self.hears_of(real);
+        }
         let Some(operation) = self.log.remove(applied.seq) else { return };
         let file = operation.file();
         match applied.outcome {
@@ -106,13 +110,47 @@ impl Replica {
             node.parent = mine.parent;
         }
         self.nodes.values_mut().filter(|node| node.parent == file).for_each(|node| node.parent = real);
-        for trouble in self.troubles.values_mut() {
-            let places = trouble.place.iter_mut().chain(&mut trouble.mine).map(|(dir, _)| dir);
-            places.chain([&mut trouble.file]).filter(|id| **id == file).for_each(|id| *id = real);
-        }
+        let name = |id: FileId| if id == file { real } else { id };
+        self.troubles.values_mut().for_each(|trouble| trouble.rename_files(name));
         self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
         self.aliases.insert(file, real);
         self.is_found(at, real);
+    }
+
+    /// Files that were made here, and are not home, with the numbers of the operations that make them.
+    pub(crate) fn made_here(&self) -> impl Iterator<Item = (u64, FileId)> {
+        let makes = self.log.iter().filter(|(_, operation)| matches!(operation, Operation::Make { .. }));
+        makes.map(|(seq, operation)| (seq, operation.file()))
+    }
+
+    /// What was made here, and is not home, has other ids from now on: the home may know something else by those that it had.
+    pub(super) fn renumber_made(&mut self) {
+        let made: Vec<FileId> = self.made_here().map(|(_, file)| file).collect();
+        for before in made {
+            let Some(file) = self.take_new_id() else { return };
+            let name = |id: FileId| if id == before { file } else { id };
+            self.log.renumber_file(before, file);
+            if let Some(mut node) = self.nodes.remove(&before) {
+                node.facts.id = file;
+                self.nodes.insert(file, node);
+            }
+            self.nodes.values_mut().for_each(|node| node.parent = name(node.parent));
+            self.troubles.values_mut().for_each(|trouble| trouble.rename_files(name));
+            self.meant.values_mut().for_each(|operation| operation.rename_files(name));
+            // Programs that have it open ask by the id that it had.
+            self.aliases.values_mut().for_each(|id| *id = name(*id));
+            self.aliases.insert(before, file);
+        }
+    }
+
+    /// An id that means nothing here.
+    fn take_new_id(&mut self) -> Option<FileId> {
+        loop {
+            let id = self.take_id()?;
+            if !self.nodes.contains_key(&id) && !self.log.names(id) && !self.aliases.contains_key(&id) {
+                return Some(id);
+            }
+        }
     }
 
     /// Others have put a file at a place, and may have moved it since.

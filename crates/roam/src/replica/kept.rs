@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept. The first did not know what attributes were to be in troubles.
-const VERSION: u16 = 2;
+/// Version of what is kept.
+const VERSION: u16 = 3;
 
 /// A node, as it is kept.
 struct Kept {
@@ -43,6 +43,7 @@ impl Wire for Replica {
         self.done.encode(out);
         self.answered.encode(out);
         self.ids.encode(out);
+        self.newest.encode(out);
         self.next_data.encode(out);
         self.hoard.encode(out);
         self.troubles.encode(out);
@@ -53,7 +54,7 @@ impl Wire for Replica {
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let version = u16::decode(r)?;
-        if !(1..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(DecodeError::Version { what: "the cache", found: version, known: VERSION });
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
@@ -81,6 +82,7 @@ impl Wire for Replica {
             done: Wire::decode(r)?,
             answered: Wire::decode(r)?,
             ids: Wire::decode(r)?,
+            newest: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
             hoard: Wire::decode(r)?,
             unused: Vec::new(),
@@ -88,7 +90,7 @@ impl Wire for Replica {
             troubles: Wire::decode(r)?,
             next_trouble: Wire::decode(r)?,
             aliases: Wire::decode(r)?,
-            meant: if version == 1 { BTreeMap::new() } else { Wire::decode(r)? },
+            meant: Wire::decode(r)?,
         };
         if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
             return Err(DecodeError::Invalid("id that means another file"));

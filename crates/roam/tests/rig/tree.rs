@@ -9,7 +9,7 @@ use roam_wire::message::User;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use types::{Answer, BoxFuture, FileId, FsError};
@@ -28,7 +28,8 @@ const BLOCK_LEN: u64 = 4096;
 struct Model {
     fs: MemFs,
     durable: Arc<Mutex<MemFs>>,
-    is_full: AtomicBool,
+    /// There is room for so many more writes.
+    room: AtomicU64,
     superuser: Mutex<Cred>,
     /// Directories that are of another file system.
     mounted: Mutex<BTreeSet<FileId>>,
@@ -54,7 +55,10 @@ impl Model {
     }
 
     fn room<T>(&self, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        if self.is_full.load(Relaxed) { Answer::err(FsError::NoSpace) } else { then() }
+        match self.room.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => then(),
+            Err(_) => Answer::err(FsError::NoSpace),
+        }
     }
 
     fn rename(
@@ -156,7 +160,7 @@ impl Tree {
             after_chmod,
             fs,
             durable,
-            is_full: AtomicBool::new(false),
+            room: AtomicU64::new(u64::MAX),
             superuser: Mutex::new(Cred::ROOT),
             mounted: Mutex::default(),
         };
@@ -170,7 +174,12 @@ impl Tree {
 
     /// There is no room for bytes.
     pub fn fill_up(&self, is_full: bool) {
-        self.0.fs.is_full.store(is_full, Relaxed);
+        self.fill_up_after(if is_full { 0 } else { u64::MAX });
+    }
+
+    /// There is room for bytes only in so many more writes.
+    pub fn fill_up_after(&self, write_count: u64) {
+        self.0.fs.room.store(write_count, Relaxed);
     }
 
     /// Another program does something before the home renames anything.

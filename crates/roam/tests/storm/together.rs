@@ -15,7 +15,11 @@ impl Worker {
         let tag = self.next_tag();
         let (op, own, dawdles) = {
             let mind = self.mind.lock();
-            (Op::random(&mind.random, "", &tag), mind.random.chance(1, 6), mind.random.chance(1, 8))
+            (
+                Op::random(&mind.random, "", &tag),
+                mind.random.chance(1, 6) && mind.keeps_a_list,
+                mind.random.chance(1, 8),
+            )
         };
         if own {
             return self.append_line(&tag).await;
@@ -207,8 +211,30 @@ impl Worker {
 }
 
 impl Storm {
+    /// What a copy for a conflict contained that met another conflict is kept in the cache, for whoever sees to the conflict.
+    fn tags_in_caches(&self) -> Result<BTreeSet<String>, String> {
+        let mut all = BTreeSet::new();
+        for laptop in &self.laptops {
+            let (machine, client) = laptop.running.as_ref().ok_or("a client is down")?;
+            let disk = laptop.disk.mount(machine);
+            let kept: Vec<u64> =
+                client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.kept).collect());
+            for number in kept.into_iter().filter(|number| *number > 0) {
+                let read = async {
+                    let file = disk.open(&roam::data_name(number), false).await?;
+                    file.read_at(0, file.len().await? as usize).await
+                };
+                let bytes =
+                    self.rig.sim.block_on(read).map_err(|error| format!("what is kept of a conflict: {error}"))?;
+                all.extend(tags(&bytes));
+            }
+        }
+        Ok(all)
+    }
+
     pub fn check_tags(&mut self) -> Result<(), String> {
-        let there = tags_of(&self.rig.fs);
+        let mut there = tags_of(&self.rig.fs);
+        there.extend(self.tags_in_caches()?);
         let ledger = self.ledger.lock();
         for (tag, path) in &ledger.acked {
             if !there.contains(tag) && !ledger.dropped.contains(tag) {

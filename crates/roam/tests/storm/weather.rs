@@ -7,7 +7,7 @@ use crate::together::tags_of;
 use crate::trees::make_quiet_files;
 use crate::worker::{Ledger, Mind, Sort, Worker, say};
 use host::SplitMix64;
-use host::sim::{Machine, SimDisk};
+use host::sim::{Machine, SimDisk, Snapshot};
 use parking_lot::Mutex;
 use roam::{Client, Consistency, Line, Settings, Unit, Validation, Writes};
 use roam_wire::message::User;
@@ -25,6 +25,8 @@ const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
 const USER: u32 = 1000;
 /// Longest that a disk makes files when they are cut or extended.
 pub const FILE_LEN_MAX: u64 = 1 << 40;
+/// How long it takes to restore a home.
+const RESTORE_TIME: Duration = Duration::from_secs(120);
 /// How much disks have room for while they are not full.
 const DISK_LEN: u64 = 1 << 30;
 /// Bytes that small caches may hold.
@@ -49,6 +51,9 @@ pub struct Storm {
     whims: bool,
     /// Networks deliver requests twice.
     repeats: bool,
+    /// The home's state is restored from backups, which may bring clients into conflict with themselves.
+    pub backups: bool,
+    backup: Option<Snapshot>,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
@@ -82,6 +87,8 @@ impl Storm {
             full: seed / 3 % 4 >= 2,
             whims: seed % 5 >= 3,
             repeats: seed % 7 < 3,
+            backups: sort == Sort::Together && seed % 6 == 5,
+            backup: None,
             user,
             random,
             laptops: Vec::new(),
@@ -120,6 +127,7 @@ impl Storm {
             pending: None,
             unclear: None,
             lines: String::new(),
+            keeps_a_list: !self.backups,
             line: None,
             inside: None,
         };
@@ -237,11 +245,14 @@ impl Storm {
             let tree = fs.dump();
             tree.iter().find(|entry| entry.path == path.as_bytes()).map_or(0, |entry| entry.attr.nlink)
         };
-        // A file with several names is changed in place, and others may not change it then.
-        if op.writes().is_some_and(|path| links(path) > 1) {
+        let running = self.rig.home.lock().clone();
+        // A file with several names is changed in place, and others may not change it then, but while the home is down.
+        let is_down = running.as_ref().is_none_or(|home| !home.machine.is_up());
+        let in_place = op.writes().is_some_and(|path| links(path) > 1);
+        if in_place && !is_down {
             return;
         }
-        let running = self.rig.home.lock().clone();
+        self.outcome.in_place += u64::from(in_place);
         let tree = running.map(|home| home.tree).filter(|_| !self.rig.paced);
         let done = match &tree {
             Some(tree) => self.rig.sim.block_on(perform(tree, &op)),
@@ -260,10 +271,42 @@ impl Storm {
         ledger.acked.extend((&after - &before).into_iter().map(|tag| (tag, String::new())));
     }
 
+    /// Another program removes the folder in which the home makes what it stores.
+    fn remove_own(&mut self) {
+        let all = self.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+        let inside: Vec<String> = all.filter(|path| path.starts_with("/.starling/")).collect();
+        let count = inside.len();
+        let mut removals = inside.into_iter().map(Op::Unlink).chain([Op::RemoveDir("/.starling".into())]);
+        let removed = removals.try_for_each(|op| self.rig.sim.block_on(perform(&self.rig.fs, &op)));
+        if removed.is_err() {
+            return;
+        }
+        self.outcome.removed_own += 1;
+        self.rig.sync();
+        if let Some(home) = &*self.rig.home.lock() {
+            home.tree.tell_name(FileId::ROOT, b".starling");
+        }
+        self.say(format!("others: remove the home's own folder, with {count} files"));
+    }
+
+    /// A backup of the home's state is taken, or the home crashes and begins again with the last one that was taken.
+    fn restore_home(&mut self) {
+        let Some(backup) = self.backup.take() else {
+            self.backup = Some(self.rig.disk.snapshot());
+            return self.say("a backup of the home's state");
+        };
+        self.crash_home();
+        self.rig.disk.restore(&backup);
+        // Ids follow the clock, and it takes some seconds until a range of those that were given counts as past.
+        self.rig.sim.run_for(RESTORE_TIME);
+        self.outcome.restored += 1;
+        self.say("the home's state is restored");
+    }
+
     pub fn step(&mut self) {
         let number = self.random.below(self.laptops.len() as u64) as usize;
         let network = self.laptops[number].network.clone();
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..=3 => {
                 let up = !network.up.load(Relaxed);
                 network.up.store(up, Relaxed);
@@ -309,6 +352,8 @@ impl Storm {
                 network.bytes_per_second.store(rate, Relaxed);
                 self.say(format!("network {number} carries {rate} bytes in a second"));
             }
+            20 if self.backups && self.random.chance(1, 2) => self.restore_home(),
+            20 => self.remove_own(),
             _ => {}
         }
         for number in 0..self.laptops.len() {

@@ -52,6 +52,8 @@ pub struct Mind {
     pub pending: Option<Op>,
     /// The contents of this are not known.
     pub unclear: Option<String>,
+    /// It keeps a list of its own, which nothing else may come into conflict with.
+    pub keeps_a_list: bool,
     /// Of its own list.
     pub lines: String,
     /// Perhaps in its list, too.

@@ -1,0 +1,138 @@
+//! What other programs do to the home's files while nobody looks: the home is down, or a directory is closed.
+
+mod rig;
+
+use rig::Rig;
+use rig::session::{How, Op, find, perform, read_all_as};
+use rig::setup::Setup;
+use std::time::Duration;
+use types::FsError;
+use vfs::fs::Cred;
+
+const USER: u32 = 1000;
+
+fn at_home(setup: &Setup, op: Op) {
+    setup.rig.sim.block_on(perform(&setup.rig.fs, &op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    setup.rig.sync();
+}
+
+fn text(path: &str, text: &str) -> Op {
+    Op::Write(path.into(), How::Replace, text.as_bytes().to_vec())
+}
+
+/// A file with two names, which is changed in place, is being changed when the home crashes after so many steps; another program changes it before the home
+/// starts again. True if the home has crashed.
+fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str) -> bool) -> bool {
+    let setup = Setup::new(steps);
+    setup.done(text("/file", &"old ".repeat(8)));
+    setup.done(Op::Link("/file".into(), "/link".into()));
+    setup.online(true);
+    setup.online(false);
+    let mine = "mine".repeat(8);
+    setup.done(text("/file", &mine));
+    let home = setup.rig.home.lock().clone().expect("home");
+    home.machine.crash_after(steps);
+    setup.online(true);
+    let crashed = !home.machine.is_up();
+    home.machine.crash_after(u64::MAX);
+    if !crashed {
+        return false;
+    }
+    setup.rig.crash_home();
+    let was_done = setup.at_home("/file").as_deref() == Ok(&mine);
+    at_home(&setup, theirs);
+    setup.rig.start_home();
+    setup.rig.sim.run_for(Duration::from_secs(120));
+    let now = setup.at_home("/file").expect("file");
+    assert!(expected(&now), "{steps} steps: {now}");
+    let waits = setup.client.look(|replica, _| replica.log().len());
+    assert_eq!(waits, 0, "{steps} steps");
+    let copy = setup.at_home("/file (conflict)");
+    assert!(copy == Ok(mine) || was_done && copy == Err(FsError::NotFound), "{steps} steps: {copy:?}");
+    true
+}
+
+/// What others changed then was taken for part of what the client had changed, and overwritten.
+#[test]
+fn regression_what_is_changed_while_the_home_is_down_is_not_the_clients() {
+    for steps in 0.. {
+        let theirs = text("/file", "THEIRS");
+        if !changed_while_the_home_is_down(steps, theirs, &|now| now == "THEIRS") {
+            assert!(steps > 20, "it has crashed now and then");
+            break;
+        }
+    }
+    for steps in 0.. {
+        // A part of it only.
+        let theirs = Op::Write("/file".into(), How::At(3), b"THEIRS".to_vec());
+        if !changed_while_the_home_is_down(steps, theirs, &|now| now.contains("THEIRS")) {
+            break;
+        }
+    }
+}
+
+/// What nobody has changed meanwhile is no conflict.
+#[test]
+fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() {
+    for steps in 0.. {
+        let setup = Setup::new(steps);
+        setup.done(text("/file", &"old ".repeat(8)));
+        setup.done(Op::Link("/file".into(), "/link".into()));
+        setup.online(true);
+        setup.online(false);
+        setup.done(Op::Write("/file".into(), How::At(6), b"mine".to_vec()));
+        let home = setup.rig.home.lock().clone().expect("home");
+        home.machine.crash_after(steps);
+        setup.online(true);
+        let crashed = !home.machine.is_up();
+        home.machine.crash_after(u64::MAX);
+        if crashed {
+            setup.rig.crash_home();
+            setup.rig.lose_power(steps % 2 == 0);
+            setup.rig.start_home();
+            setup.rig.sim.run_for(Duration::from_secs(120));
+        }
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("old olmined old old old old old "), "{steps}");
+        assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+        if !crashed {
+            break;
+        }
+    }
+}
+
+/// A change below a directory that was closed to the user was never told, also not when it opened.
+#[test]
+fn regression_what_changed_below_a_closed_directory_is_told_when_it_opens() {
+    for (is_away, is_moved) in [(false, false), (true, false), (false, true), (true, true)] {
+        let rig = Rig::new(1);
+        for op in [Op::MakeDir("/dir".into()), Op::MakeDir("/dir/below".into()), text("/dir/below/file", "old")] {
+            rig.sim.block_on(perform(&rig.fs, &op)).expect("made");
+        }
+        let setup = Setup::of(rig, USER);
+        let user = Cred { uid: USER, gid: USER, groups: Vec::new() };
+        let read = |path: &str| {
+            let read = async { read_all_as(&user, &setup.client, find(&setup.client, path).await?).await };
+            setup.rig.sim.block_on(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let noticed = |op: Op| {
+            let tree = setup.rig.home.lock().clone().expect("home").tree;
+            setup.rig.sim.block_on(perform(&tree, &op)).expect("it is done");
+            setup.rig.sim.run_for(Duration::from_secs(5));
+        };
+        assert_eq!(read("/dir/below/file").as_deref(), Ok("old"));
+        noticed(Op::SetMode("/dir".into(), 0o700));
+        noticed(text("/dir/below/file", "new"));
+        // It knows of all that it may know of until now.
+        noticed(text("/other", "text"));
+        if is_away {
+            setup.online(false);
+        }
+        match is_moved {
+            true => noticed(Op::Rename("/dir/below".into(), "/below".into(), Default::default())),
+            false => noticed(Op::SetMode("/dir".into(), 0o755)),
+        }
+        setup.online(true);
+        let path = if is_moved { "/below/file" } else { "/dir/below/file" };
+        assert_eq!(read(path).as_deref(), Ok("new"), "away: {is_away}, moved: {is_moved}");
+    }
+}
