@@ -158,13 +158,13 @@ impl FileSystem for Client {
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
         let result = self.core.state.lock().handle(id, handle).map(|_| ());
-        self.core.locks.release_owner(id, LockSpace::Posix, lock_owner);
+        self.core.locks.release_owner(id, LockSpace::Posix, lock_owner.into());
         Answer::Now(result)
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
         if let Some(owner) = flock_owner {
-            self.core.locks.release_owner(id, LockSpace::Flock, owner);
+            self.core.locks.release_owner(id, LockSpace::Flock, owner.into());
         }
         let s = &mut *self.core.state.lock();
         let open = s.handle(id, handle).map(|_| ());

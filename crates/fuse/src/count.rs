@@ -19,6 +19,7 @@ requests! {
     Releasedir = "releasedir", Fsyncdir = "fsyncdir", Statfs = "statfs", Setxattr = "setxattr",
     Getxattr = "getxattr", Listxattr = "listxattr", Removexattr = "removexattr", Access = "access",
     Create = "create", Fallocate = "fallocate", Lseek = "lseek", CopyFileRange = "copy_file_range",
+    Getlk = "getlk", Setlk = "setlk",
 }
 
 impl Op {

@@ -9,8 +9,8 @@ use crate::options::MountOptions;
 use crate::passing::Passing;
 use crate::record::Recorder;
 use fuser::{
-    FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 use host::Tasks;
 use host::real::TokioTasks;
@@ -57,6 +57,7 @@ refuse!(
     ReplyData,
     ReplyEmpty,
     ReplyEntry,
+    ReplyLock,
     ReplyLseek,
     ReplyOpen,
     ReplyStatfs,
@@ -195,6 +196,9 @@ impl FrontEnd {
         if self.options.allow_other || self.options.kernel_checks {
             // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
             wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if self.options.locks {
+            wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         }
         if self.options.passthrough {
             wanted |= InitFlags::FUSE_PASSTHROUGH;

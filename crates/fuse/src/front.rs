@@ -4,13 +4,14 @@ use crate::convert::{self, MODE_BITS, errno};
 use crate::count::Op;
 use crate::dispatch::FrontEnd;
 use crate::listing::nothing;
+use crate::locks;
 use crate::passing::{Opening, Passing};
 use crate::record::{has_bytes, only_name};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -367,12 +368,55 @@ impl Filesystem for FrontEnd {
         ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         self.passing.close(ino);
-        self.answer(Op::Release, reply, |fs| fs.release(self.file(ino), Handle(fh.0), None), send_ok);
+        let flock_owner = lock_owner.map(|owner| owner.0);
+        self.answer(Op::Release, reply, |fs| fs.release(self.file(ino), Handle(fh.0), flock_owner), send_ok);
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(wanted) = locks::lock(owner, (start, end), kind, pid) else { return reply.error(Errno::EINVAL) };
+        let send = move |reply: ReplyLock, found| {
+            let (start, end, kind, pid) = locks::shown(&wanted, found);
+            reply.locked(start, end, kind, pid);
+        };
+        self.answer(Op::Getlk, reply, |fs| fs.getlk(self.file(ino), Handle(fh.0), wanted), send);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Some(wanted) = locks::lock(owner, (start, end), kind, pid) else { return reply.error(Errno::EINVAL) };
+        let thread = req.pid();
+        let call = |fs: &dyn FileSystem| match fs.setlk(self.file(ino), Handle(fh.0), wanted, sleep) {
+            Answer::Later(locked) if sleep => Answer::later(locks::unless_signalled(thread, locked)),
+            locked => locked,
+        };
+        self.answer(Op::Setlk, reply, call, send_ok);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {

@@ -17,7 +17,7 @@
 //! - Every request is answered exactly once, also when the file system panics: then with EIO.
 //! - A mount never unmounts anything but itself, though others may have unmounted it or mounted over it meanwhile.
 //!
-//! What is cached, which requests exist and why locks never arrive here: docs/decisions/2026-11-21-fuser.md.
+//! What is cached, which requests exist and who decides about locks: docs/decisions/2026-11-21-fuser.md.
 
 mod apart;
 mod attach;
@@ -31,6 +31,7 @@ mod front;
 mod groups;
 mod inodes;
 mod listing;
+mod locks;
 mod mount;
 mod mountinfo;
 mod options;

@@ -47,6 +47,9 @@ pub struct MountOptions {
     /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last one is told of, by and by: enough where writes
     /// are with the file system already.
     pub flush: bool,
+    /// The file system decides about flock(2) and fcntl(2) locks, as [`LockSpace::Mixed`](vfs::fs::LockSpace::Mixed). Otherwise the kernel does, for this
+    /// mount alone. Takes [`flush`](Self::flush).
+    pub locks: bool,
     /// Extended attributes of the mount, by name, that every file shows to who asks for them, and none lists: how the command line finds the
     /// process that serves a path, and a home the file system.
     pub mount_xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -73,6 +76,7 @@ impl MountOptions {
             open_dirs: true,
             passthrough: false,
             flush: false,
+            locks: false,
             mount_xattrs: BTreeMap::new(),
         }
     }

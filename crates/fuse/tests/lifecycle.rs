@@ -144,8 +144,10 @@ fn dead_mount_is_taken_away() {
         std::thread::yield_now();
     }
     drop(server);
-    assert_eq!(errno(fs::read_dir(dir.path())), libc::ENOTCONN);
+    // A request that comes before the last device is closed is aborted.
+    let dead = errno(fs::read_dir(dir.path()));
     fuse::clear_dead(dir.path()).unwrap();
+    assert!(matches!(dead, libc::ENOTCONN | libc::ECONNABORTED), "{dead}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

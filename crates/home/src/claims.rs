@@ -1,10 +1,12 @@
 //! Waiting for what other clients have delegations on.
 
 use crate::delegations::{Delegations, Settled};
-use host::{Clock, Host, timeout};
+use crate::locking::{Locked, LockedFiles};
+use host::{Clock, Host, Random, timeout};
 use parking_lot::Mutex;
 use roam_wire::channel::Push;
-use roam_wire::delegation::{Hold, Recall};
+use roam_wire::delegation::{Hold, Kept, Recall};
+use roam_wire::lock::{Lock, Locking};
 use roam_wire::message::{Pushed, pack};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +19,15 @@ const RECALL_COUNT_MAX: usize = 4096;
 /// Longest wait for what others have: whoever asked hears of it before he thinks that the home is out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
+/// Whoever waits for a lock looks this often whether the lease of its holder has ended.
+const LOCK_LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Whoever can do with less waits no longer than this for more.
 const MORE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The delegations of a volume, and who waits for them.
 pub(crate) struct Claims {
     clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
     table: Mutex<Table>,
     /// Rises whenever somebody who waits may have what he waits for.
     turn: watch::Sender<u64>,
@@ -30,6 +35,7 @@ pub(crate) struct Claims {
 
 struct Table {
     delegations: Delegations,
+    locks: LockedFiles,
     /// How to reach those who work under delegations.
     reached: BTreeMap<u32, Arc<dyn Push>>,
 }
@@ -96,8 +102,8 @@ impl Drop for Met<'_> {
 impl Claims {
     pub(crate) fn new(host: &Host, unknown: BTreeSet<u32>) -> Claims {
         let delegations = Delegations::new(unknown, host.clock.now());
-        let table = Mutex::new(Table { delegations, reached: BTreeMap::new() });
-        Claims { clock: host.clock.clone(), table, turn: watch::Sender::new(0) }
+        let table = Mutex::new(Table { delegations, locks: LockedFiles::default(), reached: BTreeMap::new() });
+        Claims { clock: host.clock.clone(), random: host.random.clone(), table, turn: watch::Sender::new(0) }
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
@@ -110,27 +116,38 @@ impl Claims {
         done
     }
 
-    /// A client begins to work under delegations, or does so again. True if it has those that it was given; what it was asked to return meanwhile it is
-    /// asked again.
+    /// A client begins to work under delegations, or does so again. It keeps those that it was given, and its locks, if its lease has not ended. From a home
+    /// that began anew meanwhile it gets its locks back: nobody else has got any since. What it was asked to return meanwhile it is asked again.
     pub(crate) fn join(
         &self,
         client: u32,
         push: Arc<dyn Push>,
         (run, current): (u64, u64),
         changed: &[FileId],
-    ) -> bool {
+        (locks, term): (&[Lock], u64),
+    ) -> Kept {
         let now = self.clock.now();
-        let kept = self.change(|delegations| {
-            let kept = run == current && delegations.has_kept(client, now);
-            match kept {
-                true => delegations.renew(client, now),
-                false => delegations.join(client, changed, run != 0, now),
-            }
-            kept
-        });
         let mut table = self.table.lock();
+        let Table { delegations, locks: locked, .. } = &mut *table;
+        let all = run == current && delegations.has_kept(client, now);
+        let kept = match locked.term(client).filter(|known| all && *known == term) {
+            Some(term) => Kept { run: current, all, locks: true, term },
+            None => {
+                let term = self.random.next_u64();
+                let returns = run != 0 && delegations.awaits(client, now);
+                let locks =
+                    locked.begin(client, term, if returns { locks } else { &[] }) && (returns || locks.is_empty());
+                Kept { run: current, all, locks, term }
+            }
+        };
+        match all {
+            true => delegations.renew(client, now),
+            false => delegations.join(client, changed, run != 0, now),
+        }
         table.reached.insert(client, push);
         table.send(client, table.delegations.outstanding(client));
+        drop(table);
+        self.turn.send_modify(|turn| *turn += 1);
         kept
     }
 
@@ -142,7 +159,45 @@ impl Claims {
     /// A client works under delegations no more.
     pub(crate) fn leave(&self, client: u32) {
         self.change(|delegations| delegations.leave(client));
-        self.table.lock().reached.remove(&client);
+        let mut table = self.table.lock();
+        table.locks.leave(client);
+        table.reached.remove(&client);
+    }
+
+    /// Does what a client asks for its locks, and waits until others have unlocked what it wants, if it waits. EBUSY: later perhaps. EAGAIN: others have it.
+    pub(crate) async fn lock(&self, client: u32, asked: &Locking) -> Result<(), FsError> {
+        let end = self.clock.now() + WAIT_MAX;
+        loop {
+            let mut turn = self.turn.subscribe();
+            let now = self.clock.now();
+            let locked = {
+                let mut table = self.table.lock();
+                let Table { delegations, locks, .. } = &mut *table;
+                let wants = asked.lock.exclusive.is_some() && asked.gives_up == 0;
+                let in_the_way = if wants { locks.in_the_way(client, &asked.lock) } else { BTreeSet::new() };
+                let lapsed = in_the_way.into_iter().filter(|other| delegations.has_lapsed(*other, now));
+                for other in lapsed.collect::<Vec<_>>() {
+                    delegations.leave(other);
+                    locks.leave(other);
+                    self.turn.send_modify(|turn| *turn += 1);
+                }
+                // Clients that had locks when the home ended get them back first.
+                if wants && delegations.awaits_others(client, now) { None } else { Some(locks.ask(client, asked)?) }
+            };
+            if locked == Some(Locked::Done) {
+                self.turn.send_modify(|turn| *turn += 1);
+                return Ok(());
+            }
+            if now >= end {
+                return Err(FsError::Busy);
+            }
+            let _ = timeout(&*self.clock, LOCK_LOOK_PERIOD.min(end - now), turn.changed()).await;
+        }
+    }
+
+    /// The first lock that stands in the way of this one.
+    pub(crate) fn test_lock(&self, client: u32, lock: &Lock) -> Option<Lock> {
+        self.table.lock().locks.test(client, lock)
     }
 
     /// A client has sent something of an operation that is new, for which others may wait.

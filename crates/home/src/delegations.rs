@@ -155,6 +155,21 @@ impl Delegations {
         self.held.get(&client).is_some_and(|held| now < held.until) && !self.is_overdue(client, now)
     }
 
+    /// True if the lease of a client has ended.
+    pub fn has_lapsed(&self, client: u32, now: Duration) -> bool {
+        self.held.get(&client).is_none_or(|held| now >= held.until)
+    }
+
+    /// True if a client that may have something has not been heard of since the home began.
+    pub fn awaits(&self, client: u32, now: Duration) -> bool {
+        self.unknown.0.contains(&client) && now < self.unknown.1
+    }
+
+    /// True if others than this client may have something that is not known here.
+    pub fn awaits_others(&self, client: u32, now: Duration) -> bool {
+        now < self.unknown.1 && self.unknown.0.iter().any(|other| *other != client)
+    }
+
     /// True if a client that does not do its part may think for now that it has what it was given: others cannot have that before its lease has ended.
     pub fn is_barred(&self, client: u32, now: Duration) -> bool {
         self.held.get(&client).is_some_and(|held| now < held.until) && self.is_overdue(client, now)

@@ -22,6 +22,7 @@ mod in_place;
 pub mod invitation;
 mod ledger;
 pub mod local;
+pub mod locking;
 pub mod memory;
 mod own;
 mod pace;

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_wire::codec::Wire;
-use roam_wire::delegation::{Hold, Kept, Watch};
+use roam_wire::delegation::{Hold, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::line;
+use roam_wire::lock::Lock;
 use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack};
 use roam_wire::operation::Operation;
 use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
@@ -257,9 +258,12 @@ impl Client {
                 live.record(Record::Delegated { key, volume: name.to_string(), does: delegated });
             }
             let kept = match watch {
-                Watch::Delegations { run, changed } => {
-                    let all = volume.claims.join(author, self.push.clone(), (run, self.home.run), &changed);
-                    Some(Kept { run: self.home.run, all })
+                Watch::Delegations { run, changed, locks, term } => {
+                    let real = |file| live.volume(name).map_or(file, |known| known.real(file));
+                    let locks: Vec<Lock> =
+                        locks.into_iter().map(|lock| Lock { file: real(lock.file), ..lock }).collect();
+                    let runs = (run, self.home.run);
+                    Some(volume.claims.join(author, self.push.clone(), runs, &changed, (&locks, term)))
                 }
                 Watch::Nothing | Watch::Changes => {
                     volume.claims.leave(author);
@@ -380,6 +384,21 @@ impl Client {
                 }
                 Ok(reply)
             }
+            Request::Lock(_) | Request::TestLock(_) if !delegated => Err(Stop::Refused(Refusal::Detached)),
+            Request::Lock(mut asked) => {
+                asked.lock.file = volume.real(asked.lock.file)?;
+                let unlocks = asked.lock.exclusive.is_none() || asked.gives_up > 0;
+                if !unlocks {
+                    self.check_lock(whose, volume, asked.lock.file).await?;
+                }
+                volume.claims.lock(whose.author, &asked).await?;
+                Ok(Reply::Done)
+            }
+            Request::TestLock(lock) => {
+                let lock = Lock { file: volume.real(lock.file)?, ..lock };
+                self.check_lock(whose, volume, lock.file).await?;
+                Ok(Reply::InTheWay(volume.claims.test_lock(whose.author, &lock)))
+            }
             Request::Read { file, contents, offset, len } => {
                 let range = offset..offset.saturating_add(len.into());
                 volume.wait_for(volume.real(file)?, contents, range).await?;
@@ -403,7 +422,11 @@ impl Client {
         let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
             // Answered before.
-            Request::Enroll { .. } | Request::Attach { .. } | Request::Delegate { .. } => {
+            Request::Enroll { .. }
+            | Request::Attach { .. }
+            | Request::Delegate { .. }
+            | Request::Lock(_)
+            | Request::TestLock(_) => {
                 return Err(Stop::Refused(Refusal::Detached));
             }
             Request::Since { stamp } => {
@@ -565,6 +588,16 @@ impl Client {
             None if file == volume.root()? => Ok(()),
             // It has no name that could lead to it.
             None => Err(FsError::Stale),
+        }
+    }
+
+    /// A file is locked by a user who can open it.
+    async fn check_lock(&self, whose: &Whose, volume: &Exported, file: FileId) -> Result<(), FsError> {
+        self.check_seen(whose, volume, file).await?;
+        let (user, source) = (cred(&whose.user), volume.source(file).await?);
+        match volume.fs.access(&user, source, vfs::perm::READ).await {
+            Err(FsError::AccessDenied) => volume.fs.access(&user, source, vfs::perm::WRITE).await,
+            read => read,
         }
     }
 

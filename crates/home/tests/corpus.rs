@@ -7,6 +7,7 @@ use home::volume::{OTHERS, Print, RunStart, Volume};
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Hold, Watch};
 use roam_wire::journal::Stamp;
+use roam_wire::lock::{Lock, Locking, Space};
 use roam_wire::message::{Conflict, Outcome, Request, Sent, User};
 use roam_wire::operation::Operation;
 use session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
@@ -163,13 +164,17 @@ fn questions() -> [Vec<Request>; 3] {
         apply(5, Operation::Link { file: diary, at: to(b"link") }, b""),
         apply(6, Operation::Remove { at: at(bob, b"diary"), file: diary, last: true }, b""),
     ];
+    let exclusive = Some(true);
+    let lock = Lock { file: plain, space: Space::Mixed, owner: 7, pid: 70, exclusive, start: 0, end: u64::MAX };
     let delegations = vec![
-        attach_request(Watch::Delegations { run: 0, changed: Vec::new() }),
+        attach_request(Watch::Delegations { run: 0, changed: Vec::new(), locks: Vec::new(), term: 0 }),
         list(root),
         list(dir),
         Request::Delegate { files: vec![plain, diary], hold: Hold::Write },
         Request::Upload { seq: 1, offset: 0, data: b"bytes".as_slice().into() },
         Request::Returned { recalls: vec![1], lowered: Vec::new(), behind: None },
+        Request::TestLock(lock),
+        Request::Lock(Locking { term: 1, number: 1, over: 0, lock, waits: false, gives_up: 0 }),
         Request::Renew,
     ];
     [looks, edits, delegations]

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use roam_wire::channel::{PeerKey, Service};
 use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
+use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
 use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
 use roam_wire::operation::{Attributes, Change, Operation, Place};
 use roam_wire::ranges::Ranges;
@@ -18,7 +19,7 @@ fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
     world.attach_to(key, NO_DELEGATIONS)
 }
 
-const NO_DELEGATIONS: Watch = Watch::Delegations { run: 0, changed: Vec::new() };
+const NO_DELEGATIONS: Watch = Watch::Delegations { run: 0, changed: Vec::new(), locks: Vec::new(), term: 0 };
 
 impl Peer<'_> {
     /// Files that the home gives delegations on; nothing if others have what that excludes.
@@ -134,6 +135,40 @@ fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
     assert_eq!(clients[0].volumes, [(VOLUME.to_string(), user(BOB))], "the last invitation counts");
 }
 
+#[test]
+fn locks_are_for_files_that_their_user_can_open_and_for_the_term_of_now() {
+    let world = World::new();
+    let (one, other) = (delegated(&world, 1, MALLORY), delegated(&world, 2, BOB));
+    let bob = other.id(ROOT, "bob");
+    let (diary, letter) = (other.id(bob, "diary"), other.id(bob, "letter"));
+    let begin = |peer: &Peer| match peer.ask(attach_request(NO_DELEGATIONS)) {
+        Reply::Attached { kept: Some(kept), .. } => kept.term,
+        reply => panic!("{reply:?}"),
+    };
+    let lock =
+        |file, start| Lock { file, space: Space::Mixed, owner: 7, pid: 70, exclusive: Some(true), start, end: start };
+    let ask =
+        |term, number, lock| Request::Lock(Locking { term, number, over: number - 1, lock, waits: false, gives_up: 0 });
+    let (term, others) = (begin(&one), begin(&other));
+    assert_eq!(one.ask(ask(term, 1, lock(diary, 0))), Reply::Failed(FsError::AccessDenied));
+    assert_eq!(one.ask(Request::TestLock(lock(diary, 0))), Reply::Failed(FsError::AccessDenied));
+    assert_eq!(one.ask(ask(others, 1, lock(letter, 0))), Reply::Failed(FsError::Stale), "another's term");
+    assert_eq!(one.ask(ask(term, 1, lock(letter, 0))), Reply::Done);
+    assert_eq!(other.ask(ask(others, 1, lock(letter, 0))), Reply::Failed(FsError::WouldBlock));
+    assert_eq!(one.ask(ask(term, 1, Lock { exclusive: None, ..lock(letter, 0) })), Reply::Done, "it was done before");
+    assert_eq!(other.ask(ask(others, 2, lock(letter, 0))), Reply::Failed(FsError::WouldBlock));
+    let mut number = 2;
+    while let Reply::Done = one.ask(ask(term, number, lock(letter, 2 * number))) {
+        number += 1;
+    }
+    assert_eq!(number as usize, LOCK_COUNT_MAX + 1, "a client has so many locks at most");
+    // It begins anew without them, and what is late counts no more.
+    let next = begin(&one);
+    assert_ne!(next, term);
+    assert_eq!(one.ask(ask(term, number + 1, lock(letter, 0))), Reply::Failed(FsError::Stale));
+    assert_eq!(other.ask(ask(others, 3, lock(letter, 0))), Reply::Done);
+}
+
 /// What was sent over a connection that was given up may arrive after the client has gone on over another.
 #[test]
 fn regression_attaching_late_over_an_older_connection_takes_nothing_away() {
@@ -193,7 +228,12 @@ fn whoever_returns_nothing_keeps_others_waiting_no_longer_than_a_lease() {
     while bob.delegate(plain, Hold::Read).is_none() {
         // It is heard of all the time, and says that it has what it had.
         if mallory.ask(Request::Renew) == Reply::Refused(Refusal::Detached) {
-            let again = mallory.ask(attach_request(Watch::Delegations { run, changed: Vec::new() }));
+            let again = mallory.ask(attach_request(Watch::Delegations {
+                run,
+                changed: Vec::new(),
+                locks: Vec::new(),
+                term: 0,
+            }));
             assert_eq!(again, Reply::Refused(Refusal::Busy));
             barred += 1;
         }
@@ -246,7 +286,7 @@ fn a_home_that_begins_anew_gives_nothing_that_somebody_may_have() {
     let other = world.attach_to(2, NO_DELEGATIONS);
     assert_eq!(other.delegate(plain, Hold::Read), None);
     // What it has changed, it has still.
-    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: vec![plain] });
+    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: vec![plain], locks: Vec::new(), term: 0 });
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(other.delegate(plain, Hold::Read), None);
     let recalls = one.recalled();
@@ -277,7 +317,7 @@ fn whoever_attached_again_is_asked_again_for_what_he_did_not_hear_of() {
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
     assert_eq!(one.delegate(plain, Hold::Read), None);
     assert_eq!(asked.len(), 1);
-    let known = Watch::Delegations { run, changed: Vec::new() };
+    let known = Watch::Delegations { run, changed: Vec::new(), locks: Vec::new(), term: 0 };
     let before = other.recalled();
     let other = world.attach_to(2, known);
     assert_eq!(other.recalled(), before, "and it has kept what it had");
@@ -366,7 +406,7 @@ fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_
     world.restart();
     let other = world.attach_to(2, NO_DELEGATIONS);
     // It still believes what it was given before, until it has the answer.
-    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new() });
+    let one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new(), locks: Vec::new(), term: 0 });
     assert_eq!(other.delegate(plain, Hold::Write), None);
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
@@ -374,7 +414,7 @@ fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_
     world.restart();
     // Nor does it keep others waiting if it never gets it.
     let other = world.attach_to(2, NO_DELEGATIONS);
-    let _one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new() });
+    let _one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new(), locks: Vec::new(), term: 0 });
     assert_eq!(other.delegate(plain, Hold::Write), None);
     world.sim.run_for(LEASE);
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));

@@ -654,13 +654,13 @@ impl FileSystem for LocalDir {
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
         let open = self.0.handles.lock().get(id, handle, false);
-        Answer::Now(open.map(|_| self.0.locks.release_owner(id, LockSpace::Posix, lock_owner)))
+        Answer::Now(open.map(|_| self.0.locks.release_owner(id, LockSpace::Posix, lock_owner.into())))
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
         let closed = self.0.handles.lock().close(id, handle, false);
         if let Some(owner) = flock_owner.filter(|_| closed.is_ok()) {
-            self.0.locks.release_owner(id, LockSpace::Flock, owner);
+            self.0.locks.release_owner(id, LockSpace::Flock, owner.into());
         }
         Answer::Now(closed)
     }

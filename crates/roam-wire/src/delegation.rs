@@ -4,6 +4,7 @@
 //! The home recalls them before anybody else does what they exclude. They end by themselves when the client was not heard of for a while: both sides
 //! count durations, no clock is compared with another.
 
+use crate::lock::Lock;
 use crate::operation::Change;
 use crate::{wire_enum, wire_struct};
 use std::time::Duration;
@@ -42,9 +43,13 @@ pub enum Watch {
         run: u64,
         /// What it has changed that the home has not heard of.
         changed: Vec<FileId>,
+        /// Locks that it has,
+        locks: Vec<Lock>,
+        /// since this term began.
+        term: u64,
     },
 }
-wire_enum!(Watch { 0 => Nothing, 1 => Changes, 2 => Delegations { run, changed } });
+wire_enum!(Watch { 0 => Nothing, 1 => Changes, 2 => Delegations { run, changed, locks, term } });
 
 /// What became of a client's delegations when it attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,8 +58,12 @@ pub struct Kept {
     pub run: u64,
     /// It has them still; otherwise it has none.
     pub all: bool,
+    /// It has its locks still; otherwise it has none.
+    pub locks: bool,
+    /// The term in which it locks from now on.
+    pub term: u64,
 }
-wire_struct!(Kept { run, all });
+wire_struct!(Kept { run, all, locks, term });
 
 /// The home wants a delegation back: the client is to send what it has changed, and to say that it has returned it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

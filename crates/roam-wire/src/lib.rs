@@ -3,13 +3,14 @@
 //! - [`channel`]: connections, as traits; [`line`]: several volumes on one of them.
 //! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
 //! - [`operation`]: something that a client has done and its home is to do; [`ranges`]: sets of bytes; [`piece`]: bytes that the home has already.
-//! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without asking.
+//! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without asking; [`lock`]: locks between mounts.
 
 pub mod channel;
 pub mod codec;
 pub mod delegation;
 pub mod journal;
 pub mod line;
+pub mod lock;
 pub mod message;
 pub mod operation;
 pub mod piece;

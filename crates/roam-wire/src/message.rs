@@ -8,6 +8,7 @@ use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
 use crate::delegation::{Behind, Hold, Kept, Recall, Watch};
 use crate::journal::{Since, Stamp};
+use crate::lock::{Lock, Locking};
 use crate::operation::Operation;
 use crate::piece::Piece;
 use crate::{wire_enum, wire_struct};
@@ -314,6 +315,10 @@ pub enum Request {
         /// Which, and where they are.
         pieces: Vec<Piece>,
     },
+    /// Locks, or unlocks. EAGAIN: others have it. EBUSY: later perhaps; whoever waits asks again.
+    Lock(Locking),
+    /// The first lock that stands in the way of this one.
+    TestLock(Lock),
 }
 wire_enum!(Request {
     1 => Enroll { secret },
@@ -334,6 +339,8 @@ wire_enum!(Request {
     16 => ReadFiles { files },
     17 => Take { seq, pieces },
     18 => Returning { recalls, through },
+    19 => Lock(locking),
+    20 => TestLock(lock),
 });
 
 /// What a home answers.
@@ -416,6 +423,8 @@ pub enum Reply {
     Files(Vec<(FileId, Bytes)>),
     /// Which of the pieces, counted from 0, were taken. The others are not, or no more, where they were said to be.
     Taken(Vec<u64>),
+    /// A lock that stands in the way, if there is one.
+    InTheWay(Option<Lock>),
     /// The file system refuses.
     Failed(FsError),
     /// The home refuses.
@@ -439,6 +448,7 @@ wire_enum!(Reply {
     14 => Delegated { known, given, seq },
     15 => Files(files),
     16 => Taken(pieces),
+    17 => InTheWay(lock),
 });
 
 /// A name, and what it means.

@@ -3,6 +3,7 @@
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
+use roam_wire::lock::{Lock, Locking, Space};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
 };
@@ -100,7 +101,10 @@ fn the_corpus_has_what_this_program_writes() {
         attempt: 9,
     };
     let list = |after: &[u8], makes| Request::List { dir: FileId::new(1), after: after.to_vec(), known: 60, makes };
-    let strong = Watch::Delegations { run: 5, changed: vec![file] };
+    let lock =
+        Lock { file, space: Space::Mixed, owner: 1 << 60, pid: 77, exclusive: Some(true), start: 0, end: u64::MAX };
+    let locking = Locking { term: 6, number: 3, over: 2, lock, waits: true, gives_up: 0 };
+    let strong = Watch::Delegations { run: 5, changed: vec![file], locks: vec![lock], term: 6 };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
     let change = Change { cut: 4, size: 2000, ranges: Ranges::of(100..1900), mtime: TIME };
     let behind = Behind { seq: 9, base: 70, change };
@@ -136,6 +140,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("upload", request(Request::Upload { seq: 9, offset: 65536, data: b"bytes"[..].into() })),
             ("truncated", apply[..100].to_vec()),
             ("apply", apply),
+            ("lock", request(Request::Lock(locking))),
+            ("test_lock", request(Request::TestLock(lock))),
             ("space", request(Request::Space)),
             ("ids", request(Request::Ids)),
             ("done", reply(Reply::Done)),
@@ -147,7 +153,7 @@ fn the_corpus_has_what_this_program_writes() {
                     user,
                     since,
                     heard: 7,
-                    kept: Some(Kept { run: 5, all: true }),
+                    kept: Some(Kept { run: 5, all: true, locks: true, term: 6 }),
                 }),
             ),
             ("current", reply(Reply::Since(Since::Current))),
@@ -164,6 +170,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("room", reply(Reply::Space { total: 1 << 40, free: 1 << 39, files: 1000, files_free: 1 << 30 })),
             ("given", reply(Reply::Ids(file, 1 << 24))),
             ("failed", reply(Reply::Failed(FsError::NoSpace))),
+            ("in_the_way", reply(Reply::InTheWay(Some(lock)))),
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
             ("recall", plain(2, Pushed::Recall(vec![recall]).to_bytes())),
             ("detached", plain(2, Pushed::Detached.to_bytes())),

@@ -6,6 +6,7 @@ use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
+use roam_wire::lock::{Lock, Locking, Space};
 use roam_wire::message::{
     Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
@@ -180,8 +181,27 @@ fn watch() -> impl Strategy<Value = Watch> {
     prop_oneof![
         Just(Watch::Nothing),
         Just(Watch::Changes),
-        (any::<u64>(), files()).prop_map(|(run, changed)| Watch::Delegations { run, changed }),
+        (any::<[u64; 2]>(), files(), prop::collection::vec(lock(), 0..4))
+            .prop_map(|([run, term], changed, locks)| Watch::Delegations { run, changed, locks, term }),
     ]
+}
+
+prop_compose! {
+    fn lock()(
+        file in file(),
+        space in prop::sample::select(vec![Space::Posix, Space::Flock, Space::Mixed]),
+        (owner, pid) in any::<(u64, u32)>(),
+        exclusive in any::<Option<bool>>(),
+        (start, end) in any::<(u64, u64)>(),
+    ) -> Lock {
+        Lock { file, space, owner, pid, exclusive, start, end }
+    }
+}
+
+prop_compose! {
+    fn locking()([term, number, over, gives_up] in any::<[u64; 4]>(), lock in lock(), waits in any::<bool>()) -> Locking {
+        Locking { term, number, over, lock, waits, gives_up }
+    }
 }
 
 prop_compose! {
@@ -243,6 +263,8 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Resign),
         prop::collection::vec((file(), any::<u64>()), 0..9).prop_map(|files| Request::ReadFiles { files }),
         (any::<u64>(), prop::collection::vec(piece(), 0..9)).prop_map(|(seq, pieces)| Request::Take { seq, pieces }),
+        locking().prop_map(Request::Lock),
+        lock().prop_map(Request::TestLock),
     ]
 }
 
@@ -253,9 +275,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         prop::collection::vec(".{0,9}", 0..3).prop_map(|volumes| Reply::Enrolled { volumes }),
         prop::collection::vec(any::<u64>(), 0..9).prop_map(Reply::Taken),
-        (file(), user(), since(), any::<u64>(), prop::option::of(any::<(u64, bool)>())).prop_map(
+        (file(), user(), since(), any::<u64>(), prop::option::of(any::<([u64; 2], [bool; 2])>())).prop_map(
             |(root, user, since, heard, kept)| {
-                let kept = kept.map(|(run, all)| Kept { run, all });
+                let kept = kept.map(|([run, term], [all, locks])| Kept { run, all, locks, term });
                 Reply::Attached { root, user, since, heard, kept }
             }
         ),
@@ -279,6 +301,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec(applied(), 0..4).prop_map(Reply::Applied),
         any::<[u64; 4]>().prop_map(|[total, free, files, files_free]| Reply::Space { total, free, files, files_free }),
         (file(), any::<u64>()).prop_map(|(first, count)| Reply::Ids(first, count)),
+        prop::option::of(lock()).prop_map(Reply::InTheWay),
         error().prop_map(Reply::Failed),
         prop::sample::select(vec![Secret, Stranger, Volume, Detached, Forgotten, Busy]).prop_map(Reply::Refused),
     ]

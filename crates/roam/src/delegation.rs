@@ -13,6 +13,7 @@ use crate::settings::Consistency;
 use host::{Clock, timeout};
 use roam_wire::channel::{Channel, Class};
 use roam_wire::delegation::{Behind, Hold, Kept, LEASE, Recall, Watch};
+use roam_wire::lock::Lock;
 use roam_wire::message::{INLINE_LEN_MAX, Reply, Request};
 use roam_wire::operation::Operation;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -61,13 +62,18 @@ pub(crate) struct Delegations {
     run: u64,
     /// How often all was lost: what was asked for before is not given any more.
     losses: u64,
+    /// All was lost since it was last asked what was logged before.
+    has_lost: bool,
+    /// Operations up to this one were logged before all was lost last.
+    doubtful: u64,
 }
 
 impl Delegations {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Delegations {
         let (held, fresh, returned) = (HashMap::new(), HashSet::new(), HashMap::new());
         let (made, named) = (HashMap::new(), HashMap::new());
-        Delegations { clock, held, fresh, made, named, returned, until: Duration::ZERO, run: 0, losses: 0 }
+        let (until, run, losses, has_lost, doubtful) = (Duration::ZERO, 0, 0, true, 0);
+        Delegations { clock, held, fresh, made, named, returned, until, run, losses, has_lost, doubtful }
     }
 
     fn is_valid(&self) -> bool {
@@ -103,6 +109,7 @@ impl Delegations {
         self.returned.clear();
         self.named.clear();
         self.losses += 1;
+        self.has_lost = true;
     }
 
     /// The home says that the client has nothing, or will have nothing soon.
@@ -136,13 +143,14 @@ impl Live {
         }
     }
 
-    /// What the home is to watch for a client that works under delegations.
-    pub(crate) fn watch(&self) -> Option<Watch> {
+    /// What the home is to watch for a client that works under delegations and has these locks.
+    pub(crate) fn watch(&self, locks: Vec<Lock>) -> Option<Watch> {
         let delegations = self.delegations.as_ref()?;
         let mut changed: BTreeSet<FileId> = self.replica.begun().collect();
         changed.extend(self.replica.log().iter().flat_map(|(_, operation)| operation.files()));
+        let term = self.lockings.term();
         let run = if delegations.is_valid() { delegations.run } else { 0 };
-        Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect() })
+        Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect(), locks, term })
     }
 
     /// The client is attached again.
@@ -159,6 +167,20 @@ impl Live {
     pub(crate) fn may_believe(&self, file: FileId) -> bool {
         let file = self.replica.real(file);
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
+    }
+
+    /// True if something was done to a file under delegations that are lost, and is not home: others may have changed the file since. What is here of it is
+    /// believed when the home has answered.
+    fn is_doubtful(&mut self, file: FileId) -> bool {
+        let file = self.replica.real(file);
+        let last = self.replica.log().last();
+        let Some(delegations) = &mut self.delegations else { return false };
+        if std::mem::take(&mut delegations.has_lost) {
+            delegations.doubtful = last;
+        }
+        let (through, held) = (delegations.doubtful, delegations.holds(file, Hold::Write));
+        let is_begun = !held && self.replica.node(file).is_ok_and(|node| node.changes.is_begun());
+        !self.is_private(file) && (is_begun || self.replica.log().naming(file).any(|(seq, _)| seq <= through))
     }
 
     /// Nobody else knows the file yet, or any more. What may have reached the home may be known to others, whether or not it has answered.
@@ -299,9 +321,10 @@ impl<'a> Question<'a> {
     pub(crate) fn gives(&self, live: &mut Live, file: FileId, hold: Hold, (given, seq): (u64, u64)) -> bool {
         let Some(delegations) = &mut live.delegations else { return false };
         let returned = delegations.returned.get(&file).is_some_and(|recall| *recall > given);
-        if returned || delegations.losses != self.losses {
+        if returned || delegations.losses != self.losses || live.is_doubtful(file) {
             return false;
         }
+        let Some(delegations) = &mut live.delegations else { return false };
         let held = delegations.held.entry(file).or_insert((hold, seq));
         *held = (hold.max(held.0), seq.max(held.1));
         true
@@ -328,6 +351,12 @@ impl Client {
         let made = self.look(|replica, _| files.iter().filter_map(|file| replica.made_at(*file)).max());
         if let Some(seq) = made {
             self.send_through(seq).await?;
+        }
+        for file in &files {
+            let doubtful = self.0.live.lock().is_doubtful(*file);
+            if doubtful {
+                self.send_home(*file).await?;
+            }
         }
         let question = Question::new(&self.0);
         let request = Request::Delegate { files: files.clone(), hold };
@@ -531,10 +560,11 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
+        let has_locks = !client.0.locks.is_empty();
         let due = {
             let live = client.0.live.lock();
             let ages = |delegations: &Delegations| {
-                !delegations.held.is_empty() && clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER
+                (!delegations.held.is_empty() || has_locks) && clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER
             };
             live.delegations.as_ref().is_some_and(ages) && live.state != LinkState::Disconnected
         };

@@ -470,13 +470,14 @@ impl FileSystem for Client {
             Ok(writes) => writes,
             Err(error) => return Answer::err(error),
         };
-        self.0.locks.release_owner(asked, LockSpace::Posix, lock_owner);
+        let unlocked = self.release_locks(asked, LockSpace::Posix, lock_owner);
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(Node::is_dirty));
         if !writes || !dirty {
-            return Answer::ok(());
+            return unlocked;
         }
         let me = self.clone();
         Answer::later(async move {
+            unlocked.await?;
             let seq = me.store(id).await?;
             me.reach_home(seq).await;
             Ok(())
@@ -494,16 +495,15 @@ impl FileSystem for Client {
             Ok(closed) => closed,
             Err(error) => return Answer::err(error),
         };
-        if let Some(owner) = flock_owner {
-            self.0.locks.release_owner(asked, LockSpace::Flock, owner);
-        }
+        let released = flock_owner.map(|owner| self.release_locks(asked, LockSpace::Flock, owner));
+        let unlocked = released.unwrap_or_else(|| Answer::ok(()));
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty() && n.facts.nlink > 0));
         if is_written && dirty {
             let me = self.clone();
             return Answer::later(async move {
                 me.store(id).await?;
                 me.0.live.lock().remember(id);
-                Ok(())
+                unlocked.await
             });
         }
         if last {
@@ -511,7 +511,7 @@ impl FileSystem for Client {
             self.0.leave_data(id);
             self.0.reap(id);
         }
-        Answer::ok(())
+        unlocked
     }
 
     fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
@@ -665,13 +665,16 @@ impl FileSystem for Client {
 
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
         let open = self.0.live.lock().handle(id, handle, false).map(drop);
-        Answer::Now(open.and_then(|()| self.0.locks.test(id, &lock)))
+        match open {
+            Ok(()) => self.test_lock(id, lock),
+            Err(error) => Answer::err(error),
+        }
     }
 
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
         let open = self.0.live.lock().handle(id, handle, false).map(|open| lock.is_open_to(&open.flags));
         match open {
-            Ok(true) => self.0.locks.set(id, lock, wait),
+            Ok(true) => self.set_lock(id, lock, wait),
             Ok(false) => Answer::err(FsError::BadHandle),
             Err(error) => Answer::err(error),
         }

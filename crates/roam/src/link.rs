@@ -147,10 +147,11 @@ impl Client {
                 Consistency::Callbacks => Watch::Changes,
                 _ => Watch::Nothing,
             };
-            let watch = {
+            let (watch, locks) = {
                 let mut live = inner.live.lock();
                 live.told_over = None;
-                live.watch().unwrap_or(unasked)
+                let locks = inner.locks_had();
+                (live.watch(locks.clone()).unwrap_or(unasked), locks)
             };
             let is_told = watch == Watch::Changes;
             let delegates = matches!(watch, Watch::Delegations { .. });
@@ -203,6 +204,7 @@ impl Client {
             live.is_frozen = consistency == Consistency::None;
             if let Some(kept) = kept {
                 live.rejoined(kept, asked);
+                self.relocked(&mut live, kept, &locks);
             }
             live.learn_of(since);
             if validation != Validation::Volume {

@@ -2,6 +2,7 @@
 
 use crate::delegation::{Delegations, Wanted};
 use crate::listings::Listings;
+use crate::locking::Lockings;
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
@@ -107,6 +108,7 @@ pub(crate) struct Live {
     pub(crate) is_frozen: bool,
     /// What is cached is believed only as far as these say.
     pub(crate) delegations: Option<Delegations>,
+    pub(crate) lockings: Lockings,
     /// Whether they do, for whoever may cache what this client answers.
     pub(crate) is_delegated: Arc<AtomicBool>,
     /// When files were used last, in uses.
@@ -168,6 +170,7 @@ impl Live {
             held_since: None,
             is_frozen: false,
             delegations: None,
+            lockings: Lockings::default(),
             is_delegated: Arc::default(),
             used: HashMap::new(),
             uses: 0,
@@ -352,15 +355,22 @@ impl Live {
         if handle == Handle::NONE { Ok(()) } else { self.handle(id, handle, true).map(drop) }
     }
 
+    /// EIO if somebody may believe that he still has a lock of a file.
+    fn not_lost(&self, id: FileId) -> Result<(), FsError> {
+        if self.lockings.has_lost(self.replica.real(id)) { Err(FsError::Io) } else { Ok(()) }
+    }
+
     /// EBADF unless `handle` is open on the file `id` for writing.
     pub(crate) fn writable(&self, id: FileId, handle: Handle) -> Result<&Open, FsError> {
         let open = self.handle(id, handle, false)?;
+        self.not_lost(id)?;
         if open.flags.write { Ok(open) } else { Err(FsError::BadHandle) }
     }
 
     /// EBADF unless `handle` is open on the file `id` for reading or executing.
     pub(crate) fn readable(&self, id: FileId, handle: Handle) -> Result<&Open, FsError> {
         let open = self.handle(id, handle, false)?;
+        self.not_lost(id)?;
         if open.flags.read || open.flags.execute { Ok(open) } else { Err(FsError::BadHandle) }
     }
 

@@ -11,7 +11,7 @@ use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
-use roam::{Client, Consistency, Line, Settings};
+use roam::{Client, Consistency, Line, Settings, Writes};
 use roam_wire::message::User;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -484,6 +484,33 @@ fn regression_a_name_in_a_home_that_is_new_is_made_once() {
     rig.sim.run_for(Duration::from_secs(5));
     let made = clients.each_ref().map(|client| rig.sim.block_on(perform(client, &Op::Make("/lock".into(), 0o644))));
     assert_eq!(made.map(|made| made.map(drop)), [Ok(()), Err(FsError::Exists)]);
+}
+
+/// It was written under a delegation that is lost, and somebody else has written since.
+#[test]
+fn regression_what_waits_to_go_home_is_not_believed_when_its_delegation_was_lost() {
+    let rig = Rig::new(1);
+    let (one, network, ..) = rig.new_client(1, Duration::from_millis(5));
+    let (other, ..) = rig.new_client(2, Duration::from_millis(5));
+    for client in [&one, &other] {
+        client.set(|settings| settings.consistency = Consistency::Strong);
+    }
+    rig.sim.run_for(Duration::from_secs(5));
+    let write = |client: &Client, bytes: &[u8]| {
+        rig.sim.block_on(perform(client, &Op::Write("/file".into(), How::Replace, bytes.to_vec())))
+    };
+    assert_eq!(write(&one, b"first"), Ok(()));
+    rig.sim.block_on(one.send_all()).expect("sent");
+    one.set(|settings| settings.writes = Writes::Manual);
+    assert_eq!(write(&one, b"second"), Ok(()));
+    network.up.store(false, Relaxed);
+    rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(write(&other, b"third"), Ok(()));
+    rig.sim.block_on(other.send_all()).expect("sent");
+    network.up.store(true, Relaxed);
+    rig.sim.run_for(Duration::from_secs(20));
+    let read = rig.sim.block_on(async { read_all(&one, find(&one, "/file").await?).await });
+    assert_eq!(read, Ok(b"third".to_vec()));
 }
 
 /// What an answer to an operation says of a directory is not taken for what was done there by this client alone.

@@ -326,6 +326,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
         let user_of = |client: &Client| client.look(|replica, _| replica.membership().map(|m| m.user.clone()));
         volumes.iter().all(|volume| user_of(&volume.client).is_some_and(|home| of(&home, &local)))
     };
+    options.locks = options.uncached.iter().any(|uncached| uncached.load(Relaxed));
     options.kernel_checks = all(is_same_user) && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
     // It may list what is cached without asking, so it must not let in more.
     options.open_dirs = !(options.kernel_checks && all(is_only_he));

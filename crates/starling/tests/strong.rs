@@ -4,12 +4,15 @@ mod common;
 #[path = "common/roaming.rs"]
 mod roaming;
 
-use roaming::{Home, Laptop};
+use roaming::{Home, LONG, Laptop};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Two mounts of one folder.
@@ -175,6 +178,79 @@ fn what_one_cuts_and_another_writes_is_as_if_one_had_waited_for_the_other() {
             && bytes[2000..].iter().all(|byte| *byte == b'b');
         assert!(cut_last || written_last, "{} bytes: {bytes:?}", bytes.len());
     }
+}
+
+/// Adds one to a counter in a file, which nobody else does meanwhile.
+fn count(file: &File) {
+    let mut text = [0; 8];
+    let len = file.read_at(&mut text, 0).expect("read");
+    let count: u64 = str::from_utf8(&text[..len]).expect("text").parse().expect("a number");
+    file.write_all_at((count + 1).to_string().as_bytes(), 0).expect("write");
+}
+
+/// fcntl(2) locks of all of a file.
+fn lock_range(file: &File, kind: libc::c_int) {
+    let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    let wanted = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    // SAFETY: the descriptor is open, and the lock outlives the call.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const wanted) };
+    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn counters_under_locks_of_either_kind_count_everything() {
+    const COUNT: u64 = 20;
+    let two = Two::new();
+    for name in ["flock", "fcntl"] {
+        fs::write(two.mounts[0].mountpoint.join(name), "0").expect("write");
+        two.race(|_, mountpoint| {
+            let open = || File::options().read(true).write(true).open(mountpoint.join(name)).expect("open");
+            let file = open();
+            for turn in 0..COUNT {
+                match name {
+                    "flock" => file.lock().expect("lock"),
+                    _ => lock_range(&file, libc::F_WRLCK),
+                }
+                count(&file);
+                match name {
+                    "flock" => file.unlock().expect("unlock"),
+                    // Closing any descriptor of the file unlocks all of it.
+                    _ if turn % 2 == 0 => drop(open()),
+                    _ => lock_range(&file, libc::F_UNLCK),
+                }
+            }
+        });
+        assert_eq!(two.agree(name), (2 * COUNT).to_string().as_bytes(), "{name}");
+    }
+}
+
+/// Runs flock(1), which runs something that does not end with the lock.
+fn holder(file: &Path) -> Child {
+    Command::new("flock").arg("--no-fork").arg(file).args(["sleep", "1000"]).spawn().expect("flock")
+}
+
+fn is_locked(file: &Path) -> bool {
+    let status = Command::new("flock").arg("--nonblock").arg(file).arg("true").status().expect("flock");
+    !status.success()
+}
+
+#[test]
+fn locks_end_with_their_processes_and_waits_with_a_kill() {
+    let two = Two::new();
+    let [here, there] = two.mounts.each_ref().map(|mount| mount.mountpoint.join("lock"));
+    fs::write(&here, "").expect("write");
+    let kill = |mut child: Child| {
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    };
+    let has = holder(&here);
+    two.mounts[1].wait(LONG, "the other's lock", |_| is_locked(&there));
+    let waits = holder(&there);
+    std::thread::sleep(Duration::from_millis(300));
+    kill(waits);
+    kill(has);
+    assert!(!is_locked(&there));
+    assert!(!is_locked(&here));
 }
 
 /// Once a call has made or removed a name, the other mount's listings show it.

@@ -218,13 +218,15 @@ pub struct FsStat {
     pub block_size: u32,
 }
 
-/// Which of the two independent lock spaces of a file.
+/// Which lock space of a file: locks of different ones are independent of each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum LockSpace {
     /// fcntl byte ranges.
     Posix,
     /// flock, whole file.
     Flock,
+    /// Either of them: FUSE does not say which. Such locks exclude each other, as over NFS.
+    Mixed,
 }
 
 /// A lock to set or test; `end` is inclusive, `u64::MAX` = to the end of time.
@@ -232,8 +234,8 @@ pub enum LockSpace {
 pub struct FileLock {
     /// Which space.
     pub space: LockSpace,
-    /// Who owns it, opaque and unique per owner.
-    pub owner: u64,
+    /// Who owns it, opaque and unique per owner: the kernel's 64 bits, and above them the client's number where several mounts share a table.
+    pub owner: u128,
     /// Process id shown to others.
     pub pid: u32,
     /// `None` unlocks; `Some(true)` is exclusive.

@@ -78,7 +78,7 @@ impl LockTable {
         if !wait {
             return Err(FsError::WouldBlock);
         }
-        if lock.space == LockSpace::Posix && self.would_deadlock(file, &lock) {
+        if lock.space != LockSpace::Flock && self.would_deadlock(file, &lock) {
             return Err(FsError::Deadlock);
         }
         let waiter = WaiterId(self.last_waiter);
@@ -103,8 +103,32 @@ impl LockTable {
     }
 
     /// Drops all locks of an owner in one space of a file, as closing does. Returns who is woken.
-    pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u64) -> Vec<WaiterId> {
+    pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u128) -> Vec<WaiterId> {
         self.unlock(file, &FileLock { space, owner, pid: 0, exclusive: None, start: 0, end: u64::MAX })
+    }
+
+    /// Drops all locks of some owners, and their requests. Returns who is woken. Looks at every lock.
+    pub fn release_owners(&mut self, are_gone: impl Fn(u128) -> bool) -> Vec<WaiterId> {
+        let mut woken = Vec::new();
+        self.files.retain(|_, locks| {
+            locks.held.retain(|held| !are_gone(held.owner));
+            locks.waiting.retain(|_, wanted| !are_gone(wanted.owner));
+            woken.extend(locks.grant_waiting());
+            !locks.held.is_empty() || !locks.waiting.is_empty()
+        });
+        woken
+    }
+
+    /// Locks that stand in the way of `lock`.
+    pub fn blockers(&self, file: FileId, lock: &FileLock) -> Vec<FileLock> {
+        let lock = normal(lock);
+        self.files.get(&file).map_or_else(Vec::new, |locks| locks.blockers(&lock).copied().collect())
+    }
+
+    /// All locks that are held, ordered by file.
+    pub fn all_held(&self) -> Vec<(FileId, FileLock)> {
+        let held = self.files.iter().flat_map(|(file, locks)| locks.held.iter().map(|lock| (*file, *lock)));
+        held.collect()
     }
 
     /// Locks held on a file, ordered by space, start and owner.
@@ -136,7 +160,7 @@ impl LockTable {
     /// Would the owner of `lock` wait for itself? Follows "waits for the holder of" from those in its way, over all
     /// files. Byte ranges only: as on Linux, flock waits are not checked.
     fn would_deadlock(&self, file: FileId, lock: &FileLock) -> bool {
-        let blockers = |file: &FileId, lock: &FileLock| -> Vec<u64> {
+        let blockers = |file: &FileId, lock: &FileLock| -> Vec<u128> {
             self.files.get(file).map_or_else(Vec::new, |f| f.blockers(lock).map(|b| b.owner).collect())
         };
         let mut reached = BTreeSet::new();
@@ -148,7 +172,7 @@ impl LockTable {
             if reached.insert(owner) {
                 for (file, locks) in &self.files {
                     for wanted in locks.waiting.values() {
-                        if wanted.space == LockSpace::Posix && wanted.owner == owner {
+                        if wanted.space != LockSpace::Flock && wanted.owner == owner {
                             todo.extend(blockers(file, wanted));
                         }
                     }
@@ -205,7 +229,7 @@ impl FileLocks {
 /// flock locks are of the whole file.
 fn normal(lock: &FileLock) -> FileLock {
     match lock.space {
-        LockSpace::Posix => *lock,
+        LockSpace::Posix | LockSpace::Mixed => *lock,
         LockSpace::Flock => FileLock { start: 0, end: u64::MAX, ..*lock },
     }
 }

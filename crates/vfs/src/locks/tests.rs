@@ -4,15 +4,15 @@ use proptest::prelude::*;
 const F: FileId = FileId::new(7);
 const G: FileId = FileId::new(8);
 
-fn posix(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> FileLock {
+fn posix(owner: u128, exclusive: Option<bool>, start: u64, end: u64) -> FileLock {
     FileLock { space: LockSpace::Posix, owner, pid: owner as u32, exclusive, start, end }
 }
 
-fn flock(owner: u64, exclusive: Option<bool>) -> FileLock {
+fn flock(owner: u128, exclusive: Option<bool>) -> FileLock {
     FileLock { space: LockSpace::Flock, owner, pid: 0, exclusive, start: 3, end: 5 }
 }
 
-fn ranges(t: &LockTable, owner: u64) -> Vec<(u64, u64, bool)> {
+fn ranges(t: &LockTable, owner: u128) -> Vec<(u64, u64, bool)> {
     let held = t.held(F).into_iter().filter(|l| l.owner == owner);
     held.map(|l| (l.start, l.end, l.exclusive == Some(true))).collect()
 }
@@ -112,7 +112,7 @@ fn flock_conversion_gives_up_the_old_lock_to_wait_but_not_to_be_refused() {
 
 #[derive(Clone, Debug)]
 struct Step {
-    owner: u64,
+    owner: u128,
     exclusive: Option<bool>,
     start: u64,
     end: u64,
@@ -121,7 +121,7 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![Just(None), Just(Some(false)), Just(Some(true))];
-    (0u64..4, kind, 0u64..16, 0u64..16, any::<bool>()).prop_map(|(owner, exclusive, a, b, wait)| Step {
+    (0u128..4, kind, 0u64..16, 0u64..16, any::<bool>()).prop_map(|(owner, exclusive, a, b, wait)| Step {
         owner,
         exclusive,
         start: a.min(b),
@@ -130,12 +130,39 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
+#[test]
+fn owners_that_are_gone_leave_nothing_and_wake_others() {
+    let mut t = LockTable::default();
+    let other = FileId::new(9);
+    assert_eq!(t.set(F, &posix(1, Some(true), 0, 9), false), Ok(granted()));
+    assert_eq!(t.set(other, &posix(2, Some(true), 0, 9), false), Ok(granted()));
+    let a = t.set(F, &posix(3, Some(true), 0, 9), true).unwrap().waits.unwrap();
+    let b = t.set(F, &posix(2, Some(true), 0, 9), true).unwrap().waits.unwrap();
+    assert!(a < b);
+    assert_eq!(t.release_owners(|owner| owner < 3), [a], "2 does not wait any more");
+    assert_eq!(t.all_held(), [(F, posix(3, Some(true), 0, 9))]);
+    assert_eq!(t.blockers(F, &posix(1, Some(false), 9, 20)), [posix(3, Some(true), 0, 9)]);
+    assert_eq!(t.release_owners(|_| true), []);
+    assert!(t.is_empty());
+}
+
+#[test]
+fn locks_of_which_the_kind_is_not_known_exclude_each_other() {
+    let mut t = LockTable::default();
+    let mixed = |owner, start, end| FileLock { space: LockSpace::Mixed, ..posix(owner, Some(true), start, end) };
+    assert_eq!(t.set(F, &mixed(1, 0, u64::MAX), false), Ok(granted()));
+    assert_eq!(t.set(F, &mixed(2, 3, 4), false), Err(FsError::WouldBlock));
+    assert_eq!(t.release_owner(F, LockSpace::Mixed, 1), []);
+    assert_eq!(t.set(F, &mixed(2, 3, 4), false), Ok(granted()));
+    assert_eq!(t.set(F, &mixed(1, 5, 9), false), Ok(granted()), "ranges are kept");
+}
+
 proptest! {
     /// Compared with sixteen bytes, each with the owners that hold it.
     #[test]
     fn model_byte_ranges_agree_with_a_map_of_bytes(steps in proptest::collection::vec(step(), 1..60)) {
         let mut t = LockTable::default();
-        let mut model = vec![BTreeMap::<u64, bool>::new(); 16];
+        let mut model = vec![BTreeMap::<u128, bool>::new(); 16];
         let mut waiting = BTreeMap::new();
         for s in steps {
             if waiting.values().any(|l: &FileLock| l.owner == s.owner) {
@@ -147,7 +174,7 @@ proptest! {
                     .iter()
                     .all(|b| b.iter().all(|(&o, &held)| o == s.owner || !(held || x)))
             });
-            let place = |model: &mut Vec<BTreeMap<u64, bool>>, l: &FileLock| {
+            let place = |model: &mut Vec<BTreeMap<u128, bool>>, l: &FileLock| {
                 for b in &mut model[l.start as usize..=l.end as usize] {
                     b.remove(&l.owner);
                     if let Some(x) = l.exclusive {

@@ -84,9 +84,24 @@ impl Locks {
     }
 
     /// As [`LockTable::release_owner`].
-    pub fn release_owner(&self, file: FileId, space: LockSpace, owner: u64) {
+    pub fn release_owner(&self, file: FileId, space: LockSpace, owner: u128) {
         let mut inner = self.0.lock();
         let woken = inner.table.release_owner(file, space, owner);
         inner.wake(woken);
+    }
+
+    /// As [`LockTable::held`].
+    pub fn held(&self, file: FileId) -> Vec<FileLock> {
+        self.0.lock().table.held(file)
+    }
+
+    /// As [`LockTable::is_empty`].
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().table.is_empty()
+    }
+
+    /// As [`LockTable::all_held`].
+    pub fn all_held(&self) -> Vec<(FileId, FileLock)> {
+        self.0.lock().table.all_held()
     }
 }

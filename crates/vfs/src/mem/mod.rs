@@ -200,7 +200,7 @@ impl FileSystem for MemFs {
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
         self.at(|s, _| {
             s.handle(id, handle, false)?;
-            self.locks.release_owner(id, LockSpace::Posix, lock_owner);
+            self.locks.release_owner(id, LockSpace::Posix, lock_owner.into());
             Ok(())
         })
     }
@@ -209,7 +209,7 @@ impl FileSystem for MemFs {
         self.at(|s, _| {
             s.close(id, handle, false)?;
             if let Some(owner) = flock_owner {
-                self.locks.release_owner(id, LockSpace::Flock, owner);
+                self.locks.release_owner(id, LockSpace::Flock, owner.into());
             }
             Ok(())
         })

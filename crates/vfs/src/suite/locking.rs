@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 use types::{Answer, FsError};
 
 fn range(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> FileLock {
-    FileLock { space: LockSpace::Posix, owner, pid: owner as u32 + 1000, exclusive, start, end }
+    FileLock { space: LockSpace::Posix, owner: owner.into(), pid: owner as u32 + 1000, exclusive, start, end }
 }
 
 fn flock(owner: u64, exclusive: Option<bool>) -> FileLock {
-    FileLock { space: LockSpace::Flock, owner, pid: 0, exclusive, start: 0, end: u64::MAX }
+    FileLock { space: LockSpace::Flock, owner: owner.into(), pid: 0, exclusive, start: 0, end: u64::MAX }
 }
 
 const SHARED: Option<bool> = Some(false);

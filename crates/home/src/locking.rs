@@ -1,0 +1,213 @@
+//! Which clients have which locks of a volume's files. Pure.
+//!
+//! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to an earlier term of a client does nothing.
+
+use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{FileId, FsError};
+use vfs::fs::{FileLock, LockSpace};
+use vfs::locks::{LockTable, SetOutcome, WaiterId};
+
+/// Most requests of a client that it does not know to be over.
+const ASKED_COUNT_MAX: usize = 1 << 12;
+
+/// How a request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Waits(WaiterId),
+    Ended(Result<(), FsError>),
+}
+
+/// What a client has asked in its term.
+struct Term {
+    number: u64,
+    /// Requests up to this one are over.
+    over: u64,
+    asked: BTreeMap<u64, Asked>,
+    /// How many locks it has.
+    held_count: usize,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Locked {
+    /// It is done.
+    Done,
+    /// Others have the lock.
+    Waits,
+}
+
+/// All locks of a volume.
+#[derive(Default)]
+pub struct LockedFiles {
+    table: LockTable,
+    terms: BTreeMap<u32, Term>,
+    /// Whose requests wait.
+    waiting: BTreeMap<WaiterId, (u32, u64)>,
+}
+
+/// The client of an owner.
+fn client_of(owner: u128) -> u32 {
+    (owner >> 64) as u32
+}
+
+/// A client's lock, as one of all clients'.
+fn of_client(client: u32, lock: &Lock) -> FileLock {
+    let space = match lock.space {
+        Space::Posix => LockSpace::Posix,
+        Space::Flock => LockSpace::Flock,
+        Space::Mixed => LockSpace::Mixed,
+    };
+    let owner = u128::from(client) << 64 | u128::from(lock.owner);
+    FileLock { space, owner, pid: lock.pid, exclusive: lock.exclusive, start: lock.start, end: lock.end }
+}
+
+impl LockedFiles {
+    /// The term of a client, if it has one.
+    pub fn term(&self, client: u32) -> Option<u64> {
+        self.terms.get(&client).map(|term| term.number)
+    }
+
+    /// A client begins a term with these locks. False: it has none of them, since others have what they exclude.
+    pub fn begin(&mut self, client: u32, term: u64, locks: &[Lock]) -> bool {
+        self.leave(client);
+        self.terms.insert(client, Term { number: term, over: 0, asked: BTreeMap::new(), held_count: 0 });
+        let fits = locks.len() <= LOCK_COUNT_MAX;
+        let all = fits
+            && locks.iter().all(|lock| {
+                let (file, lock) = (lock.file, of_client(client, lock));
+                lock.exclusive.is_some() && self.change(file, |table| table.set(file, &lock, false)).is_ok()
+            });
+        if !all {
+            self.drop_locks(client);
+        }
+        all
+    }
+
+    /// A client has no locks any more.
+    pub fn leave(&mut self, client: u32) {
+        if self.terms.remove(&client).is_some() {
+            self.drop_locks(client);
+        }
+    }
+
+    fn drop_locks(&mut self, client: u32) {
+        let woken = self.table.release_owners(|owner| client_of(owner) == client);
+        self.waiting.retain(|_, (other, _)| *other != client);
+        self.wake(&woken);
+        let all = self.table.all_held();
+        self.terms.values_mut().for_each(|term| term.held_count = 0);
+        all.iter().for_each(|(_, held)| self.count(held.owner, 1));
+    }
+
+    fn count(&mut self, owner: u128, more: isize) {
+        if let Some(term) = self.terms.get_mut(&client_of(owner)) {
+            term.held_count = term.held_count.saturating_add_signed(more);
+        }
+    }
+
+    /// Changes the locks of a file. Gives the request that waits, if it does.
+    fn change(
+        &mut self,
+        file: FileId,
+        change: impl FnOnce(&mut LockTable) -> Result<SetOutcome, FsError>,
+    ) -> Result<Option<WaiterId>, FsError> {
+        let before = self.table.held(file);
+        let outcome = change(&mut self.table)?;
+        let after = self.table.held(file);
+        before.iter().for_each(|held| self.count(held.owner, -1));
+        after.iter().for_each(|held| self.count(held.owner, 1));
+        self.wake(&outcome.woken);
+        Ok(outcome.waits)
+    }
+
+    /// Requests that waited were granted.
+    fn wake(&mut self, woken: &[WaiterId]) {
+        for waiter in woken {
+            let asker = self.waiting.remove(waiter);
+            let asked = asker.and_then(|(client, number)| self.terms.get_mut(&client)?.asked.get_mut(&number));
+            if let Some(asked) = asked {
+                *asked = Asked::Ended(Ok(()));
+            }
+        }
+    }
+
+    /// Other clients that have what a lock excludes.
+    pub fn in_the_way(&self, client: u32, lock: &Lock) -> BTreeSet<u32> {
+        let blockers = self.table.blockers(lock.file, &of_client(client, lock));
+        blockers.into_iter().map(|held| client_of(held.owner)).filter(|other| *other != client).collect()
+    }
+
+    /// The first lock that stands in the way of a client's. Who has it is of no use to another client.
+    pub fn test(&self, client: u32, lock: &Lock) -> Option<Lock> {
+        let held = self.table.test(lock.file, &of_client(client, lock))?;
+        // Processes of other machines have other numbers.
+        let pid = if client_of(held.owner) == client { held.pid } else { 0 };
+        Some(Lock { owner: 0, pid, exclusive: held.exclusive, start: held.start, end: held.end, ..*lock })
+    }
+
+    /// Does what a client asks. Asked again, it says how that stands. ESTALE: it is over, or of another term. ENOLCK: the client has, or asks for, too many.
+    pub fn ask(&mut self, client: u32, asked: &Locking) -> Result<Locked, FsError> {
+        let Locking { term, number, over, lock, waits, gives_up } = *asked;
+        let known = self.terms.get_mut(&client).filter(|known| known.number == term).ok_or(FsError::Stale)?;
+        if over > known.over {
+            known.over = over;
+            known.asked = known.asked.split_off(&over.saturating_add(1));
+        }
+        if number <= known.over {
+            return Err(FsError::Stale);
+        }
+        if let Some(before) = known.asked.get(&number) {
+            return match before {
+                Asked::Waits(_) => Ok(Locked::Waits),
+                Asked::Ended(result) => result.map(|()| Locked::Done),
+            };
+        }
+        if known.asked.len() >= ASKED_COUNT_MAX {
+            return Err(FsError::NoLocks);
+        }
+        let has_room = known.held_count < LOCK_COUNT_MAX || lock.exclusive.is_none();
+        let (file, lock) = (lock.file, of_client(client, &lock));
+        let ended = match gives_up {
+            0 if !has_room => Asked::Ended(Err(FsError::NoLocks)),
+            0 => match self.change(file, |table| table.set(file, &lock, waits)) {
+                Ok(Some(waiter)) => {
+                    self.waiting.insert(waiter, (client, number));
+                    Asked::Waits(waiter)
+                }
+                Ok(None) => Asked::Ended(Ok(())),
+                Err(error) => Asked::Ended(Err(error)),
+            },
+            given_up => {
+                self.give_up(client, given_up, file, &lock);
+                Asked::Ended(Ok(()))
+            }
+        };
+        if let Some(known) = self.terms.get_mut(&client) {
+            known.asked.insert(number, ended);
+        }
+        match ended {
+            Asked::Waits(_) => Ok(Locked::Waits),
+            Asked::Ended(result) => result.map(|()| Locked::Done),
+        }
+    }
+
+    /// A client does not want any more what it asked for, whether or not that arrives yet.
+    fn give_up(&mut self, client: u32, number: u64, file: FileId, lock: &FileLock) {
+        let Some(known) = self.terms.get_mut(&client).filter(|known| number > known.over) else { return };
+        let before = known.asked.insert(number, Asked::Ended(Err(FsError::Interrupted)));
+        match before {
+            Some(Asked::Waits(waiter)) => {
+                self.waiting.remove(&waiter);
+                let woken = self.table.cancel(file, waiter, lock);
+                debug_assert!(woken.is_empty(), "it had nothing yet");
+            }
+            Some(Asked::Ended(Ok(()))) => {
+                let unlock = FileLock { exclusive: None, ..*lock };
+                let unlocked = self.change(file, |table| table.set(file, &unlock, false));
+                debug_assert!(unlocked.is_ok(), "whoever could lock it can unlock it");
+            }
+            Some(Asked::Ended(Err(_))) | None => {}
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Locks of files under `strong`, where they exclude processes on other mounts, too.
+//!
+//! The home decides about each lock; this client knows which ones it has. It tells the home of an unlock again and again until that is heard, and asks for no
+//! lock of the same owner and file before. Its locks end with its lease: a program that has lost one gets EIO from the file until it unlocks or closes it.
+
+use crate::client::{Client, Inner};
+use crate::live::Live;
+use host::timeout;
+use roam_wire::channel::Class;
+use roam_wire::delegation::Kept;
+use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use roam_wire::message::{Reply, Request};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::{Answer, FileId, FsError};
+use vfs::fs::{FileLock, LockSpace};
+
+/// An unlock that the home did not hear of is told again after this.
+const TELL_PERIOD: Duration = Duration::from_millis(500);
+/// Longest that a program waits until the home has heard of its unlock.
+const UNLOCK_TIME_MAX: Duration = Duration::from_secs(4);
+/// Longest wait for a home that decides about no locks now, without waiting for others to unlock.
+const DECIDE_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// What is known of locks while the client runs, beside the locks that it has.
+#[derive(Default)]
+pub(crate) struct Lockings {
+    /// The term in which the client locks; 0: it has not been attached yet.
+    term: u64,
+    /// Of the last request.
+    number: u64,
+    /// Requests of which it is not known how they ended.
+    open: BTreeSet<u64>,
+    /// Unlocks that the home has not heard of, by file and owner.
+    untold: HashMap<(FileId, u128), usize>,
+    /// Owners that have lost a lock, by file.
+    lost: HashMap<FileId, BTreeSet<u128>>,
+}
+
+impl Lockings {
+    fn begin(&mut self, lock: Lock, waits: bool) -> Locking {
+        self.number += 1;
+        self.open.insert(self.number);
+        Locking { term: self.term, number: self.number, over: 0, lock, waits, gives_up: 0 }
+    }
+
+    /// All requests up to this one are over.
+    fn over(&self) -> u64 {
+        self.open.first().map_or(self.number, |first| first - 1)
+    }
+
+    /// The term in which the client has what it has locked.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// True if somebody here has lost a lock of a file, and may believe that he has it.
+    pub(crate) fn has_lost(&self, file: FileId) -> bool {
+        self.lost.contains_key(&file)
+    }
+
+    fn is_untold(&self, file: FileId, owner: u128) -> bool {
+        self.untold.contains_key(&(file, owner))
+    }
+}
+
+/// A lock as the home knows it.
+fn told(file: FileId, lock: &FileLock) -> Lock {
+    let space = match lock.space {
+        LockSpace::Posix => Space::Posix,
+        LockSpace::Flock => Space::Flock,
+        LockSpace::Mixed => Space::Mixed,
+    };
+    let FileLock { owner, pid, exclusive, start, end, .. } = *lock;
+    // The kernel has 64 bits for an owner.
+    Lock { file, space, owner: owner as u64, pid, exclusive, start, end }
+}
+
+impl Inner {
+    /// The locks that this client has, as the home knows them.
+    pub(crate) fn locks_had(&self) -> Vec<Lock> {
+        self.locks.all_held().iter().map(|(file, lock)| told(*file, lock)).collect()
+    }
+}
+
+impl Client {
+    /// The client is attached again, and had told the home of these locks. In a new term it has those if the home says so, and lost all others.
+    pub(crate) fn relocked(&self, live: &mut Live, kept: Kept, told_of: &[Lock]) {
+        if kept.term == live.lockings.term {
+            return;
+        }
+        (live.lockings.term, live.lockings.number) = (kept.term, 0);
+        live.lockings.open.clear();
+        live.lockings.untold.clear();
+        let at_home = if kept.locks { told_of } else { &[] };
+        let mut gone: Vec<Lock> = at_home.to_vec();
+        for (file, lock) in self.0.locks.all_held() {
+            let lock_told = told(file, &lock);
+            if at_home.contains(&lock_told) {
+                gone.retain(|gone| *gone != lock_told);
+                continue;
+            }
+            live.lockings.lost.entry(file).or_default().insert(lock.owner);
+            drop(self.0.locks.set(file, FileLock { exclusive: None, ..lock }, false));
+        }
+        // They were unlocked while the home was asked.
+        for lock in gone {
+            self.tell(live, Lock { exclusive: None, ..lock }, 0);
+        }
+    }
+
+    /// As [`FileSystem::setlk`](vfs::fs::FileSystem::setlk).
+    pub(crate) fn set_lock(&self, id: FileId, lock: FileLock, wait: bool) -> Answer<()> {
+        if lock.start > lock.end {
+            return Answer::err(FsError::InvalidArgument);
+        }
+        if lock.exclusive.is_none() {
+            return self.unlock(id, lock);
+        }
+        let (file, is_delegated) = {
+            let live = self.0.live.lock();
+            (live.replica.real(id), live.delegations.is_some())
+        };
+        if !is_delegated {
+            return self.0.locks.set(file, lock, wait);
+        }
+        let me = self.clone();
+        Answer::later(async move { me.lock_at_home(file, lock, wait).await })
+    }
+
+    /// As [`FileSystem::getlk`](vfs::fs::FileSystem::getlk).
+    pub(crate) fn test_lock(&self, id: FileId, lock: FileLock) -> Answer<Option<FileLock>> {
+        let (file, is_delegated) = {
+            let live = self.0.live.lock();
+            (live.replica.real(id), live.delegations.is_some())
+        };
+        let here = self.0.locks.test(file, &lock);
+        if !is_delegated || !matches!(here, Ok(None)) {
+            return Answer::Now(here);
+        }
+        let me = self.clone();
+        Answer::later(async move {
+            me.send_made(file).await?;
+            match me.0.ask_in_turn(&None, Class::Interactive, &Request::TestLock(told(file, &lock))).await? {
+                Reply::InTheWay(found) => Ok(found.map(|Lock { pid, exclusive, start, end, .. }| FileLock {
+                    owner: 0,
+                    pid,
+                    exclusive,
+                    start,
+                    end,
+                    ..lock
+                })),
+                _ => Err(FsError::Io),
+            }
+        })
+    }
+
+    /// Drops all locks of an owner, as closing does.
+    pub(crate) fn release_locks(&self, id: FileId, space: LockSpace, owner: u64) -> Answer<()> {
+        let gone = |space| FileLock { space, owner: owner.into(), pid: 0, exclusive: None, start: 0, end: u64::MAX };
+        let all = [space, LockSpace::Mixed].map(|space| self.unlock(id, gone(space)));
+        if all.iter().all(|unlocked| matches!(unlocked, Answer::Now(_))) {
+            return Answer::ok(());
+        }
+        Answer::later(async move {
+            for unlocked in all {
+                unlocked.await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The home knows nothing of a file that it has not heard of.
+    async fn send_made(&self, file: FileId) -> Result<(), FsError> {
+        match self.look(|replica, _| replica.made_at(file)) {
+            Some(seq) => self.send_through(seq).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Unlocks a file, also if it had another id when it was locked.
+    fn unlock(&self, id: FileId, lock: FileLock) -> Answer<()> {
+        let real = self.look(|replica, _| replica.real(id));
+        let before = if real == id { Answer::ok(()) } else { self.unlock_known(id, lock) };
+        match (before, self.unlock_known(real, lock)) {
+            (Answer::Now(_), unlocked) => unlocked,
+            (before, unlocked) => Answer::later(async move { before.await.and(unlocked.await) }),
+        }
+    }
+
+    fn unlock_known(&self, file: FileId, lock: FileLock) -> Answer<()> {
+        {
+            let mut live = self.0.live.lock();
+            let lost = live.lockings.lost.get_mut(&file);
+            if lost.is_some_and(|owners| owners.remove(&lock.owner) && owners.is_empty()) {
+                live.lockings.lost.remove(&file);
+            }
+        }
+        let is_part = |held: &FileLock| {
+            (held.space, held.owner) == (lock.space, lock.owner) && held.start <= lock.end && lock.start <= held.end
+        };
+        let has = self.0.locks.held(file).iter().any(is_part);
+        if !has {
+            return Answer::ok(());
+        }
+        let unlocked = self.0.locks.set(file, lock, false);
+        {
+            let mut live = self.0.live.lock();
+            if live.delegations.is_none() {
+                return unlocked;
+            }
+            self.tell(&mut live, told(file, &lock), 0);
+        }
+        let me = self.clone();
+        Answer::later(async move {
+            let heard = me.until_told(file, lock.owner);
+            // It is told again if the home is out of reach now.
+            let _ = timeout(&*me.0.host.clock, UNLOCK_TIME_MAX, heard).await;
+            Ok(())
+        })
+    }
+
+    /// Waits until the home has heard of all unlocks of an owner. ETIMEDOUT: it is out of reach.
+    async fn until_told(&self, file: FileId, owner: u128) -> Result<(), FsError> {
+        let mut tick = self.0.tick.subscribe();
+        loop {
+            {
+                let live = self.0.live.lock();
+                if !live.lockings.is_untold(file, owner) {
+                    return Ok(());
+                }
+                if live.is_offline() {
+                    return Err(FsError::TimedOut);
+                }
+            }
+            if tick.changed().await.is_err() {
+                return Err(FsError::TimedOut);
+            }
+        }
+    }
+
+    async fn lock_at_home(&self, file: FileId, lock: FileLock, wait: bool) -> Result<(), FsError> {
+        self.until_told(file, lock.owner).await?;
+        if self.look(|replica, _| replica.node(file).is_ok_and(|node| node.facts.nlink == 0)) {
+            // Nobody elsewhere can open it any more.
+            return self.0.locks.set(file, lock, wait).await;
+        }
+        self.send_made(file).await?;
+        if self.0.locks.all_held().len() >= LOCK_COUNT_MAX {
+            return Err(FsError::NoLocks);
+        }
+        let asked = self.0.live.lock().lockings.begin(told(file, &lock), wait);
+        let mut giving_up = GivesUp { client: self.clone(), asked: Some(asked) };
+        let end = self.0.host.clock.now() + DECIDE_TIME_MAX;
+        loop {
+            let over = self.0.live.lock().lockings.over();
+            let request = Request::Lock(Locking { over, ..asked });
+            match self.0.ask_in_turn(&None, Class::Interactive, &request).await {
+                Ok(_) => {
+                    giving_up.asked = None;
+                    return self.has_locked(&asked, lock).await;
+                }
+                Err(FsError::Busy) if wait || self.0.host.clock.now() < end => {}
+                Err(FsError::Busy) => return Err(FsError::TimedOut),
+                // The home has decided so.
+                Err(error @ (FsError::WouldBlock | FsError::Deadlock | FsError::NoLocks)) => {
+                    giving_up.asked = None;
+                    let mut live = self.0.live.lock();
+                    if live.lockings.term == asked.term {
+                        live.lockings.open.remove(&asked.number);
+                    }
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The home has granted a lock.
+    fn has_locked(&self, asked: &Locking, lock: FileLock) -> Answer<()> {
+        let mut live = self.0.live.lock();
+        if live.lockings.term != asked.term || live.delegations.is_none() {
+            // The client has lost all that it had in that term.
+            return Answer::err(FsError::TimedOut);
+        }
+        live.lockings.open.remove(&asked.number);
+        self.0.locks.set(asked.lock.file, lock, false)
+    }
+
+    /// Tells the home of an unlock, or that a request is given up.
+    fn tell(&self, live: &mut Live, lock: Lock, gives_up: u64) {
+        let owner = u128::from(lock.owner);
+        *live.lockings.untold.entry((lock.file, owner)).or_default() += 1;
+        let asked = Locking { gives_up, ..live.lockings.begin(lock, false) };
+        self.0.host.tasks.spawn(Box::pin(tell(Arc::downgrade(&self.0), asked)));
+    }
+}
+
+/// Tells the home of an unlock until it has heard of it, or the client has lost all its locks.
+async fn tell(inner: Weak<Inner>, asked: Locking) {
+    loop {
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let over = {
+            let live = client.0.live.lock();
+            if live.lockings.term != asked.term || live.delegations.is_none() {
+                return;
+            }
+            live.lockings.over()
+        };
+        let request = Request::Lock(Locking { over, ..asked });
+        // ESTALE: what had this number is over.
+        if let Ok(_) | Err(FsError::Stale) = client.0.ask_in_turn(&None, Class::Interactive, &request).await {
+            let mut live = client.0.live.lock();
+            if live.lockings.term == asked.term {
+                live.lockings.open.remove(&asked.number);
+                live.lockings.open.remove(&asked.gives_up);
+                let of = (asked.lock.file, asked.lock.owner.into());
+                let left = live.lockings.untold.get(&of).map_or(0, |count| count - 1);
+                match left {
+                    0 => drop(live.lockings.untold.remove(&of)),
+                    left => drop(live.lockings.untold.insert(of, left)),
+                }
+            }
+            drop(live);
+            client.0.wake();
+            return;
+        }
+        let clock = client.0.host.clock.clone();
+        drop(client);
+        clock.sleep(TELL_PERIOD).await;
+    }
+}
+
+/// A request that is given up unless it has ended: its program was interrupted, or the home is out of reach.
+struct GivesUp {
+    client: Client,
+    asked: Option<Locking>,
+}
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        let Some(asked) = self.asked else { return };
+        let mut live = self.client.0.live.lock();
+        if live.lockings.term == asked.term {
+            self.client.tell(&mut live, asked.lock, asked.number);
+        }
+    }
+}
