@@ -1,6 +1,6 @@
 //! Asking the home: what is not cached, and what others have changed.
 
-use crate::client::{Client, Inner};
+use crate::client::{Client, Inner, disk_error};
 use crate::delegation::Question;
 use crate::live::{LinkState, Live, Need};
 use crate::replica::{Node, Record};
@@ -460,23 +460,30 @@ impl Client {
         }
     }
 
-    /// Bytes of a file as the home has them, for whoever waits for them where the disk has no room for more. Fewer than so many only at its end.
+    /// Bytes of a file for whoever waits for them where the disk has no room for more: those that are cached, of which some may have been written here, and the
+    /// others as the home has them. Fewer than so many only at its end.
     pub(crate) async fn read_past_cache(&self, id: FileId, offset: u64, len: u64) -> Result<Bytes, FsError> {
         let inner = &self.0;
         let (mut read, mut changes) = (Vec::new(), 0);
         let waits_until = inner.host.clock.now() + WAIT_MAX;
         loop {
-            let (contents, size) = {
-                let live = inner.live.lock();
-                let facts = &live.replica.node(id)?.facts;
-                (facts.contents, facts.size)
-            };
             let at = offset + read.len() as u64;
-            let end = offset.saturating_add(len).min(size);
+            let (contents, data, end, missing) = {
+                let live = inner.live.lock();
+                let node = live.replica.node(id)?;
+                let end = offset.saturating_add(len).min(node.facts.size);
+                (node.facts.contents, node.data, end, node.have.missing(at.min(end)..end).iter().next())
+            };
             if at >= end {
                 return Ok(read.into());
             }
-            let len = (end - at).min(inner.schedule.chunk_len(Direction::Down)) as u32;
+            let missing = missing.unwrap_or(end..end);
+            if missing.start > at {
+                let cached = inner.open_data(data).await?.read_at(at, (missing.start - at) as usize).await;
+                read.extend(cached.map_err(|error| disk_error(&error))?);
+                continue;
+            }
+            let len = (missing.end - at).min(inner.schedule.chunk_len(Direction::Down)) as u32;
             match inner.ask(Class::Demand, &Request::Read { file: id, contents, offset: at, len }).await {
                 Ok(Reply::Data(bytes)) if !bytes.is_empty() && bytes.len() <= len as usize => read.extend(bytes),
                 Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {

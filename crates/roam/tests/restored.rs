@@ -28,19 +28,26 @@ fn here(setup: &Setup, path: &str) -> Result<String, FsError> {
     setup.rig.sim.block_on(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A home whose state is from before its client's last store, and another program has changed that file since, and so many others.
-fn restored(change_count: usize) -> Setup {
+/// A home whose state is from before a file was changed again and again, and another program has changed that file since, and so many others. The home has
+/// changed it, or another program, which leaves it the same file to the file system behind.
+fn restored(by_home: bool, change_count: usize) -> Setup {
     let setup = Setup::new(1);
     write(&setup, "/file", "one");
     setup.online(true);
     let backup = setup.rig.disk.snapshot();
-    for round in 0..5 {
-        write(&setup, "/file", &format!("{round}"));
+    for round in 0..6 {
+        let text = format!("round {round}");
+        if by_home {
+            write(&setup, "/file", &text);
+        } else {
+            let tree = setup.rig.home.lock().clone().expect("home").tree;
+            let op = Op::Write("/file".into(), How::Replace, text.clone().into_bytes());
+            setup.rig.sim.block_on(perform(&tree, &op)).expect("another program writes");
+        }
         setup.online(true);
+        assert_eq!(setup.at_home("/file"), Ok(text.clone()));
+        assert_eq!(here(&setup, "/file"), Ok(text));
     }
-    write(&setup, "/file", "two");
-    setup.online(true);
-    assert_eq!(setup.at_home("/file").as_deref(), Ok("two"));
     setup.online(false);
     setup.rig.crash_home();
     setup.rig.disk.restore(&backup);
@@ -54,14 +61,14 @@ fn restored(change_count: usize) -> Setup {
 /// Numbers that the home had given before began anew: changes by others passed for what the client knew, and were overwritten.
 #[test]
 fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
-    for change_count in 0..4 {
-        let setup = restored(change_count);
+    for (by_home, change_count) in (0..8).map(|n| (n % 2 == 0, n / 2)) {
+        let setup = restored(by_home, change_count);
         setup.done(Op::Write("/file".into(), How::At(0), b"mine".to_vec()));
         setup.rig.start_home();
         setup.online(true);
         setup.rig.sim.run_for(Duration::from_secs(60));
         assert_eq!(setup.at_home("/file").as_deref(), Ok("THEIRS"), "{change_count}");
-        assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mine"), "{change_count}");
+        assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mined 5"), "{change_count}");
         assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (1, 0));
     }
 }
@@ -69,8 +76,8 @@ fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
 /// What others had changed had the number of what the client had cached.
 #[test]
 fn regression_what_is_cached_of_another_life_of_the_home_is_asked_for_again() {
-    for change_count in 0..4 {
-        let setup = restored(change_count);
+    for (by_home, change_count) in (0..8).map(|n| (n % 2 == 0, n / 2)) {
+        let setup = restored(by_home, change_count);
         setup.rig.start_home();
         setup.online(true);
         assert_eq!(here(&setup, "/file").as_deref(), Ok("THEIRS"), "{change_count}");

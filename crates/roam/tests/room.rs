@@ -315,3 +315,32 @@ fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
     let client = open(&disk).expect("open");
     assert_eq!(client.look(|replica, _| replica.log().len()), 20);
 }
+
+/// Of a file with a change that was not home, what the disk had no room for was read as the home had it: without the change, or not at all.
+#[test]
+fn regression_what_is_read_past_a_full_cache_has_what_was_written_here() {
+    let setup = Setup::new(1);
+    setup.make_at_home(1);
+    assert_eq!(setup.read(0), Ok(text(0)));
+    setup.client.set(|settings| settings.writes = Writes::Manual);
+    let change = [Op::Write(path(0), How::At(3), b"mine".to_vec()), Op::Write(path(0), How::Append, b"more".to_vec())];
+    change.into_iter().for_each(|op| setup.done(op));
+    let expected = {
+        let mut bytes = [text(0), b"more".to_vec()].concat();
+        bytes[3..7].copy_from_slice(b"mine");
+        bytes
+    };
+    setup.network.up.store(false, Relaxed);
+    // Of what was fetched just before, it is not sure after a crash that it is there.
+    let setup = setup.restart(false);
+    setup.client.set(|settings| settings.writes = Writes::Manual);
+    assert!(!setup.is_cached(0));
+    setup.online(true);
+    setup.disk.set_capacity(0);
+    assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace), "nobody finds room from here on");
+    assert_eq!(setup.read(0).as_deref(), Ok(&expected[..]));
+    setup.client.set(|settings| settings.writes = Writes::Lottery);
+    setup.disk.set_capacity(1 << 30);
+    setup.rig.sim.run_for(60 * SECOND);
+    assert_eq!(setup.at_home(&path(0)).map(String::into_bytes), Ok(expected));
+}
