@@ -50,6 +50,9 @@ fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
 impl Client {
     pub(crate) async fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
         self.0.live.lock().readable(id, handle)?;
+        if let Some(heard) = self.look_out() {
+            heard.await;
+        }
         self.read_bytes(id, offset, len).await
     }
 

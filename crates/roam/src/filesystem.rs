@@ -39,6 +39,23 @@ impl Client {
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
     ) -> Answer<T> {
+        match self.look_out() {
+            None => self.run_now(f),
+            Some(heard) => {
+                let me = self.clone();
+                Answer::later(async move {
+                    heard.await;
+                    me.run_now(f).await
+                })
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), however long the home has been silent.
+    fn run_now<T: Send + 'static>(
+        &self,
+        f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
+    ) -> Answer<T> {
         let first = self.try_once(&f);
         match first {
             Ok(value) => Answer::ok(value),

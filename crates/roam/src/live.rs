@@ -6,6 +6,7 @@ use crate::locking::Lockings;
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
+use crate::silence::Probe;
 use crate::there::Lately;
 use crate::together::Waits;
 use host::File;
@@ -133,6 +134,8 @@ pub(crate) struct Live {
     pub(crate) told_over: Option<Weak<dyn Channel>>,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
+    /// What the home is asked at the moment after a silence.
+    pub(crate) probe: Option<Probe>,
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
     pub(crate) asking: usize,
@@ -184,6 +187,7 @@ impl Live {
             channel: None,
             told_over: None,
             caught_up: Duration::ZERO,
+            probe: None,
             state: LinkState::Disconnected,
             asking: 0,
             broken: HashMap::new(),

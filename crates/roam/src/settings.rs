@@ -2,6 +2,7 @@
 
 use crate::live::LinkState;
 use crate::schedule::TICKETS;
+use crate::silence::SILENCE_BELIEVED;
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;
@@ -92,6 +93,8 @@ pub struct Settings {
     /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes waits for the home, if it can be reached, and otherwise it is
     /// kept beyond that.
     pub cache_bytes: u64,
+    /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
+    pub silence_believed: Duration,
 }
 
 impl Settings {
@@ -106,6 +109,7 @@ impl Settings {
             unit: Unit::Auto,
             validation: Validation::Volume,
             cache_bytes: ROAMING_CACHE_BYTES,
+            silence_believed: SILENCE_BELIEVED,
         }
     }
 }

@@ -54,6 +54,8 @@ pub struct Storm {
     /// The home's state is restored from backups, which may bring clients into conflict with themselves.
     pub backups: bool,
     backup: Option<Snapshot>,
+    /// Silences that clients believe. A network that is down says nothing, so that they have to find out.
+    silence_believed: Duration,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
@@ -89,6 +91,7 @@ impl Storm {
             repeats: seed % 7 < 3,
             backups: sort == Sort::Together && seed % 6 == 5,
             backup: None,
+            silence_believed: Duration::from_millis([50, 500, 3000, 30_000][(seed / 5 % 4) as usize]),
             user,
             random,
             laptops: Vec::new(),
@@ -161,6 +164,7 @@ impl Storm {
         if self.whims {
             behave(&mut settings, &self.random);
         }
+        settings.silence_believed = self.silence_believed;
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,

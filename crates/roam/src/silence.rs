@@ -1,0 +1,119 @@
+//! Whether the home is still there, under `callbacks`.
+//!
+//! A home that has nothing to tell is silent, and so is a link that is lost without a word: nothing else would notice that for hours. So the client asks the home
+//! when something cached is used after a silence. The question is [`Channel::caught_up`](roam_wire::channel::Channel::caught_up): some bytes, and its answer means
+//! that all has come that the home had told. One question is under way at a time, however many operations there are. A home that does not answer is out
+//! of reach ([`SILENCE_MAX`](crate::SILENCE_MAX)).
+//!
+//! Where the home is near, operations wait for the answer, though not for long: that takes a few milliseconds, and they see what was told meanwhile. Where it is far
+//! they go on with what is cached, as to spare that wait is what the cache is for; they may be wrong for as long as the question takes.
+
+use crate::client::Client;
+use crate::live::{LinkState, Live};
+use host::timeout;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What is cached is used so long after all that the home had told was known to have come; then the home is asked.
+pub const SILENCE_BELIEVED: Duration = Duration::from_secs(30);
+/// Operations wait for the answer of a near home until the question is so old: eight round trips of the farthest that is near.
+const ANSWER_WAIT_MAX: Duration = Duration::from_millis(240);
+
+/// A question that is under way.
+#[derive(Clone)]
+pub(crate) struct Probe {
+    since: Duration,
+    /// Closed when it is over.
+    over: watch::Receiver<()>,
+}
+
+/// What to do before something cached is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Use it.
+    Use,
+    /// Ask the home; then as it says if a question is under way.
+    Ask,
+    /// Wait for the answer, so long at most.
+    Wait(Duration),
+}
+
+/// Decides by how long the home has been silent, whether that may be believed for so long, and since when a question has been under way.
+fn next(silence: Duration, believed: Duration, asked_before: Option<Duration>, is_near: bool) -> Next {
+    match asked_before {
+        _ if silence < believed => Next::Use,
+        None => Next::Ask,
+        Some(before) if is_near && before < ANSWER_WAIT_MAX => Next::Wait(ANSWER_WAIT_MAX - before),
+        Some(_) => Next::Use,
+    }
+}
+
+impl Live {
+    /// What to do at some time, in a mount that believes a silence for so long. The home tells of changes under `callbacks` only.
+    fn before_use(&self, now: Duration, believed: Duration) -> Next {
+        if self.is_offline() || self.told_over.is_none() {
+            return Next::Use;
+        }
+        let asked_before = self.probe.as_ref().map(|probe| now.saturating_sub(probe.since));
+        next(now.saturating_sub(self.caught_up), believed, asked_before, self.state == LinkState::Connected)
+    }
+}
+
+impl Client {
+    /// Something cached is about to be used. Asks the home whether it is there, if it has been silent for long. Gives what to wait for, if anything.
+    pub(crate) fn look_out(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let believed = self.0.settings.lock().silence_believed;
+        let clock = &self.0.host.clock;
+        let now = clock.now();
+        let mut live = self.0.live.lock();
+        let mut next = live.before_use(now, believed);
+        if next == Next::Ask {
+            self.ask_after_silence(&mut live, now);
+            next = live.before_use(now, believed);
+        }
+        let Next::Wait(rest) = next else { return None };
+        let (clock, mut over) = (clock.clone(), live.probe.as_ref()?.over.clone());
+        Some(async move { drop(timeout(&*clock, rest, Box::pin(over.changed())).await) })
+    }
+
+    /// Begins to ask. What the home pushes meanwhile is taken by who listens.
+    fn ask_after_silence(&self, live: &mut Live, now: Duration) {
+        let Some(channel) = live.channel.clone() else { return };
+        let (asking, over) = watch::channel(());
+        live.probe = Some(Probe { since: now, over });
+        self.0.consistency_calls.fetch_add(1, Relaxed);
+        let me = self.clone();
+        self.0.host.tasks.spawn(Box::pin(async move {
+            let answered = me.0.patiently(&channel, channel.caught_up()).await;
+            {
+                let mut live = me.0.live.lock();
+                live.probe = None;
+                let is_current = live.channel.as_ref().is_some_and(|current| std::sync::Arc::ptr_eq(current, &channel));
+                if answered.is_ok() && is_current {
+                    live.caught_up = live.caught_up.max(now);
+                }
+            }
+            drop(asking);
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_home_is_asked_once_after_a_silence_and_waited_for_where_it_is_near() {
+        let [second, ms] = [Duration::from_secs(1), Duration::from_millis(1)];
+        for is_near in [true, false] {
+            assert_eq!(next(30 * second - ms, 30 * second, None, is_near), Next::Use);
+            assert_eq!(next(30 * second, 30 * second, None, is_near), Next::Ask);
+            assert_eq!(next(40 * second, 30 * second, Some(ANSWER_WAIT_MAX), is_near), Next::Use);
+        }
+        assert_eq!(next(30 * second, 30 * second, Some(40 * ms), true), Next::Wait(200 * ms));
+        assert_eq!(next(30 * second, 30 * second, Some(40 * ms), false), Next::Use);
+        // Another question was answered meanwhile.
+        assert_eq!(next(second, 30 * second, Some(40 * ms), true), Next::Use);
+    }
+}

@@ -1,0 +1,116 @@
+//! Links that are lost without a word: nothing is closed, and nothing comes any more.
+
+mod rig;
+
+use rig::Rig;
+use rig::session::{How, Op, find, perform, read_all};
+use rig::setup::Setup;
+use roam::{Consistency, LinkState, SILENCE_BELIEVED};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::FsError;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+/// How long it takes to find out that a home does not answer: `SILENCE_MAX` of the fetches, and a bit.
+const NOTICED_WITHIN: Duration = Duration::from_secs(9);
+
+/// A client of which the home is so far, and a file that both have.
+fn setup(delay: Duration) -> Setup {
+    let rig = Rig::new(1);
+    let (client, network, disk, machine) = rig.new_client(1, delay);
+    let setup = Setup { rig, client, network, disk, machine };
+    setup.pass(SECOND);
+    setup.change_at_home("1");
+    setup.pass(SECOND);
+    assert_eq!(setup.read().as_deref(), Ok("1"));
+    setup
+}
+
+impl Setup {
+    fn pass(&self, time: Duration) {
+        self.rig.sim.run_for(time);
+    }
+
+    fn change_at_home(&self, text: &str) {
+        let tree = self.rig.home.lock().clone().expect("home").tree;
+        let op = Op::Write("/file".into(), How::Replace, text.as_bytes().to_vec());
+        self.rig.sim.block_on(perform(&tree, &op)).expect("written");
+    }
+
+    fn read(&self) -> Result<String, FsError> {
+        let read = self.rig.sim.block_on(async { read_all(&self.client, find(&self.client, "/file").await?).await });
+        read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn state(&self) -> LinkState {
+        self.client.look(|_, state| state)
+    }
+
+    fn requests(&self) -> u64 {
+        self.network.requests.load(Relaxed)
+    }
+}
+
+/// A link was lost without a word, and for hours what was cached was served as what the home had.
+#[test]
+fn regression_a_link_that_is_lost_without_a_word_is_noticed_when_something_cached_is_used() {
+    for delay_ms in [1, 100] {
+        let setup = setup(Duration::from_millis(delay_ms));
+        let before = setup.state();
+        assert_eq!(before, if delay_ms == 1 { LinkState::Connected } else { LinkState::Weak });
+        setup.network.up.store(false, Relaxed);
+        setup.change_at_home("2");
+        setup.pass(3 * HOUR);
+        let asked = setup.requests();
+        assert_eq!(setup.state(), before, "nobody has wanted anything");
+        for _ in 0..20 {
+            let begun = setup.rig.sim.now();
+            assert_eq!(setup.read().as_deref(), Ok("1"), "nobody waits for long for a home that may be gone");
+            assert!(setup.rig.sim.now() - begun <= SECOND);
+        }
+        assert_eq!(setup.requests(), asked + 1, "one question for all who use something");
+        setup.pass(NOTICED_WITHIN);
+        assert_eq!(setup.state(), LinkState::Disconnected, "{delay_ms} ms");
+        assert_eq!(setup.read().as_deref(), Ok("1"), "what is cached is of use without a network");
+        setup.network.up.store(true, Relaxed);
+        setup.pass(10 * SECOND);
+        assert_eq!((setup.state(), setup.read().as_deref()), (before, Ok("2")));
+    }
+}
+
+/// What the home had told was still on its way when the link was back, and what was cached was used in between.
+#[test]
+fn regression_what_a_near_home_has_told_in_a_silence_is_known_to_who_uses_it_then() {
+    let setup = setup(Duration::from_millis(1));
+    setup.network.up.store(false, Relaxed);
+    setup.change_at_home("2");
+    setup.pass(HOUR);
+    assert_eq!(setup.state(), LinkState::Connected);
+    setup.network.up.store(true, Relaxed);
+    assert_eq!(setup.read().as_deref(), Ok("2"));
+}
+
+#[test]
+fn a_home_is_asked_seldom_and_not_at_all_while_nothing_is_used() {
+    let setup = setup(Duration::from_millis(100));
+    let asked = setup.requests();
+    for _ in 0..600 {
+        setup.pass(SECOND);
+        assert_eq!(setup.read().as_deref(), Ok("1"));
+    }
+    let questions = setup.requests() - asked;
+    let most = 600 / SILENCE_BELIEVED.as_secs();
+    assert!((most / 2..=most).contains(&questions), "{questions}");
+    let asked = setup.requests();
+    setup.pass(HOUR);
+    assert_eq!(setup.requests(), asked, "an idle mount sends nothing");
+    setup.client.set(|settings| settings.consistency = Consistency::None);
+    setup.pass(HOUR);
+    let asked = setup.requests();
+    for _ in 0..600 {
+        setup.pass(SECOND);
+        assert_eq!(setup.read().as_deref(), Ok("1"));
+    }
+    assert_eq!(setup.requests(), asked, "what is believed for ever need not be asked for");
+}
