@@ -2,14 +2,16 @@
 //!
 //! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to an earlier term of a client does nothing.
 
-use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
 use vfs::locks::{LockTable, SetOutcome, WaiterId};
 
-/// Most requests of a client that it does not know to be over.
-const ASKED_COUNT_MAX: usize = 1 << 12;
+/// Most requests of a client that it does not know to be over, unlocks not counted.
+const ASKED_COUNT_MAX: usize = OPEN_COUNT_MAX;
+/// Most of them, with unlocks: a client that does its part has far less.
+const UNLOCKED_COUNT_MAX: usize = 4 * ASKED_COUNT_MAX;
 
 /// How a request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,11 +23,30 @@ enum Asked {
 /// What a client has asked in its term.
 struct Term {
     number: u64,
-    /// Requests up to this one are over.
+    /// Requests up to this one are over, but for those that are open.
     over: u64,
+    open: BTreeSet<u64>,
     asked: BTreeMap<u64, Asked>,
     /// How many locks it has.
     held_count: usize,
+}
+
+impl Term {
+    fn is_open(&self, number: u64) -> bool {
+        number > self.over || self.open.contains(&number)
+    }
+
+    /// The client knows how all requests up to this one ended, but for the open ones. What it said before may come after this.
+    fn is_over(&mut self, over: u64, open: &[u64]) {
+        if over < self.over {
+            return;
+        }
+        let before = std::mem::replace(&mut self.over, over);
+        let known = std::mem::take(&mut self.open);
+        self.open = open.iter().copied().filter(|open| *open > before || known.contains(open)).collect();
+        let Term { over, open, asked, .. } = self;
+        asked.retain(|number, _| number > over || open.contains(number));
+    }
 }
 
 /// What became of a request.
@@ -71,7 +92,10 @@ impl LockedFiles {
     /// A client begins a term with these locks. False: it has none of them, since others have what they exclude.
     pub fn begin(&mut self, client: u32, term: u64, locks: &[Lock]) -> bool {
         self.leave(client);
-        self.terms.insert(client, Term { number: term, over: 0, asked: BTreeMap::new(), held_count: 0 });
+        self.terms.insert(
+            client,
+            Term { number: term, over: 0, open: BTreeSet::new(), asked: BTreeMap::new(), held_count: 0 },
+        );
         let fits = locks.len() <= LOCK_COUNT_MAX;
         let all = fits
             && locks.iter().all(|lock| {
@@ -148,13 +172,13 @@ impl LockedFiles {
 
     /// Does what a client asks. Asked again, it says how that stands. ESTALE: it is over, or of another term. ENOLCK: the client has, or asks for, too many.
     pub fn ask(&mut self, client: u32, asked: &Locking) -> Result<Locked, FsError> {
-        let Locking { term, number, over, lock, waits, gives_up } = *asked;
+        let Locking { term, number, over, ref open, lock, waits, gives_up } = *asked;
         let known = self.terms.get_mut(&client).filter(|known| known.number == term).ok_or(FsError::Stale)?;
-        if over > known.over {
-            known.over = over;
-            known.asked = known.asked.split_off(&over.saturating_add(1));
+        if open.len() > OPEN_COUNT_MAX {
+            return Err(FsError::ArgumentTooBig);
         }
-        if number <= known.over {
+        known.is_over(over, open);
+        if !known.is_open(number) {
             return Err(FsError::Stale);
         }
         if let Some(before) = known.asked.get(&number) {
@@ -163,10 +187,11 @@ impl LockedFiles {
                 Asked::Ended(result) => result.map(|()| Locked::Done),
             };
         }
-        if known.asked.len() >= ASKED_COUNT_MAX {
+        let unlocks = lock.exclusive.is_none() || gives_up > 0;
+        if known.asked.len() >= if unlocks { UNLOCKED_COUNT_MAX } else { ASKED_COUNT_MAX } {
             return Err(FsError::NoLocks);
         }
-        let has_room = known.held_count < LOCK_COUNT_MAX || lock.exclusive.is_none();
+        let has_room = known.held_count < LOCK_COUNT_MAX || unlocks;
         let (file, lock) = (lock.file, of_client(client, &lock));
         let ended = match gives_up {
             0 if !has_room => Asked::Ended(Err(FsError::NoLocks)),
@@ -194,7 +219,7 @@ impl LockedFiles {
 
     /// A client does not want any more what it asked for, whether or not that arrives yet.
     fn give_up(&mut self, client: u32, number: u64, file: FileId, lock: &FileLock) {
-        let Some(known) = self.terms.get_mut(&client).filter(|known| number > known.over) else { return };
+        let Some(known) = self.terms.get_mut(&client).filter(|known| known.is_open(number)) else { return };
         let before = known.asked.insert(number, Asked::Ended(Err(FsError::Interrupted)));
         match before {
             Some(Asked::Waits(waiter)) => {

@@ -174,7 +174,7 @@ fn questions() -> [Vec<Request>; 3] {
         Request::Upload { seq: 1, offset: 0, data: b"bytes".as_slice().into() },
         Request::Returned { recalls: vec![1], lowered: Vec::new(), behind: None },
         Request::TestLock(lock),
-        Request::Lock(Locking { term: 1, number: 1, over: 0, lock, waits: false, gives_up: 0 }),
+        Request::Lock(Locking { term: 1, number: 1, over: 0, open: Vec::new(), lock, waits: false, gives_up: 0 }),
         Request::Renew,
     ];
     [looks, edits, delegations]

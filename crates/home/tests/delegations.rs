@@ -147,8 +147,9 @@ fn locks_are_for_files_that_their_user_can_open_and_for_the_term_of_now() {
     };
     let lock =
         |file, start| Lock { file, space: Space::Mixed, owner: 7, pid: 70, exclusive: Some(true), start, end: start };
-    let ask =
-        |term, number, lock| Request::Lock(Locking { term, number, over: number - 1, lock, waits: false, gives_up: 0 });
+    let ask = |term, number, lock| {
+        Request::Lock(Locking { term, number, over: number - 1, open: Vec::new(), lock, waits: false, gives_up: 0 })
+    };
     let (term, others) = (begin(&one), begin(&other));
     assert_eq!(one.ask(ask(term, 1, lock(diary, 0))), Reply::Failed(FsError::AccessDenied));
     assert_eq!(one.ask(Request::TestLock(lock(diary, 0))), Reply::Failed(FsError::AccessDenied));

@@ -12,6 +12,9 @@ use types::FileId;
 /// Most locks that a client may have: it names them all when it attaches.
 pub const LOCK_COUNT_MAX: usize = 1 << 12;
 
+/// Most requests of a client that are open at a time.
+pub const OPEN_COUNT_MAX: usize = 1 << 12;
+
 /// Which locks exclude each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
@@ -45,14 +48,16 @@ pub struct Lock {
 wire_struct!(Lock { file, space, owner, pid, exclusive, start, end });
 
 /// A client asks for a lock, or tells of an unlock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Locking {
     /// The client's term.
     pub term: u64,
     /// Grows with each that the client asks.
     pub number: u64,
-    /// All up to this number are over: the client knows how they ended.
+    /// All up to this number are over, since the client knows how they ended,
     pub over: u64,
+    /// but for these.
+    pub open: Vec<u64>,
     /// What it asks for.
     pub lock: Lock,
     /// It waits until others have unlocked.
@@ -60,4 +65,4 @@ pub struct Locking {
     /// If not 0: the client gives up what it asked for by this number, with this very lock, and has it no more if it was granted.
     pub gives_up: u64,
 }
-wire_struct!(Locking { term, number, over, lock, waits, gives_up });
+wire_struct!(Locking { term, number, over, open, lock, waits, gives_up });

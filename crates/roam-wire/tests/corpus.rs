@@ -103,7 +103,7 @@ fn the_corpus_has_what_this_program_writes() {
     let list = |after: &[u8], makes| Request::List { dir: FileId::new(1), after: after.to_vec(), known: 60, makes };
     let lock =
         Lock { file, space: Space::Mixed, owner: 1 << 60, pid: 77, exclusive: Some(true), start: 0, end: u64::MAX };
-    let locking = Locking { term: 6, number: 3, over: 2, lock, waits: true, gives_up: 0 };
+    let locking = Locking { term: 6, number: 3, over: 3, open: vec![1, 3], lock, waits: true, gives_up: 0 };
     let strong = Watch::Delegations { run: 5, changed: vec![file], locks: vec![lock], term: 6 };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };
     let change = Change { cut: 4, size: 2000, ranges: Ranges::of(100..1900), mtime: TIME };

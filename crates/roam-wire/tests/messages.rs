@@ -199,8 +199,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn locking()([term, number, over, gives_up] in any::<[u64; 4]>(), lock in lock(), waits in any::<bool>()) -> Locking {
-        Locking { term, number, over, lock, waits, gives_up }
+    fn locking()(
+        [term, number, over, gives_up] in any::<[u64; 4]>(),
+        open in any::<Vec<u64>>(),
+        lock in lock(),
+        waits in any::<bool>(),
+    ) -> Locking {
+        Locking { term, number, over, open, lock, waits, gives_up }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::live::Live;
 use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::delegation::Kept;
-use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use roam_wire::message::{Reply, Request};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -42,12 +42,13 @@ impl Lockings {
     fn begin(&mut self, lock: Lock, waits: bool) -> Locking {
         self.number += 1;
         self.open.insert(self.number);
-        Locking { term: self.term, number: self.number, over: 0, lock, waits, gives_up: 0 }
+        Locking { term: self.term, number: self.number, over: 0, open: Vec::new(), lock, waits, gives_up: 0 }
     }
 
-    /// All requests up to this one are over.
-    fn over(&self) -> u64 {
-        self.open.first().map_or(self.number, |first| first - 1)
+    /// What the home is asked, with all requests that are over.
+    fn request(&self, asked: &Locking) -> Request {
+        let open = self.open.iter().copied().collect();
+        Request::Lock(Locking { over: self.number, open, ..asked.clone() })
     }
 
     /// The term in which the client has what it has locked.
@@ -250,12 +251,18 @@ impl Client {
         if self.0.locks.all_held().len() >= LOCK_COUNT_MAX {
             return Err(FsError::NoLocks);
         }
-        let asked = self.0.live.lock().lockings.begin(told(file, &lock), wait);
-        let mut giving_up = GivesUp { client: self.clone(), asked: Some(asked) };
+        let asked = {
+            let mut live = self.0.live.lock();
+            // Unlocks need some, too.
+            if live.lockings.open.len() >= OPEN_COUNT_MAX / 2 {
+                return Err(FsError::NoLocks);
+            }
+            live.lockings.begin(told(file, &lock), wait)
+        };
+        let mut giving_up = GivesUp { client: self.clone(), asked: Some(asked.clone()) };
         let end = self.0.host.clock.now() + DECIDE_TIME_MAX;
         loop {
-            let over = self.0.live.lock().lockings.over();
-            let request = Request::Lock(Locking { over, ..asked });
+            let request = self.0.live.lock().lockings.request(&asked);
             match self.0.ask_in_turn(&None, Class::Interactive, &request).await {
                 Ok(_) => {
                     giving_up.asked = None;
@@ -301,14 +308,13 @@ impl Client {
 async fn tell(inner: Weak<Inner>, asked: Locking) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
-        let over = {
+        let request = {
             let live = client.0.live.lock();
             if live.lockings.term != asked.term || live.delegations.is_none() {
                 return;
             }
-            live.lockings.over()
+            live.lockings.request(&asked)
         };
-        let request = Request::Lock(Locking { over, ..asked });
         // ESTALE: what had this number is over.
         if let Ok(_) | Err(FsError::Stale) = client.0.ask_in_turn(&None, Class::Interactive, &request).await {
             let mut live = client.0.live.lock();
@@ -340,7 +346,7 @@ struct GivesUp {
 
 impl Drop for GivesUp {
     fn drop(&mut self) {
-        let Some(asked) = self.asked else { return };
+        let Some(asked) = self.asked.take() else { return };
         let mut live = self.client.0.live.lock();
         if live.lockings.term == asked.term {
             self.client.tell(&mut live, asked.lock, asked.number);

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all, read_open};
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings};
+use roam_wire::lock::OPEN_COUNT_MAX;
 use roam_wire::message::User;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -424,4 +425,24 @@ fn a_program_that_gives_up_waiting_leaves_the_lock_to_others() {
     assert!(two.rig.sim.block_on(timeout(&*clock, 10 * SECOND, patient)).is_err());
     assert_eq!(two.set(0, whole(7, None)), Ok(()));
     assert_eq!(two.set(0, whole(9, Some(true))), Ok(()), "nobody else waits for it");
+}
+
+#[test]
+fn a_program_that_waits_for_long_is_in_nobodys_way() {
+    let two = Two::new();
+    assert_eq!(two.set(0, lock(7, Some(true), 0, 9)), Ok(()));
+    let (id, handle) = two.handles[1];
+    let waits = two.clients[1].setlk(id, handle, lock(8, Some(true), 0, 9), true).into_future();
+    let has = Arc::<Mutex<Option<Result<(), FsError>>>>::default();
+    let told = has.clone();
+    drop(two.rig.sim.machine("a program").run(async move { *told.lock() = Some(waits.await) }));
+    // More than a home remembers of what a client has asked.
+    for _ in 0..OPEN_COUNT_MAX {
+        assert_eq!(two.set(1, lock(9, Some(true), 20, 29)), Ok(()));
+        assert_eq!(two.set(1, lock(9, None, 20, 29)), Ok(()));
+    }
+    assert_eq!(*has.lock(), None);
+    assert_eq!(two.set(0, lock(7, None, 0, 9)), Ok(()));
+    two.rig.sim.run_for(2 * SECOND);
+    assert_eq!(*has.lock(), Some(Ok(())));
 }
