@@ -145,22 +145,27 @@ fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
     sum
 }
 
+/// Other seeds were asked for: not every few of them have every rare fault.
+fn are_others() -> bool {
+    ["STORM_SEED", "STORM_FROM"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
 #[test]
 fn sim_clients_on_files_of_their_own_lose_nothing_and_never_meet() {
     let sum = run_all(0, 150, Sort::Alone, "sim_clients_on_files_of_their_own");
-    assert!(sum.removed_own > 0 || std::env::var_os("STORM_SEED").is_some());
+    assert!(sum.removed_own > 0 || are_others());
 }
 
 #[test]
 fn sim_clients_on_the_same_files_lose_nothing_that_nobody_dropped() {
     let sum = run_all(1000, 150, Sort::Together, "sim_clients_on_the_same_files");
-    assert!((sum.restored > 0 && sum.in_place > 0) || std::env::var_os("STORM_SEED").is_some());
+    assert!((sum.restored > 0 && sum.in_place > 0) || are_others());
 }
 
 #[test]
 fn sim_clients_that_make_the_same_directories_share_them() {
     let sum = run_all(2000, 150, Sort::Merging, "sim_clients_that_make_the_same_directories");
-    assert!(sum.merged > 0 || std::env::var_os("STORM_SEED").is_some());
+    assert!(sum.merged > 0 || are_others());
 }
 
 /// A file that had lost its last name here, and had another at home, was left out where directories were listed.
