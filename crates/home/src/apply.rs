@@ -93,7 +93,7 @@ fn is_overtaken(
     match operation {
         // Never at the cost of contents.
         Operation::Make { .. } => false,
-        Operation::Store { .. } => conflict == Conflict::Gone && later.iter().any(removes),
+        Operation::Store { .. } | Operation::Copy { .. } => conflict == Conflict::Gone && later.iter().any(removes),
         Operation::Set { .. } | Operation::SetXattr { .. } if conflict == Conflict::Gone => {
             later.iter().any(removes) || redone && later.iter().any(meets)
         }
@@ -344,7 +344,7 @@ impl Doing<'_> {
     async fn run(&self) -> Done {
         // A store takes it when all is ready.
         let mut scene = match &self.sent.operation {
-            Operation::Store { .. } => None,
+            Operation::Store { .. } | Operation::Copy { .. } => None,
             _ => Some(self.volume.scene.write().await),
         };
         if self.is_unclaimed && self.volume.claims.has_others(self.whose.author) {
@@ -360,7 +360,11 @@ impl Doing<'_> {
             _ => None,
         };
         // All that has changed by this is known as this client's doing; what a store has made of the bytes is known already.
-        for file in self.sent.operation.files() {
+        let read = match &self.sent.operation {
+            Operation::Copy { from, .. } => Some(*from),
+            _ => None,
+        };
+        for file in self.sent.operation.files().into_iter().filter(|file| Some(*file) != read) {
             match self.volume.glance_done(file, self.whose.author, mtime).await {
                 Ok(()) | Err(FsError::Stale) => {}
                 Err(error) => return Err(error.into()),
@@ -385,6 +389,7 @@ impl Doing<'_> {
             Operation::Set { file, attributes } => self.set(*file, attributes).await,
             Operation::SetXattr { file, name, value } => self.set_xattr(*file, name, value.as_deref()).await,
             Operation::Store { file, change } => self.store(*file, change, scene).await,
+            Operation::Copy { file, from } => self.begin_as(*file, *from, scene).await,
         }
     }
 
@@ -693,7 +698,10 @@ impl Exported {
                     volume.file(*file).is_none_or(|file| file.place().is_none())
                 }
                 Operation::Remove { at, file, last: false } => !is_at(at, *file),
-                Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => false,
+                Operation::Set { .. }
+                | Operation::SetXattr { .. }
+                | Operation::Store { .. }
+                | Operation::Copy { .. } => false,
             }
         });
         done.unwrap_or(false)

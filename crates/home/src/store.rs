@@ -173,6 +173,31 @@ impl Exported {
 impl Doing<'_> {
     pub(crate) async fn store<'a>(&'a self, file: FileId, change: &Change, scene: &mut Scene<'a>) -> Done {
         let data = self.data(change)?;
+        self.put(file, change, &data, None, scene).await
+    }
+
+    /// A file that the client has made begins as another is now, as far as the user may read that.
+    pub(crate) async fn begin_as<'a>(&'a self, file: FileId, from: FileId, scene: &mut Scene<'a>) -> Done {
+        self.check_reach_file(from).await?;
+        let (source, entry) = self.volume.glance(from, crate::volume::OTHERS).await?;
+        self.volume.fs.access(&self.cred, source, vfs::perm::READ).await?;
+        if entry.attr.kind != Kind::File || file == from {
+            return Err(Stop::Refused(FsError::InvalidArgument));
+        }
+        let (size, mtime) = (entry.attr.size, entry.attr.mtime);
+        let whole = Change { cut: size, size, ranges: Ranges::default(), mtime };
+        self.put(file, &whole, &Data::Inline(Bytes::new()), Some((source, &entry)), scene).await
+    }
+
+    /// Changes a file, or what another one is now, to put it in its place.
+    async fn put<'a>(
+        &'a self,
+        file: FileId,
+        change: &Change,
+        data: &Data,
+        other: Option<(FileId, &Entry)>,
+        scene: &mut Scene<'a>,
+    ) -> Done {
         let volume = self.volume;
         self.check_reach_file(file).await?;
         let known = volume.with(|volume| volume.file(file).cloned())?;
@@ -199,7 +224,7 @@ impl Doing<'_> {
         }
         // What was changed in place and only in part is known as this client's doing.
         if !self.is_as_known(file, self.sent.bases.0, false)? {
-            return match self.is_stored(source, &entry, change).await? {
+            return match other.is_none() && self.is_stored(source, &entry, change).await? {
                 true => Ok(()),
                 false => Err(Stop::Conflict(Conflict::Changed)),
             };
@@ -214,13 +239,20 @@ impl Doing<'_> {
         let movable =
             owned && of_group && volume.fs.access(&superuser, dir, vfs::perm::WRITE | vfs::perm::EXECUTE).await.is_ok();
         let replaced = match entry.attr.nlink == 1 && movable {
-            true => Some(self.replace(file, &place, dir, (source, &entry, &identity), (change, &data), scene).await),
+            true => {
+                let from = other.unwrap_or((source, &entry));
+                let stored = (change, data);
+                Some(self.replace(file, (&place, dir), (source, &entry, &identity), from, stored, scene).await)
+            }
             false => None,
         };
         match replaced {
+            // What it begins as is not what is overwritten.
+            None if other.is_some() => return Err(Stop::Refused(FsError::NotSupported)),
+            Some(stopped) if other.is_some() => stopped?,
             // The home may not make it what it has to be like.
             Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported | FsError::CrossVolume))) | None => {
-                self.overwrite(file, (source, &entry, &identity), (change, &data), scene).await?;
+                self.overwrite(file, (source, &entry, &identity), (change, data), scene).await?;
             }
             Some(replaced) => replaced?,
         }
@@ -283,13 +315,13 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Makes the new contents beside the file and exchanges both.
+    /// Makes the new contents beside the file, of what is kept of `from`, and exchanges both.
     async fn replace<'a>(
         &'a self,
         file: FileId,
-        place: &Place,
-        dir: FileId,
+        (place, dir): (&Place, FileId),
         (source, entry, identity): (FileId, &Entry, &[u8]),
+        (kept_in, kept_entry): (FileId, &Entry),
         (change, data): (&Change, &Data),
         scene: &mut Scene<'a>,
     ) -> Done {
@@ -298,11 +330,12 @@ impl Doing<'_> {
         let own = volume.make_own(temporary_name(self.whose.author, self.sent.seq)).await.map_err(Stop::Trouble)?;
         let (new, handle) = (own.id, own.handle);
         let made = async {
-            let kept = change.cut.min(entry.attr.size);
+            let kept = change.cut.min(kept_entry.attr.size);
             let kept = change.ranges.missing(0..kept);
-            let is_long = kept.len() > fs.copied_len_max();
+            // What is not in place yet is copied, however long that takes.
+            let is_long = kept_in == source && kept.len() > fs.copied_len_max();
             if !kept.is_empty() {
-                let from = fs.open(&superuser, source, READ).await?;
+                let from = fs.open(&superuser, kept_in, READ).await?;
                 let copied = async {
                     if is_long {
                         let (from, to) =
@@ -313,13 +346,13 @@ impl Doing<'_> {
                     }
                     for Range { start, end } in kept.iter() {
                         let (from, to) =
-                            (At { id: source, handle: from, offset: start }, At { id: new, handle, offset: start });
+                            (At { id: kept_in, handle: from, offset: start }, At { id: new, handle, offset: start });
                         volume.copy(from, to, end - start, Over::Zeroes).await?;
                     }
                     Ok::<(), FsError>(())
                 };
                 let copied = copied.await;
-                fs.release(source, from, None).await?;
+                fs.release(kept_in, from, None).await?;
                 copied?;
             }
             let size = SetAttr { size: Some(change.size), ..SetAttr::default() };

@@ -122,11 +122,23 @@ impl Wire for Change {
 }
 
 impl Change {
+    /// All bytes of a file of this size.
+    pub fn of_all(size: u64, mtime: Time) -> Change {
+        Change { cut: 0, size, ranges: Ranges::of(0..size), mtime }
+    }
+
     /// Whoever has written to very many places says that he has written between them, too, so that it can be told in one message.
     pub fn bound(&mut self) {
         if self.ranges.count() > RANGE_COUNT_MAX {
             self.ranges.coarsen(RANGE_COUNT_MAX / 2);
         }
+    }
+
+    /// All that either of two changes of one file has written or cut, whichever was first; of them, `self` says how long the file is now.
+    pub fn along(mut self, other: &Change) -> Change {
+        self.ranges.add_all(&other.ranges);
+        self.ranges.cut(self.size);
+        Change { cut: self.cut.min(other.cut), ..self }
     }
 
     /// What both together come to.
@@ -213,6 +225,13 @@ pub enum Operation {
         /// How.
         change: Change,
     },
+    /// A file that was just made begins as the home has another file at that time, of which the client has only part.
+    Copy {
+        /// The file.
+        file: FileId,
+        /// The other one.
+        from: FileId,
+    },
 }
 wire_enum!(Operation {
     1 => Make { at, file, made },
@@ -223,6 +242,7 @@ wire_enum!(Operation {
     6 => Set { file, attributes },
     7 => SetXattr { file, name, value },
     8 => Store { file, change },
+    9 => Copy { file, from },
 });
 
 impl Operation {
@@ -236,7 +256,8 @@ impl Operation {
             | Operation::Exchange { file, .. }
             | Operation::Set { file, .. }
             | Operation::SetXattr { file, .. }
-            | Operation::Store { file, .. } => *file,
+            | Operation::Store { file, .. }
+            | Operation::Copy { file, .. } => *file,
         }
     }
 
@@ -245,7 +266,9 @@ impl Operation {
         match self {
             Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
             Operation::Rename { from, to, .. } | Operation::Exchange { from, to, .. } => vec![from, to],
-            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => Vec::new(),
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } | Operation::Copy { .. } => {
+                Vec::new()
+            }
         }
     }
 
@@ -254,7 +277,9 @@ impl Operation {
         match self {
             Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
             Operation::Rename { from, to, .. } | Operation::Exchange { from, to, .. } => vec![from, to],
-            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => Vec::new(),
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } | Operation::Copy { .. } => {
+                Vec::new()
+            }
         }
     }
 
@@ -268,9 +293,9 @@ impl Operation {
         let mut files = vec![self.file()];
         files.extend(self.places().into_iter().map(|(parent, _)| *parent));
         match self {
-            Operation::Rename { replaced: Some((file, _)), .. } | Operation::Exchange { other: file, .. } => {
-                files.push(*file);
-            }
+            Operation::Rename { replaced: Some((file, _)), .. }
+            | Operation::Exchange { other: file, .. }
+            | Operation::Copy { from: file, .. } => files.push(*file),
             _ => {}
         }
         files
@@ -303,7 +328,9 @@ impl Operation {
                     *gone = name(*gone);
                 }
             }
-            Operation::Exchange { file, other, .. } => (*file, *other) = (name(*file), name(*other)),
+            Operation::Exchange { file, other, .. } | Operation::Copy { file, from: other } => {
+                (*file, *other) = (name(*file), name(*other));
+            }
         }
     }
 

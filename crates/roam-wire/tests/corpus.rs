@@ -63,6 +63,7 @@ fn operations() -> Vec<Operation> {
         Operation::Set { file, attributes },
         Operation::SetXattr { file, name: b"user.note".to_vec(), value: Some(b"short".to_vec()) },
         Operation::Store { file, change: Change { cut: 4, size: 2000, ranges, mtime: TIME } },
+        Operation::Copy { file, from: other },
     ]
 }
 

@@ -133,6 +133,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             value
         }),
         (file(), change()).prop_map(|(file, change)| Operation::Store { file, change }),
+        (file(), file()).prop_map(|(file, from)| Operation::Copy { file, from }),
     ]
 }
 

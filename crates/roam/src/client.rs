@@ -2,7 +2,7 @@
 
 use crate::conflict::{Case, Trouble};
 use crate::live::{Forget, LinkState, Live, Need};
-use crate::replica::{Child, Record, Replica};
+use crate::replica::{Child, Node, Record, Replica};
 use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::trunk::Line;
@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use record_log::{AppendError, OpenError, RecordLog};
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
-use roam_wire::ranges::Ranges;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::io::ErrorKind;
@@ -21,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
-use types::{FileId, FsError};
+use types::{FileId, FsError, Time};
 use vfs::locks::Locks;
 
 /// Files of the cache that stay open although nobody uses them.
@@ -79,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) ahead: tokio::sync::Mutex<()>,
     /// One writer of a file at a time.
     writers: Turns<FileId>,
+    /// One at a time puts bytes into a file of the cache, and says that they are there.
+    places: Turns<FileId>,
 }
 
 /// Who is at work on what, one at a time on each.
@@ -106,6 +107,20 @@ pub fn data_name(number: u64) -> String {
 /// Contents on their way home.
 pub(crate) fn outgoing_name(seq: u64) -> String {
     format!("o{seq:x}")
+}
+
+/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that is there. What was not there when the
+/// change began is not known to be now, and stays as the home has it.
+fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
+    let Some(node) = node.filter(|node| !node.is_whole()) else {
+        let size = len.unwrap_or(0);
+        return Some(Change::of_all(size, mtime));
+    };
+    let size = len?;
+    let mut ranges = node.kept.clone();
+    ranges.add(node.facts.size..size);
+    ranges.cut(size);
+    Some(Change { cut: node.facts.size.min(size), size, ranges, mtime })
 }
 
 impl Client {
@@ -148,6 +163,7 @@ impl Client {
             byte_fetches: Mutex::default(),
             ahead: tokio::sync::Mutex::default(),
             writers: Mutex::default(),
+            places: Mutex::default(),
         };
         inner.schedule.set_tickets(inner.settings.lock().writes.tickets());
         inner.live.lock().work_under(inner.settings.lock().consistency, &host.clock);
@@ -188,8 +204,11 @@ impl Client {
             let mut live = inner.live.lock();
             let nameless = live.replica.node(id).map_or(true, |node| node.facts.nlink == 0);
             if !nameless {
-                let change = Change { cut: 0, size, ranges: Ranges::of(0..size), mtime: when };
-                live.record(Record::Did { operation: Operation::Store { file: id, change }, when });
+                let change = changed_since(live.replica.node(id).ok(), names.contains(&name).then_some(size), when);
+                live.record(match change {
+                    Some(change) => Record::Did { operation: Operation::Store { file: id, change }, when },
+                    None => Record::Clean(id),
+                });
             }
         }
         let bases: Vec<u64> = self.look(|replica, _| replica.nodes().map(|(_, node)| node.base).collect());
@@ -456,6 +475,11 @@ impl Inner {
     /// As [`writer`](Self::writer). Nothing if somebody else does.
     pub(crate) fn try_writer(&self, id: FileId) -> Option<OwnedMutexGuard<()>> {
         try_turn(&self.writers, id)
+    }
+
+    /// Until this is dropped, nobody else puts bytes into a file of the cache. Nobody who has it waits for the home.
+    pub(crate) async fn placing(&self, id: FileId) -> OwnedMutexGuard<()> {
+        turn(&self.places, id).await
     }
 
     /// The file of the cache with this number. ENOENT if there is none.

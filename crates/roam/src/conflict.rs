@@ -75,8 +75,10 @@ pub struct Trouble {
     pub base: u64,
     /// Number of the file of the cache with this client's version, where there is no place for that; 0: there is none.
     pub kept: u64,
+    /// Of this client's version there is only what was written or read here: the rest was not fetched, and is zeroes.
+    pub is_part: bool,
 }
-wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept });
+wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part });
 
 /// A trouble as whoever has seen to it keeps it, so that it can be there again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,7 +90,7 @@ pub struct Case {
 }
 
 /// Version of a case that is kept.
-const CASE_VERSION: u16 = 2;
+const CASE_VERSION: u16 = 3;
 
 impl Wire for Case {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -114,6 +116,13 @@ impl Trouble {
 
     /// Why it was not done, as users read it.
     pub fn why(&self) -> String {
+        match self.is_part {
+            true => self.reason() + "; what was not fetched before is missing from this mount's version",
+            false => self.reason(),
+        }
+    }
+
+    fn reason(&self) -> String {
         match self.outcome {
             _ if self.deed == Deed::Lost => "a file of the cache is not there".to_string(),
             Outcome::Done => "done".to_string(),
@@ -155,13 +164,20 @@ impl Replica {
             Operation::Rename { to, .. } | Operation::Exchange { to, .. } => (Deed::Rename, Some(to.clone())),
             Operation::Set { .. } | Operation::SetXattr { .. } => (Deed::Set, self.place_of(file)),
             Operation::Store { .. } => (Deed::Store, self.old_place_of(file)),
+            Operation::Copy { .. } => return self.misses_rest(file),
         };
-        if deed == Deed::Store
+        if let Operation::Store { change, .. } = &operation
             && let Ok(node) = self.node_mut(file)
-            && node.changes.owe(node.facts.size, node.facts.mtime)
         {
-            // It is being changed again: when that is logged, it will meet the same fate, whole.
-            return;
+            let (size, mtime) = (node.facts.size, node.facts.mtime);
+            let dropped = match node.is_whole() {
+                true => Change::of_all(size, mtime),
+                false => Change { size, mtime, ..change.clone() },
+            };
+            if node.changes.owe(dropped) {
+                // It is being changed again: when that is logged, it will meet the same fate, with this.
+                return;
+            }
         }
         // Where this client's version was to be kept there is something, too, which was not known here.
         let before = match &operation {
@@ -178,7 +194,7 @@ impl Replica {
             Operation::Make { at, made, .. } => self.make_beside(at, file, made, outcome, when),
             // A copy that was made for a conflict gets no copy itself.
             Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) || before.is_some() => None,
-            Operation::Store { .. } => self.store_beside(file, place.as_ref(), when),
+            Operation::Store { change, .. } => self.store_beside(file, change, place.as_ref(), when),
             Operation::Rename { from, to, .. }
                 if matches!(outcome, Outcome::Conflict(Conflict::Changed | Conflict::Taken)) =>
             {
@@ -200,24 +216,27 @@ impl Replica {
             (Operation::Rename { replaced: Some((gone, _)), .. }, Ok(_)) if mine.is_some() => self.take_base(*gone),
             _ => 0,
         };
+        let is_part = self.node(file).is_ok_and(|node| !node.is_whole());
         let kept = match (deed, &mine) {
             (Deed::Make, None) => self.put_aside(file),
             (Deed::Store, None) => self.keep_stored(file),
             _ => 0,
         };
-        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before))
-            && (trouble.kept == 0 || kept == 0)
-        {
-            trouble.mine = mine;
-            trouble.kept = trouble.kept.max(kept);
-            return;
+        let is_part = is_part && kept > 0;
+        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before)) {
+            trouble.is_part |= is_part;
+            if trouble.kept == 0 || kept == 0 {
+                trouble.mine = mine;
+                trouble.kept = trouble.kept.max(kept);
+                return;
+            }
         }
         let copy = match mine.as_ref().map(|at| self.child(at)) {
             None => FileId::new(0),
             Some(Child::Is(copy)) if deed == Deed::Store => copy,
             Some(_) => file,
         };
-        let trouble = Trouble { deed, place, file, outcome, when, mine, copy, base, kept };
+        let trouble = Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part };
         match deed {
             Deed::Set | Deed::Rename => self.note_meant(trouble, operation),
             _ => self.note(trouble),
@@ -261,8 +280,10 @@ impl Replica {
                 }
             }
             if let Operation::Make { at, file, .. } = operation {
+                let is_part = self.node(file).is_ok_and(|node| !node.is_whole());
                 let (place, copy, kept) = (Some(at), FileId::new(0), self.put_aside(file));
-                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine: None, copy, base: 0, kept });
+                let (mine, base) = (None, 0);
+                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine, copy, base, kept, is_part });
             }
         }
     }
@@ -369,8 +390,19 @@ impl Replica {
         }
     }
 
-    /// What this client made of a file becomes a file of its own beside the home's.
-    fn store_beside(&mut self, file: FileId, place: Option<&Place>, when: Time) -> Option<Place> {
+    /// The home has nothing that a copy could begin with: what was not fetched of it is missing.
+    fn misses_rest(&mut self, file: FileId) {
+        let Some(place) = self.place_of(file) else { return };
+        let number = self.trouble_kept_at(&place);
+        if let Some(trouble) = number.and_then(|number| self.trouble_mut(number)) {
+            trouble.is_part = true;
+        }
+    }
+
+    /// What this client made of a file becomes a file of its own beside the home's. Of a file of which not all is here, this is the home's as it is
+    /// then, with what was written here: nobody has what it was before.
+    fn store_beside(&mut self, file: FileId, failed: &Change, place: Option<&Place>, when: Time) -> Option<Place> {
+        let written = self.written(file).map_or_else(|| failed.clone(), |later| later.along(failed));
         // It holds what the operations that wait would have made of it, too.
         let since: Vec<u64> = self
             .log()
@@ -391,9 +423,22 @@ impl Replica {
         let made = Made { kind: Kind::File, mode, uid, gid, rdev: 0, target: Vec::new(), when };
         let mut copy = Node { seen: 0, is_stale: false, changes: Changes::Logged, base: 0, ..node.clone() };
         (copy.facts.id, copy.facts.version, copy.facts.contents, copy.facts.nlink) = (mine, 0, 0, 1);
-        let change = Change { cut: 0, size: facts.size, ranges: Ranges::of(0..facts.size), mtime: facts.mtime };
+        let (size, mtime) = (facts.size, facts.mtime);
+        let change = match node.is_whole() {
+            true => Change::of_all(size, mtime),
+            false => {
+                copy.have = written.ranges.clone();
+                copy.have.add(written.cut..size);
+                copy.kept = copy.have.clone();
+                Change { size, mtime, ..written }
+            }
+        };
+        let is_part = !node.is_whole();
         self.put(mine, copy);
         self.log_again(Operation::Make { at: beside.clone(), file: mine, made }, when);
+        if is_part {
+            self.log_again(Operation::Copy { file: mine, from: file }, when);
+        }
         self.log_again(Operation::Store { file: mine, change }, when);
         // Others mean something to the home, or come with being made.
         let is_users = |name: &[u8]| name.starts_with(b"user.") || name == acl::XATTR_ACCESS;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use host::{File, timeout};
 use roam_wire::channel::Class;
 use roam_wire::operation::{Attributes, Change, Operation};
+use roam_wire::ranges::Ranges;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
@@ -149,7 +150,7 @@ impl Client {
     }
 
     /// All bytes of a file are in the cache.
-    async fn complete(&self, id: FileId) -> Result<(), FsError> {
+    pub(crate) async fn complete(&self, id: FileId) -> Result<(), FsError> {
         let whole = |client: &Client| client.0.live.lock().replica.node(id).map(|node| node.is_whole());
         if !whole(self)? {
             self.fetch_bytes(id, 0, u64::MAX, Class::Demand).await?;
@@ -215,9 +216,7 @@ impl Client {
         if self.0.live.lock().replica.node(id)?.changes.is_ready() {
             return Ok(true);
         }
-        if !truncates {
-            self.complete(id).await?;
-        }
+        let may_have_holes = truncates || self.complete_or_leave(id).await?;
         let (dirty, is_shown) = {
             let live = self.0.live.lock();
             (live.replica.node(id)?.is_dirty(), live.is_shown(id))
@@ -242,15 +241,32 @@ impl Client {
             None | Some((_, Err(FsError::NotFound))) => None,
             Some((data, file)) => Some((data, file?)),
         };
+        let (size, have) = {
+            let live = self.0.live.lock();
+            let node = live.replica.node(id)?;
+            let have = match (anew, dirty) {
+                (true, _) => Ranges::default(),
+                (false, true) => node.kept.clone(),
+                (false, false) => node.have.clone(),
+            };
+            (node.facts.size, have)
+        };
+        // Zeroes at the end need not have been written, and after a crash, it is as long as the file is.
+        if !anew {
+            file.set_len(size).await.map_err(|error| disk_error(&error))?;
+        }
         if !dirty {
             // After a crash, all that is in it is taken for what was wanted there.
             self.0.sync_bytes(&file).await?;
         }
-        let size = {
+        {
             let mut live = self.0.live.lock();
             let node = live.replica.node(id)?;
             let before = node.data;
-            let is_other = if anew { live.is_shown(id) } else { before != number || !node.is_whole() };
+            let is_other = match anew {
+                true => live.is_shown(id),
+                false => before != number || node.facts.size != size || (!may_have_holes && !node.is_whole()),
+            };
             if is_other {
                 return Ok(false);
             }
@@ -260,27 +276,21 @@ impl Client {
                 let seqs: Vec<u64> = live.unspared(id).map(|(seq, _)| seq).collect();
                 live.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
             }
-            live.record(Record::Dirty { file: id, data: number, base });
+            live.record(Record::Dirty { file: id, data: number, base, have });
             let now = self.0.host.clock.wall();
             let node = live.replica.node_mut(id)?;
             if anew {
                 (node.facts.size, node.facts.blocks) = (0, 0);
                 node.changes.ready_empty(now);
             }
-            let size = node.facts.size;
             live.held.insert(id, file.clone());
-            size
-        };
+        }
         if !dirty {
             self.0.log.settled().await.map_err(|_| FsError::Io)?;
         }
-        // Zeroes at the end need not have been written.
-        if !anew {
-            file.set_len(size).await.map_err(|error| disk_error(&error))?;
-        }
         let mut live = self.0.live.lock();
         let node = live.replica.node_mut(id)?;
-        Ok(node.data == number && node.changes.ready(size, node.facts.mtime))
+        Ok(node.data == number && node.changes.ready())
     }
 
     /// A range of a file is about to be changed: what waits to go home of it is set aside before, so that what goes home is what was saved. The
@@ -365,6 +375,7 @@ impl Client {
         let _only_writer = self.only_writer(id).await?;
         self.find_stores(id).await?;
         self.prepare_if(count > 0, id).await?;
+        self.fill_scattered(id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         let offset = offset.filter(|_| !open.flags.append).unwrap_or(size);
         let end = end_of(offset, count.into())?;
@@ -372,9 +383,11 @@ impl Client {
             return Ok(Appended { offset, count });
         }
         self.spare(id, offset..end).await?;
+        let _placing = self.0.placing(id).await;
         if let Err(error) = self.put(id, offset, data).await {
             // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are expected.
-            self.changed(&cred, id, |change| change.ranges.add(offset.min(size)..end.min(size)))?;
+            let spoiled = self.there(id, offset.min(size)..end.min(size))?;
+            self.changed(&cred, id, |change| change.ranges.add_all(&spoiled))?;
             let file = self.changing(id).await?;
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
             self.know_stores(id).await?;
@@ -428,14 +441,23 @@ impl Client {
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         let file = self.changing(id).await?;
         self.spare(id, size..FILE_SIZE_MAX.max(size)).await?;
+        let placing = self.0.placing(id).await;
         file.set_len(size).await.map_err(|error| disk_error(&error))?;
+        let (mut cuts, is_part) = (false, !self.0.live.lock().replica.node(id)?.is_whole());
         self.changed(cred, id, |change| {
             if size < change.size {
                 change.cut = change.cut.min(size);
                 change.ranges.cut(size);
+                cuts = true;
             }
             change.size = size;
         })?;
+        drop(placing);
+        if cuts && is_part {
+            // After a crash, nobody could tell where zeroes begin that come after it.
+            self.log_written(id).await?;
+            return self.know_stores(id).await;
+        }
         let is_shown = self.0.live.lock().is_shown(id);
         if empties && is_shown {
             // As if it had begun anew.
@@ -448,22 +470,7 @@ impl Client {
     pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
         let _only_writer = self.0.writer(id).await;
         self.find_stores(id).await?;
-        if self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun())) {
-            self.0.sync_bytes(&self.changing(id).await?).await?;
-        }
-        let now = self.0.host.clock.wall();
-        {
-            let mut live = self.0.live.lock();
-            let node = live.replica.node(id)?;
-            if node.is_dirty() && node.facts.nlink > 0 {
-                match node.to_log() {
-                    Some(change) => live.did_store(id, change, now),
-                    // It was made here and never written, or only made ready.
-                    None => live.record(Record::Clean(id)),
-                }
-                live.held.remove(&id);
-            }
-        }
+        self.log_written(id).await?;
         let expects_stores = self.0.live.lock().expects_stores(id);
         if expects_stores {
             self.prepare(id, false).await?;
@@ -472,6 +479,25 @@ impl Client {
         self.0.log.settled().await.map_err(|_| FsError::Io)?;
         self.0.wake();
         Ok(self.0.live.lock().replica.log().last())
+    }
+
+    /// Logs what was written to a file, whose bytes are durable then. The caller is its only writer.
+    async fn log_written(&self, id: FileId) -> Result<(), FsError> {
+        if self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun())) {
+            self.0.sync_bytes(&self.changing(id).await?).await?;
+        }
+        let now = self.0.host.clock.wall();
+        let mut live = self.0.live.lock();
+        let node = live.replica.node(id)?;
+        if node.is_dirty() && node.facts.nlink > 0 {
+            match node.to_log() {
+                Some(change) => live.did_store(id, change, now),
+                // It was made here and never written, or only made ready.
+                None => live.record(Record::Clean(id)),
+            }
+            live.held.remove(&id);
+        }
+        Ok(())
     }
 
     /// Where the home is near, waits until it has what was done here up to an operation, but not for long: what was done is durable here.
@@ -520,8 +546,10 @@ impl Client {
             let _only_writer = self.only_writer(id).await?;
             self.find_stores(id).await?;
             self.prepare(id, false).await?;
+            self.fill_scattered(id).await?;
             let zeroed = offset.min(size)..end.min(size);
             self.spare(id, zeroed.clone()).await?;
+            let _placing = self.0.placing(id).await;
             let (mut at, mut put) = (zeroed.start, Ok(()));
             while at < zeroed.end && put.is_ok() {
                 let len = (zeroed.end - at).min(PIECE_LEN);
@@ -529,7 +557,8 @@ impl Client {
                 at += len;
             }
             // Some of it may be there: then it is not what the home has.
-            self.changed(cred, id, |change| change.ranges.add(zeroed))?;
+            let changed = if put.is_ok() { Ranges::of(zeroed) } else { self.there(id, zeroed)? };
+            self.changed(cred, id, |change| change.ranges.add_all(&changed))?;
             self.know_stores(id).await?;
             put?;
         }

@@ -425,6 +425,9 @@ impl Client {
             let (missing, contents, near) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
+                if live.replica.has_rest_nowhere(id) {
+                    return Err(FsError::TimedOut);
+                }
                 let end = offset.saturating_add(len).min(node.facts.size);
                 let missing = node.have.missing(offset.min(end)..end);
                 let Some(first) = missing.iter().next() else { return Ok(()) };
@@ -439,6 +442,9 @@ impl Client {
             match inner.ask(class, &request).await {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
                     self.cache_bytes(id, contents, missing.start, bytes, class).await?
+                }
+                Ok(Reply::Changed) if inner.live.lock().replica.is_own(id) => {
+                    self.wait_for_answer(id, contents, waits_until).await?;
                 }
                 Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
                     changes += 1;
@@ -471,6 +477,9 @@ impl Client {
             let (contents, data, end, missing) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
+                if live.replica.has_rest_nowhere(id) {
+                    return Err(FsError::TimedOut);
+                }
                 let end = offset.saturating_add(len).min(node.facts.size);
                 (node.facts.contents, node.data, end, node.have.missing(at.min(end)..end).iter().next())
             };
@@ -486,6 +495,9 @@ impl Client {
             let len = (missing.end - at).min(inner.schedule.chunk_len(Direction::Down)) as u32;
             match inner.ask(Class::Demand, &Request::Read { file: id, contents, offset: at, len }).await {
                 Ok(Reply::Data(bytes)) if !bytes.is_empty() && bytes.len() <= len as usize => read.extend(bytes),
+                Ok(Reply::Changed) if inner.live.lock().replica.is_own(id) => {
+                    self.wait_for_answer(id, contents, waits_until).await?;
+                }
                 Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
                     changes += 1;
                     read.clear();
@@ -527,7 +539,9 @@ impl Client {
             return Err(FsError::Io);
         }
         let (number, file) = inner.data_file(id).await?;
-        let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number && !node.is_dirty();
+        // What is written here meanwhile stays.
+        let _placing = inner.placing(id).await;
+        let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number;
         let missing = {
             let live = inner.live.lock();
             let node = live.replica.node(id)?;

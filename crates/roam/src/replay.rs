@@ -183,7 +183,7 @@ impl Client {
                 let version = |file: FileId| live.replica.node(file).map_or(0, |node| node.seen);
                 let second = match &operation {
                     Operation::Rename { replaced: Some((file, _)), .. } => *file,
-                    Operation::Exchange { other, .. } => *other,
+                    Operation::Exchange { other, .. } | Operation::Copy { from: other, .. } => *other,
                     other => other.file(),
                 };
                 (version(operation.file()), version(second))

@@ -92,6 +92,8 @@ pub enum Record {
         data: u64,
         /// Where they are kept as they were; 0: nowhere.
         base: u64,
+        /// Which of them are there, durably. The others are as the home has them.
+        have: Ranges,
     },
     /// Something was done here.
     Did {
@@ -137,7 +139,7 @@ wire_enum!(Record {
     7 => Gone(file),
     8 => Cached { file, data, have },
     9 => Dropped(file),
-    10 => Dirty { file, data, base },
+    10 => Dirty { file, data, base, have },
     11 => Did { operation, when },
     12 => Pinned(through),
     13 => Answered(applied),
@@ -325,6 +327,23 @@ impl Replica {
         self.log.naming(file).find(|(_, operation)| makes(operation, file)).map(|(seq, _)| seq)
     }
 
+    /// Bytes of a file that operations that wait have written or cut, in all; `None`: none.
+    pub(crate) fn written(&self, id: FileId) -> Option<Change> {
+        let stores = self.log.naming(self.real(id)).filter_map(|(_, operation)| match operation {
+            Operation::Store { change, .. } => Some(change.clone()),
+            _ => None,
+        });
+        stores.reduce(|earlier, later| later.along(&earlier))
+    }
+
+    /// True if not all of a file is here, and the home does not have what it begins with yet.
+    pub(crate) fn has_rest_nowhere(&self, id: FileId) -> bool {
+        let begins = |o: &Operation| matches!(o, Operation::Make { .. } | Operation::Copy { .. });
+        let file = self.real(id);
+        !self.node(id).is_ok_and(Node::is_whole)
+            && self.log.naming(file).any(|(_, operation)| begins(operation) && operation.file() == file)
+    }
+
     /// True if others have changed the file, and nobody has asked the home since.
     pub fn is_stale(&self, id: FileId) -> bool {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
@@ -368,7 +387,7 @@ impl Replica {
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
             }
             Record::Lost(file) => self.lost(file)?,
-            Record::Dirty { file, data, base } => {
+            Record::Dirty { file, data, base, have } => {
                 self.uses(data)?;
                 self.uses(base)?;
                 let file = self.real(file);
@@ -377,6 +396,8 @@ impl Replica {
                     self.unused.push(node.data);
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
+                node.have.add_all(&have);
+                node.kept = have;
                 node.changes.mark();
                 // What the home has is what was there before the first change since it heard of one.
                 let unused = if node.base == 0 { std::mem::replace(&mut node.base, base) } else { base };
@@ -542,6 +563,7 @@ impl Replica {
             copy: FileId::new(0),
             base,
             kept: 0,
+            is_part: false,
         });
         Some(())
     }

@@ -82,6 +82,7 @@ impl Client {
         let _only_writer = self.only_writer(id).await?;
         self.find_stores(id).await?;
         // After a crash, all of it goes home.
+        self.complete(id).await?;
         self.prepare(id, false).await?;
         self.spare(id, 0..FILE_SIZE_MAX).await?;
         let number = self.0.live.lock().replica.node(id)?.data;

@@ -84,7 +84,7 @@ fn records() -> Vec<Record> {
         Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
         Record::Cached { file: id(2), data: 1, have: Ranges::of(0..5000) },
         Record::Broken(vec![id(3)]),
-        Record::Dirty { file: id(2), data: 1, base: 0 },
+        Record::Dirty { file: id(2), data: 1, base: 0, have: Ranges::of(0..5000) },
     ];
     records.extend(operations().into_iter().map(|operation| Record::Did { operation, when: TIME }));
     let answered = |seq, outcome| Record::Answered(Applied { seq, outcome, facts: vec![facts(2, Kind::File)] });
@@ -93,8 +93,18 @@ fn records() -> Vec<Record> {
     let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
     let (place, mine) = (Some((id(1), b"file".to_vec())), Some((id(1), b"file (conflict)".to_vec())));
     let outcome = Outcome::Conflict(Conflict::Changed);
-    let trouble =
-        Trouble { deed: Deed::Store, place, file: id(2), outcome, when: TIME, mine, copy: id(9), base: 0, kept: 0 };
+    let trouble = Trouble {
+        deed: Deed::Store,
+        place,
+        file: id(2),
+        outcome,
+        when: TIME,
+        mine,
+        copy: id(9),
+        base: 0,
+        kept: 0,
+        is_part: false,
+    };
     let meant = Some(Operation::Set { file: id(2), attributes });
     let case = Case { trouble, meant };
     records.extend([

@@ -467,7 +467,7 @@ fn replica(ids: u64) -> Replica {
         Record::Ids(FileId::new(100), ids),
         Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
         Record::Cached { file: FileId::new(2), data: 1, have: Ranges::of(0..4) },
-        Record::Dirty { file: FileId::new(2), data: 1, base: 0 },
+        Record::Dirty { file: FileId::new(2), data: 1, base: 0, have: Ranges::default() },
     ];
     records.into_iter().for_each(|record| replica.apply(record).expect("it makes sense"));
     replica
@@ -584,7 +584,7 @@ fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_i
         setup.client.set(|settings| (settings.writes, settings.unit) = (Writes::Manual, Unit::Block));
     };
     slow(&setup);
-    setup.read("/file").expect("read");
+    setup.rig.sim.block_on(find(&setup.client, "/file")).expect("file");
     setup.network.up.store(false, Relaxed);
     setup.done(Op::Write("/file".into(), How::At(3), "p".repeat(103).into()));
     let setup = setup.restart(false);

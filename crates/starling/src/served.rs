@@ -285,6 +285,7 @@ fn describe(replica: &Replica, prefix: &str, operation: &Operation) -> (&'static
         Operation::Set { file: id, .. } => ("set attributes", file(*id)),
         Operation::SetXattr { file: id, .. } => ("set attributes", file(*id)),
         Operation::Store { file: id, .. } => ("store", file(*id)),
+        Operation::Copy { file: id, .. } => ("copy", file(*id)),
     }
 }
 

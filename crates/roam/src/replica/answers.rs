@@ -191,7 +191,7 @@ impl Replica {
                 put(from, Some(*other), *file);
                 put(to, Some(*file), *other);
             }
-            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } => {}
+            Operation::Set { .. } | Operation::SetXattr { .. } | Operation::Store { .. } | Operation::Copy { .. } => {}
         }
     }
 

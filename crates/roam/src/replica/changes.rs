@@ -16,16 +16,12 @@ pub enum Changes {
     Logged,
     /// Nothing yet, but somebody is about to make the file ready to be changed.
     Marked,
-    /// As `Marked`, and all bytes are to be logged.
-    Owed,
+    /// As `Marked`, and this is to be logged.
+    Owed(Change),
     /// Nothing yet, and the file is ready to be changed.
     Ready,
     /// This, and the file is ready to be changed further.
     Made(Change),
-}
-
-fn all_of(size: u64, mtime: Time) -> Change {
-    Change { cut: 0, size, ranges: Ranges::of(0..size), mtime }
 }
 
 impl Changes {
@@ -37,11 +33,11 @@ impl Changes {
     }
 
     /// The file was made ready, with its bytes as they were. False if it is not to be changed any more.
-    pub(crate) fn ready(&mut self, size: u64, mtime: Time) -> bool {
+    pub(crate) fn ready(&mut self) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,
             Changes::Marked => Changes::Ready,
-            Changes::Owed => Changes::Made(all_of(size, mtime)),
+            Changes::Owed(change) => Changes::Made(change),
             begun => begun,
         };
         true
@@ -49,7 +45,7 @@ impl Changes {
 
     /// The file was made ready, and is empty now.
     pub(crate) fn ready_empty(&mut self, mtime: Time) {
-        *self = Changes::Made(all_of(0, mtime));
+        *self = Changes::Made(Change::of_all(0, mtime));
     }
 
     /// Bytes of a file of this size are changed. `None` if it is not ready.
@@ -64,23 +60,24 @@ impl Changes {
         Some(change)
     }
 
-    /// A store that waited is not sent any more. True if what is logged next has all that it had; false if nothing will be.
-    pub(crate) fn owe(&mut self, size: u64, mtime: Time) -> bool {
+    /// A store that waited is not sent any more: it had this, of a file that is as long as that says. True if what is logged next has it too; false if
+    /// nothing will be.
+    pub(crate) fn owe(&mut self, dropped: Change) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,
-            Changes::Marked | Changes::Owed => Changes::Owed,
-            Changes::Ready => Changes::Made(all_of(size, mtime)),
-            Changes::Made(change) => Changes::Made(Change { mtime: change.mtime, ..all_of(size, mtime) }),
+            Changes::Marked => Changes::Owed(dropped),
+            Changes::Owed(before) => Changes::Owed(dropped.along(&before)),
+            Changes::Ready => Changes::Made(dropped),
+            Changes::Made(change) => Changes::Made(change.along(&dropped)),
         };
         true
     }
 
     /// What is to be logged; `None`: nothing.
-    pub(crate) fn to_log(&self, size: u64, mtime: Time) -> Option<Change> {
+    pub(crate) fn to_log(&self) -> Option<&Change> {
         match self {
             Changes::Logged | Changes::Marked | Changes::Ready => None,
-            Changes::Owed => Some(all_of(size, mtime)),
-            Changes::Made(change) => Some(change.clone()),
+            Changes::Owed(change) | Changes::Made(change) => Some(change),
         }
     }
 
@@ -98,7 +95,7 @@ impl Changes {
 
     /// True if the file was made ready, or something is to be logged.
     pub(crate) fn is_begun(&self) -> bool {
-        self.is_ready() || *self == Changes::Owed
+        self.is_ready() || matches!(self, Changes::Owed(_))
     }
 }
 
@@ -108,45 +105,64 @@ mod tests {
 
     const SIZE: u64 = 10;
 
+    const THEN: Time = Time { sec: 1, nsec: 0 };
+
     fn write(changes: &mut Changes) {
-        assert!(changes.make(SIZE, Time::default(), |change| change.ranges.add(0..1)).is_some());
+        assert!(changes.make(SIZE, THEN, |change| change.ranges.add(0..1)).is_some());
     }
 
     /// What is logged of a file of which a store is dropped after some of the steps that change it.
     #[test]
     fn a_store_that_is_dropped_at_any_step_is_part_of_what_is_logged_next() {
-        let steps: [fn(&mut Changes); 3] =
-            [Changes::mark, |changes| assert!(changes.ready(SIZE, Time::default())), write];
-        for at in 1..=steps.len() {
-            for last in at..=steps.len() {
-                let mut changes = Changes::default();
-                steps[..at].iter().for_each(|step| step(&mut changes));
-                assert!(changes.owe(SIZE, Time::default()));
-                steps[at..last].iter().for_each(|step| step(&mut changes));
-                let logged = changes.to_log(SIZE, Time::default());
-                assert_eq!(logged, Some(all_of(SIZE, Time::default())), "dropped after {at} of {last} steps");
+        let steps: [fn(&mut Changes); 3] = [Changes::mark, |changes| assert!(changes.ready()), write];
+        let part = Change { cut: 8, size: SIZE, ranges: Ranges::of(2..3), mtime: THEN };
+        for dropped in [Change::of_all(SIZE, THEN), part] {
+            for at in 1..=steps.len() {
+                for last in at..=steps.len() {
+                    let mut changes = Changes::default();
+                    steps[..at].iter().for_each(|step| step(&mut changes));
+                    assert!(changes.owe(dropped.clone()));
+                    steps[at..last].iter().for_each(|step| step(&mut changes));
+                    let mut expected = dropped.clone();
+                    if last == steps.len() {
+                        expected.ranges.add(0..1);
+                    }
+                    assert_eq!(changes.to_log(), Some(&expected), "dropped after {at} of {last} steps");
+                }
             }
         }
-        assert!(!Changes::Logged.owe(SIZE, Time::default()), "then it is a trouble");
+        assert!(!Changes::Logged.owe(Change::of_all(SIZE, THEN)), "then it is a trouble");
+    }
+
+    #[test]
+    fn of_several_stores_that_are_dropped_all_is_logged() {
+        let mut changes = Changes::Marked;
+        for start in [2, 6] {
+            let ranges = Ranges::of(start..start + 1);
+            assert!(changes.owe(Change { cut: SIZE, size: SIZE, ranges, mtime: THEN }));
+        }
+        let mut both = Ranges::of(2..3);
+        both.add(6..7);
+        assert_eq!(changes.to_log().map(|change| &change.ranges), Some(&both));
     }
 
     #[test]
     fn what_was_only_made_ready_is_not_logged() {
         let mut changes = Changes::default();
-        assert!(!changes.ready(SIZE, Time::default()));
+        assert!(!changes.ready());
         changes.mark();
-        assert_eq!(changes.to_log(SIZE, Time::default()), None);
-        assert!(changes.ready(SIZE, Time::default()));
-        assert_eq!(changes.to_log(SIZE, Time::default()), None);
+        assert_eq!(changes.to_log(), None);
+        assert!(changes.ready());
+        assert_eq!(changes.to_log(), None);
         write(&mut changes);
-        let change = changes.to_log(SIZE, Time::default()).expect("changed");
-        assert_eq!((change.cut, change.size, change.ranges), (SIZE, SIZE, Ranges::of(0..1)));
+        let change = changes.to_log().expect("changed");
+        assert_eq!((change.cut, change.size, &change.ranges), (SIZE, SIZE, &Ranges::of(0..1)));
     }
 
     #[test]
     fn what_was_emptied_is_logged_as_empty() {
         let mut changes = Changes::Marked;
-        changes.ready_empty(Time::default());
-        assert_eq!(changes.to_log(SIZE, Time::default()), Some(all_of(0, Time::default())));
+        changes.ready_empty(THEN);
+        assert_eq!(changes.to_log(), Some(&Change::of_all(0, THEN)));
     }
 }

@@ -61,13 +61,18 @@ impl Replica {
                 // Beyond where it was cut, it is zeroes, but for what was written.
                 node.have.add(change.cut..change.size);
                 node.have.add_all(&change.ranges);
-                node.kept = node.have.clone();
+                // What was fetched meanwhile need not be durable.
+                node.kept.cut(change.cut);
+                node.kept.add(change.cut..change.size);
+                node.kept.add_all(&change.ranges);
                 node.changes = Changes::Logged;
                 node.facts.size = change.size;
                 node.facts.blocks = change.size.div_ceil(512);
                 node.facts.mtime = change.mtime;
                 node.facts.ctime = node.facts.ctime.max(change.mtime);
             }
+            // Only the home knows what it is.
+            Operation::Copy { .. } => {}
         }
         Some(())
     }

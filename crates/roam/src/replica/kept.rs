@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept.
-const VERSION: u16 = 3;
+/// Version of what is kept. Before, all bytes of a file that was being changed were there.
+const VERSION: u16 = 4;
 
 /// A node, as it is kept.
 struct Kept {

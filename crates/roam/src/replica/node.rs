@@ -93,7 +93,7 @@ impl Node {
 
     /// What is to be logged of its bytes; `None`: nothing.
     pub(crate) fn to_log(&self) -> Option<Change> {
-        self.changes.to_log(self.facts.size, self.facts.mtime)
+        self.changes.to_log().cloned()
     }
 
     /// True if all of a range is cached, or lies beyond the end.

@@ -189,6 +189,10 @@ impl Model {
                     None => drop(file.xattrs.remove(name)),
                 }
             }
+            Operation::Copy { file, from } => {
+                let content = self.files.get(from)?.content.clone();
+                self.files.get_mut(file)?.content = content;
+            }
             Operation::Store { file, change } => {
                 self.reach(*file)?;
                 let now = &cache[file];
