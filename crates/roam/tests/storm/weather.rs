@@ -40,6 +40,16 @@ pub struct Laptop {
     pub ended: Arc<AtomicBool>,
 }
 
+impl Laptop {
+    /// True if a file was changed here of which not all is here.
+    pub fn has_holes(&self) -> bool {
+        let is_part = |client: &Client| {
+            client.look(|replica, _| replica.nodes().any(|(id, node)| !node.is_whole() && replica.is_own(id)))
+        };
+        self.running.as_ref().is_some_and(|(_, client)| is_part(client))
+    }
+}
+
 pub struct Storm {
     pub seed: u64,
     pub sort: Sort,
