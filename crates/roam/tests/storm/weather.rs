@@ -44,7 +44,7 @@ impl Laptop {
     /// True if a file was changed here of which not all is here.
     pub fn has_holes(&self) -> bool {
         let is_part = |client: &Client| {
-            client.look(|replica, _| replica.nodes().any(|(id, node)| !node.is_whole() && replica.is_own(id)))
+            client.look(|replica, _| replica.nodes().any(|(_, node)| node.is_dirty() && !node.is_whole()))
         };
         self.running.as_ref().is_some_and(|(_, client)| is_part(client))
     }
