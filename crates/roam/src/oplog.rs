@@ -209,7 +209,8 @@ impl OpLog {
             }
             found.push(*seq);
             places.extend(operation.places().into_iter().cloned());
-            if matches!(operation, Operation::Make { .. }) {
+            // What is stored to a file comes after what it begins as.
+            if matches!(operation, Operation::Make { .. } | Operation::Copy { .. }) {
                 files.insert(operation.file());
             }
         }
@@ -292,9 +293,13 @@ impl OpLog {
     /// The newest operation about the file itself, if it may still be changed.
     fn last_about(&self, file: FileId) -> Option<(u64, &Operation)> {
         let seqs = self.by_file.get(&file)?.iter().rev();
-        let (seq, operation) = seqs
-            .filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
-            .find(|(_, o)| o.file() == file || matches!(o, Operation::Exchange { other, .. } if *other == file))?;
+        let is_about = |o: &Operation| match o {
+            // What is done to the file later stays behind what begins as it is now.
+            Operation::Exchange { other, .. } | Operation::Copy { from: other, .. } if *other == file => true,
+            _ => o.file() == file,
+        };
+        let (seq, operation) =
+            seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?))).find(|(_, o)| is_about(o))?;
         (seq > self.pinned).then_some((seq, operation))
     }
 

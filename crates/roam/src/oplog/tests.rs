@@ -98,6 +98,16 @@ impl Rig {
         self.act(Operation::Make { at, file, made }).then_some(file)
     }
 
+    /// Makes a file that begins as another is at home, of which nothing waits to be stored.
+    fn copy(&mut self, at: Place, from: FileId) -> Option<FileId> {
+        let is_stored = self.log.naming(from).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
+        if is_stored || self.here.files.get(&from)?.is_dir() {
+            return None;
+        }
+        let file = self.make(at, Kind::File)?;
+        self.act(Operation::Copy { file, from }).then_some(file)
+    }
+
     fn remove(&mut self, at: Place) -> bool {
         let Some((file, last)) = self.replaced(&at) else { return false };
         self.act(Operation::Remove { at, file, last })
@@ -338,6 +348,23 @@ fn regression_an_acl_that_was_set_and_removed_leaves_its_mode() {
     assert_eq!(rig.home, rig.here);
 }
 
+/// What was stored to a file that begins as another was sent before that, when what depended on the other was logged again.
+#[test]
+fn regression_what_is_stored_goes_with_what_a_file_begins_as() {
+    let mut rig = Rig::new();
+    let (from, place) = (FileId::new(5), at(ROOT, "elsewhere"));
+    let name = at(ROOT, "\u{2}");
+    assert!(rig.id_at(&name) == Some(from) && rig.rename(name.clone(), place.clone()));
+    let file = rig.copy(at(ROOT, "copy"), from).expect("copied");
+    rig.write(file, (0, 3), 0..3, 1);
+    let again: Vec<u64> = rig.log.depending_on(from, &[&place, &name]);
+    let operations: Vec<&Operation> = again.iter().filter_map(|seq| rig.log.get(*seq)).collect();
+    assert!(
+        matches!(operations[..], [Operation::Rename { .. }, Operation::Copy { .. }, Operation::Store { .. }]),
+        "{operations:?}"
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Make(u64, u8, bool),
@@ -346,6 +373,7 @@ enum Step {
     Exchange(u64, u8, u64, u8),
     Link(u64, u64, u8),
     Write(u64, u64, u64, u64, u8),
+    Copy(u64, u8, u64),
     Set(u64, u32),
     SetOwner(u64, Option<u32>, u32),
     SetXattr(u64, Option<u8>),
@@ -365,6 +393,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (dir(), name(), dir(), name()).prop_map(|(a, b, c, d)| Step::Exchange(a, b, c, d)),
         1 => (file(), dir(), name()).prop_map(|(f, d, n)| Step::Link(f, d, n)),
         3 => (file(), 0u64..20, 0u64..20, 0u64..20, any::<u8>()).prop_map(|(f, c, s, o, b)| Step::Write(f, c, s, o, b)),
+        1 => (dir(), name(), file()).prop_map(|(d, n, from)| Step::Copy(d, n, from)),
         3 => (file(), prop_oneof![2 => Just(0o700), 1 => Just(0o500), 1 => Just(0), 1 => Just(0o1777), 1 => Just(0o2770)])
             .prop_map(|(f, m)| Step::Set(f, m)),
         1 => (file(), prop::option::weighted(0.3, prop::sample::select(vec![USER, USER + 1])), prop::sample::select(&GROUPS[..]))
@@ -407,6 +436,7 @@ proptest! {
                 Step::Write(f, cut, size, offset, byte) => {
                     rig.write(FileId::new(f), (cut, size), offset..offset + 5, byte);
                 }
+                Step::Copy(d, n, from) => drop(rig.copy((FileId::new(d), vec![n]), FileId::new(from))),
                 Step::Set(f, mode) => drop(rig.chmod(FileId::new(f), mode).then_some(())),
                 Step::SetOwner(f, uid, gid) => {
                     let attributes = Attributes { uid, gid: Some(gid), ..Attributes::default() };
