@@ -9,6 +9,7 @@ use types::{Answer, FsError, Kind};
 use vfs::FileSystem;
 use vfs::fs::{OpenFlags, RenameFlags, SetAttr};
 use vfs::mem::MemFs;
+use vfs::tree::TreeEntry;
 
 impl Worker {
     pub async fn together(&self) {
@@ -282,7 +283,9 @@ fn tags(bytes: &[u8]) -> BTreeSet<String> {
 
 pub fn tags_of(fs: &MemFs) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for entry in fs.dump().iter().filter(|entry| entry.attr.kind == Kind::File) {
+    // What the home makes in its own folder is nobody's version until it is in its place.
+    let is_seen = |entry: &&TreeEntry| entry.attr.kind == Kind::File && !entry.path.starts_with(b"/.starling/");
+    for entry in fs.dump().iter().filter(is_seen) {
         let read = OpenFlags { read: true, ..OpenFlags::default() };
         let Answer::Now(Ok(handle)) = fs.open(&ROOT, entry.attr.id, read) else { continue };
         if let Answer::Now(Ok(bytes)) = fs.read(entry.attr.id, handle, 0, 1 << 20) {
