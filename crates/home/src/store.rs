@@ -230,7 +230,7 @@ impl Doing<'_> {
             };
         }
         if is_half_done {
-            return self.go_on_in_place(file, (source, &entry, &identity), (change, &data), scene).await;
+            return self.go_on_in_place(file, (source, &entry, &identity), (change, data), scene).await;
         }
         let superuser = volume.fs.superuser();
         let owned = superuser.uid == 0 || superuser.uid == entry.attr.uid;
