@@ -14,7 +14,7 @@
 use crate::image::Image;
 use bytes::Bytes;
 use host::Disk;
-use host::checkpoint_pair::{CheckpointPair, Owner};
+use host::checkpoint_pair::{CheckpointPair, NewestError, Owner};
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
@@ -66,6 +66,17 @@ pub enum LoadError {
     Version(DecodeError),
 }
 
+impl From<NewestError> for LoadError {
+    fn from(error: NewestError) -> Self {
+        match error {
+            NewestError::Disk(error) => LoadError::Disk(error),
+            NewestError::Version(error) => LoadError::Version(error),
+            NewestError::Mixed => LoadError::Damaged(DecodeError::Invalid("owner of its states")),
+            NewestError::Rotten => LoadError::Damaged(DecodeError::Checksum("heads of its newest state")),
+        }
+    }
+}
+
 /// The files of an open folder.
 pub struct Files {
     pair: CheckpointPair,
@@ -96,15 +107,7 @@ impl Files {
             return Ok(None);
         }
         let pair = CheckpointPair::open(disk.as_ref(), NAMES).await?;
-        let mut newest: Option<(usize, Head)> = None;
-        for (at, bytes) in pair.heads().await? {
-            match Head::decode(&bytes) {
-                Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
-                Err(error @ DecodeError::Version { .. }) => return Err(LoadError::Version(error)),
-                // Torn, or never written.
-                Ok(_) | Err(_) => {}
-            }
-        }
+        let newest: Option<(usize, Head)> = pair.newest().await?;
         let Some((at, head)) = newest else { return Ok(None) };
         let rotten = || LoadError::Damaged(DecodeError::Checksum("its newest state"));
         if head.body_len > BODY_LEN_MAX {

@@ -120,7 +120,7 @@ fn crash_at_any_point_loses_nothing_that_was_acknowledged_and_invents_nothing() 
         let (mut acknowledged, mut attempted) = (2, 2);
         for round in 0..4 {
             let (machine, folder) = rig.machine();
-            machine.crash_after(1 + (seed * 7 + round * 13) % 90);
+            machine.crash_after(1 + (seed * 7 + round * 13) % 180);
             let host = machine.host();
             let done = Arc::new(parking_lot::Mutex::new((acknowledged, attempted)));
             let work = {

@@ -7,7 +7,9 @@
 //! - a crash at any point leaves the newest checkpoint or the one before, never a mixture: until the heads are there, the other
 //!   file counts;
 //! - a body that does not match the newest valid head has rotted. Whoever reads it must say so, rather than silently go back in time
-//!   to the other file.
+//!   to the other file;
+//! - heads are written one after the other, so a crash tears one of them at most. A file in which neither copy is valid, and neither was never
+//!   written, has rotted. It may be the newest, so there is no going on with the other file either.
 //!
 //! A body may also become longer in its place: what is added is durable before the heads are written that vouch for it, one after the other. So a
 //! crash leaves heads of the body with the addition or without it, and both are whole.
@@ -23,6 +25,8 @@ use crate::{Disk, File};
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
+use thiserror::Error;
+use types::codec::DecodeError;
 
 /// Bytes of a head.
 pub const HEAD_LEN: usize = 512;
@@ -30,6 +34,23 @@ pub const HEAD_LEN: usize = 512;
 pub const BODY_OFFSET: u64 = 8192;
 /// Where the copies of the head are in a file: no sector has both.
 const HEAD_OFFSETS: [u64; 2] = [0, 4096];
+
+/// Why nobody can tell which checkpoint is the newest.
+#[derive(Debug, Error)]
+pub enum NewestError {
+    /// The disk.
+    #[error("{0}")]
+    Disk(#[from] io::Error),
+    /// Another version of the program wrote a head.
+    #[error("{0}")]
+    Version(DecodeError),
+    /// Neither copy of the head in one of the files is as it was written.
+    #[error("both copies of a checkpoint's head are unreadable")]
+    Rotten,
+    /// The files have different owners.
+    #[error("the checkpoints are of different owners")]
+    Mixed,
+}
 
 /// The open files, called 0 and 1.
 #[derive(Clone)]
@@ -43,15 +64,35 @@ impl CheckpointPair {
         Ok(CheckpointPair(files))
     }
 
-    /// What is in place of heads, and in which file. Some may have been torn, have rotted, or never have been written.
-    pub async fn heads(&self) -> io::Result<Vec<(usize, Bytes)>> {
-        let mut heads = Vec::new();
+    /// The newest head, and in which file it is. `None`: none was ever written as a whole.
+    pub async fn newest<O: Owner + PartialEq>(&self) -> Result<Option<(usize, Head<O>)>, NewestError> {
+        let mut newest: Option<(usize, Head<O>)> = None;
         for (which, file) in self.0.iter().enumerate() {
+            let mut may_be_torn = false;
             for offset in HEAD_OFFSETS {
-                heads.extend(read(file.as_ref(), offset, HEAD_LEN as u64).await?.map(|head| (which, head)));
+                let bytes = read(file.as_ref(), offset, HEAD_LEN as u64).await?;
+                // Never written: beyond the end, or zeroes.
+                let Some(bytes) = bytes.filter(|bytes| bytes.iter().any(|byte| *byte != 0)) else {
+                    may_be_torn = true;
+                    continue;
+                };
+                match (Head::<O>::decode(&bytes), newest) {
+                    (Ok(head), Some((_, other))) if other.owner != head.owner => return Err(NewestError::Mixed),
+                    (Ok(head), other) => {
+                        may_be_torn = true;
+                        if other.is_none_or(|(_, other)| other.sequence < head.sequence) {
+                            newest = Some((which, head));
+                        }
+                    }
+                    (Err(error @ DecodeError::Version { .. }), _) => return Err(NewestError::Version(error)),
+                    (Err(_), _) => {}
+                }
+            }
+            if !may_be_torn {
+                return Err(NewestError::Rotten);
             }
         }
-        Ok(heads)
+        Ok(newest)
     }
 
     /// The body in a file, `len` bytes long by its head; `None` if the file ends before.
@@ -74,24 +115,18 @@ impl CheckpointPair {
         self.0[which].write_at(BODY_OFFSET + offset, vec![part]).await
     }
 
-    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is durable.
+    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is durable. The newest body may become longer so, too.
     pub async fn finish(&self, which: usize, offset: u64, head: Bytes, rest: Bytes) -> io::Result<()> {
         self.0[which].write_and_sync(vec![(BODY_OFFSET + offset, vec![rest])]).await?;
         self.write_heads(which, head).await
     }
 
-    /// Adds to the newest body, which has `len` bytes so far, and makes `head` vouch for both; Ok means durable.
-    pub async fn append(&self, which: usize, len: u64, head: Bytes, more: Bytes) -> io::Result<()> {
-        self.0[which].write_and_sync(vec![(BODY_OFFSET + len, vec![more])]).await?;
+    /// Writes the heads of a file, whose body is durable, one after the other.
+    pub async fn write_heads(&self, which: usize, head: Bytes) -> io::Result<()> {
         for offset in HEAD_OFFSETS {
             self.0[which].write_and_sync(vec![(offset, vec![head.clone()])]).await?;
         }
         Ok(())
-    }
-
-    /// Writes the heads of a file, whose body is durable.
-    pub async fn write_heads(&self, which: usize, head: Bytes) -> io::Result<()> {
-        self.0[which].write_and_sync(HEAD_OFFSETS.map(|offset| (offset, vec![head.clone()])).into()).await
     }
 }
 
@@ -108,20 +143,49 @@ mod tests {
     use super::*;
     use crate::sim::{Sim, SimDisk};
     use std::time::Duration;
+    use types::codec::Reader;
 
     const NAMES: [&str; 2] = ["a", "b"];
     const BODY_LEN: usize = 100_000;
 
-    fn head(number: u8) -> Bytes {
-        vec![number; HEAD_LEN].into()
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Whose(u8);
+
+    impl Owner for Whose {
+        const MAGIC: &'static [u8; 8] = b"STARTEST";
+        const VERSION: u16 = 1;
+        const WHAT: &'static str = "test";
+        const HAS_GENERATION: bool = false;
+        fn encode(&self, out: &mut Vec<u8>) {
+            out.push(self.0);
+        }
+        fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            Ok(Whose(r.u8("owner")?))
+        }
+    }
+
+    fn head_of(sequence: u64, body: &[u8]) -> Head<Whose> {
+        Head::of(Whose(1), sequence, 0, body)
     }
 
     fn body(number: u8) -> Bytes {
         vec![number; BODY_LEN].into()
     }
 
+    /// The head of checkpoint `number`, which has `body(number)`.
+    fn head(number: u8) -> Bytes {
+        head_of(number.into(), &body(number)).encode()
+    }
+
+    /// The newest checkpoint: its number, where it is, and its body if that is whole.
+    async fn newest(pair: &CheckpointPair) -> Result<Option<(u64, usize, Option<Bytes>)>, NewestError> {
+        let Some((which, head)) = pair.newest::<Whose>().await? else { return Ok(None) };
+        let body = pair.body(which, head.body_len).await?.filter(|body| head.vouches_for(body));
+        Ok(Some((head.sequence, which, body)))
+    }
+
     #[test]
-    fn crash_while_writing_leaves_the_checkpoint_before_or_a_head_whose_body_is_whole() {
+    fn crash_while_writing_leaves_the_checkpoint_before_or_a_whole_one() {
         let mut newer_count = 0;
         for seed in 0..300 {
             let sim = Sim::new(seed);
@@ -139,12 +203,10 @@ mod tests {
 
             let folder = disk.mount(&sim.machine("node"));
             let pair = sim.block_on(CheckpointPair::open(folder.as_ref(), NAMES)).unwrap();
-            let heads = sim.block_on(pair.heads()).unwrap();
-            assert_eq!(heads.iter().filter(|found| **found == (0, head(2))).count(), 2);
-            assert_eq!(sim.block_on(pair.body(0, BODY_LEN as u64)).unwrap(), Some(body(2)));
-            if heads.contains(&(1, head(3))) {
-                newer_count += 1;
-                assert_eq!(sim.block_on(pair.body(1, BODY_LEN as u64)).unwrap(), Some(body(3)), "seed {seed}");
+            match sim.block_on(newest(&pair)).unwrap() {
+                Some((3, 1, Some(there))) if there == body(3) => newer_count += 1,
+                Some((2, 0, Some(there))) if there == body(2) => {}
+                other => panic!("seed {seed}: {other:?}"),
             }
         }
         assert!((10..290).contains(&newer_count), "{newer_count} of 300 writes came far enough");
@@ -153,14 +215,15 @@ mod tests {
     #[test]
     fn crash_while_adding_leaves_the_body_with_the_addition_or_without_it() {
         let mut longer_count = 0;
+        let longer = [body(1), body(2)].concat();
         for seed in 0..300 {
             let sim = Sim::new(seed);
             let disk = SimDisk::new(&sim, 1 << 30);
             let machine = sim.machine("node");
             let pair = sim.block_on(CheckpointPair::open(disk.mount(&machine).as_ref(), NAMES)).unwrap();
             sim.block_on(pair.write(1, head(1), body(1))).unwrap();
-            let adding = pair.clone();
-            let add = async move { adding.append(1, BODY_LEN as u64, head(2), body(2)).await.unwrap() };
+            let (adding, head) = (pair.clone(), head_of(2, &longer).encode());
+            let add = async move { adding.finish(1, BODY_LEN as u64, head, body(2)).await.unwrap() };
             machine.host().tasks.spawn(Box::pin(add));
             sim.run_for(Duration::from_micros(seed * 10));
             machine.crash();
@@ -168,17 +231,35 @@ mod tests {
 
             let folder = disk.mount(&sim.machine("node"));
             let pair = sim.block_on(CheckpointPair::open(folder.as_ref(), NAMES)).unwrap();
-            let heads = sim.block_on(pair.heads()).unwrap();
-            assert!(heads.iter().all(|(_, found)| *found == head(1) || *found == head(2)), "seed {seed}");
-            assert_eq!(heads.len(), 2);
-            assert_eq!(sim.block_on(pair.body(1, BODY_LEN as u64)).unwrap(), Some(body(1)));
-            if heads.contains(&(1, head(2))) {
-                longer_count += 1;
-                let whole = [body(1), body(2)].concat();
-                assert_eq!(sim.block_on(pair.body(1, whole.len() as u64)).unwrap(), Some(whole.into()), "seed {seed}");
+            match sim.block_on(newest(&pair)).unwrap() {
+                Some((2, 1, Some(there))) if *there == longer => longer_count += 1,
+                Some((1, 1, Some(there))) if there == body(1) => {}
+                other => panic!("seed {seed}: {other:?}"),
             }
         }
         assert!((10..290).contains(&longer_count), "{longer_count} of 300 additions came far enough");
+    }
+
+    /// Both heads of the newest file had rotted, and the checkpoint before it passed for the newest.
+    #[test]
+    fn regression_rot_never_brings_back_an_older_checkpoint() {
+        let mut said = 0;
+        for seed in 0..200 {
+            let sim = Sim::new(seed);
+            let disk = SimDisk::new(&sim, 1 << 30);
+            sim.block_on(async {
+                let pair = CheckpointPair::open(disk.mount(&sim.machine("node")).as_ref(), NAMES).await.unwrap();
+                pair.write(1, head(1), body(1)).await.unwrap();
+                pair.write(0, head(2), body(2)).await.unwrap();
+                disk.rot(NAMES[seed as usize % 2], 0..BODY_OFFSET, 1 + (seed % 40) as u32);
+                match newest(&pair).await {
+                    Ok(Some((2, 0, Some(there)))) => assert_eq!(there, body(2), "seed {seed}"),
+                    Err(NewestError::Rotten) => said += 1,
+                    other => panic!("seed {seed}: {other:?}"),
+                }
+            });
+        }
+        assert!(said > 20, "{said}");
     }
 
     #[test]
@@ -187,13 +268,26 @@ mod tests {
         let folder = SimDisk::new(&sim, 1 << 30).mount(&sim.machine("node"));
         sim.block_on(async {
             let pair = CheckpointPair::open(folder.as_ref(), NAMES).await.unwrap();
-            assert_eq!(pair.heads().await.unwrap(), []);
+            assert_eq!(newest(&pair).await.unwrap(), None);
             pair.write(0, head(1), body(1)).await.unwrap();
-            assert_eq!(pair.heads().await.unwrap(), [(0, head(1)), (0, head(1))]);
+            assert_eq!(newest(&pair).await.unwrap(), Some((1, 0, Some(body(1)))));
             for (len, there) in [(10, true), (BODY_LEN as u64, true), (BODY_LEN as u64 + 1, false), (u64::MAX, false)] {
                 assert_eq!(pair.body(0, len).await.unwrap().is_some(), there, "{len}");
             }
             assert_eq!(pair.body(1, 1).await.unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn checkpoints_of_different_owners_are_not_compared() {
+        let sim = Sim::new(1);
+        let folder = SimDisk::new(&sim, 1 << 30).mount(&sim.machine("node"));
+        sim.block_on(async {
+            let pair = CheckpointPair::open(folder.as_ref(), NAMES).await.unwrap();
+            pair.write(0, head(1), body(1)).await.unwrap();
+            let other = Head::of(Whose(2), 2, 0, &body(2)).encode();
+            pair.write(1, other, body(2)).await.unwrap();
+            assert!(matches!(newest(&pair).await, Err(NewestError::Mixed)));
         });
     }
 }

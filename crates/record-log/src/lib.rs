@@ -16,8 +16,7 @@ pub mod format;
 
 use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;
-use host::checkpoint_pair::BODY_OFFSET;
-use host::checkpoint_pair::CheckpointPair;
+use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use host::{Clock, Disk, File, Host, first};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -58,6 +57,17 @@ pub enum OpenError {
     /// The files are another owner's.
     #[error("it is of another kind")]
     Foreign,
+}
+
+impl From<NewestError> for OpenError {
+    fn from(error: NewestError) -> Self {
+        match error {
+            NewestError::Disk(error) => OpenError::Disk(error),
+            NewestError::Version(error) => OpenError::Version(error),
+            NewestError::Mixed => OpenError::Foreign,
+            NewestError::Rotten => OpenError::Damaged(DecodeError::Checksum("heads of its newest snapshot")),
+        }
+    }
 }
 
 /// Why a record is not durable, as far as is known.
@@ -156,15 +166,9 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let pair = CheckpointPair::open(disk, [&format!("{name}-a"), &format!("{name}-b")]).await?;
     let log = disk.open(&format!("{name}-log"), true).await?;
     disk.sync_names().await?;
-    let mut newest: Option<(usize, Head)> = None;
-    for (at, bytes) in pair.heads().await? {
-        match Head::decode(&bytes) {
-            Ok(head) if head.owner != Of(owner) => return Err(OpenError::Foreign),
-            Ok(head) if newest.is_none_or(|(_, n)| n.sequence < head.sequence) => newest = Some((at, head)),
-            Err(error @ DecodeError::Version { .. }) => return Err(OpenError::Version(error)),
-            // Torn, rotten, or never written: the other copy or the other file counts.
-            Ok(_) | Err(_) => {}
-        }
+    let newest: Option<(usize, Head)> = pair.newest().await?;
+    if newest.is_some_and(|(_, head)| head.owner != Of(owner)) {
+        return Err(OpenError::Foreign);
     }
     let files = |newest: Option<(usize, Head)>| {
         let sequence = newest.map_or(0, |(_, head)| head.sequence);

@@ -70,7 +70,7 @@ impl Chain {
     pub async fn append(&mut self, generation: u64, changes: &[u8], end: &[u8]) -> Result<(), WriteError> {
         let more = [changes, end].concat();
         let head = self.head(generation, self.sum.with(&more));
-        self.files.append(self.which, self.sum.len, &head, more.clone()).await?;
+        self.files.finish(self.which, self.sum.len, &head, more.clone()).await?;
         self.put_in_force(head, end.to_vec());
         if let Some(rolling) = &mut self.rolling {
             rolling.rest.extend(more);

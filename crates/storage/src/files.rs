@@ -7,7 +7,7 @@
 use crate::checkpoint::{Body, Head};
 use crate::recovery::{Found, walk};
 use crate::space::{Extent, PAGE};
-use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair};
+use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use host::{Disk, File};
 use std::io;
 use std::sync::Arc;
@@ -57,6 +57,17 @@ impl From<DecodeError> for OpenError {
         match error {
             DecodeError::Version { found, known, .. } => OpenError::Version { found, known },
             other => OpenError::damaged(other.to_string()),
+        }
+    }
+}
+
+impl From<NewestError> for OpenError {
+    fn from(error: NewestError) -> Self {
+        match error {
+            NewestError::Disk(error) => OpenError::Disk(error),
+            NewestError::Version(error) => error.into(),
+            NewestError::Mixed => OpenError::Foreign,
+            error @ NewestError::Rotten => OpenError::damaged(error.to_string()),
         }
     }
 }
@@ -116,18 +127,7 @@ impl Files {
 
     /// The newest valid head, and which of the two files has it. [`OpenError::NotAStore`]: nothing was ever written here.
     pub async fn newest_head(&self) -> Result<(usize, Head), OpenError> {
-        let mut newest: Option<(usize, Head)> = None;
-        for (which, bytes) in self.checkpoints.heads().await? {
-            match (Head::decode(&bytes), newest) {
-                (Ok(head), Some((_, other))) if other.owner != head.owner => return Err(OpenError::Foreign),
-                (Ok(head), Some((_, other))) if other.sequence >= head.sequence => {}
-                (Ok(head), _) => newest = Some((which, head)),
-                (Err(error @ DecodeError::Version { .. }), _) => return Err(error.into()),
-                // Never written, torn, or rotten: the other copy or the other file counts.
-                (Err(_), _) => {}
-            }
-        }
-        match newest {
+        match self.checkpoints.newest().await? {
             Some(newest) => Ok(newest),
             // The first checkpoint precedes the first fragment.
             None if self.fragments.len().await? == 0 => Err(OpenError::NotAStore),
@@ -195,16 +195,10 @@ impl Files {
         self.checkpoints.write_part(which, offset, part.into()).await.map_err(WriteError::Failed)
     }
 
-    /// Writes the last part of a body, and `head`; Ok means that all of it is durable.
+    /// Writes the last part of a body, from `offset` in it on, and `head`; Ok means that all of it is durable. The newest body may become longer so, too.
     pub async fn finish(&self, which: usize, offset: u64, head: &Head, rest: Vec<u8>) -> Result<(), WriteError> {
         self.make_room(which, offset, rest.len()).await?;
         self.checkpoints.finish(which, offset, head.encode(), rest.into()).await.map_err(WriteError::Failed)
-    }
-
-    /// Adds to the newest body, which has `len` bytes, and makes `head` vouch for both; Ok means durable.
-    pub async fn append(&self, which: usize, len: u64, head: &Head, more: Vec<u8>) -> Result<(), WriteError> {
-        self.make_room(which, len, more.len()).await?;
-        self.checkpoints.append(which, len, head.encode(), more.into()).await.map_err(WriteError::Failed)
     }
 
     /// Sets space aside for a body that becomes longer.
