@@ -80,6 +80,8 @@ pub struct Run {
     pub index_range_len: u64,
     /// How long what managers write may be, [`Lengths::LARGEST`] if nothing speaks against it.
     pub manager_lengths: Lengths,
+    /// See [`Options::accepts_loss`].
+    pub accepts_loss: bool,
 }
 
 /// Numbers that no user chooses, since the usual ones suit everybody. Tests draw small ones, so that what is rare becomes common.
@@ -309,6 +311,7 @@ impl Machine {
             put_timeout: PUT_TIMEOUT,
             probe_interval: PROBE_INTERVAL,
             in_flight_max: limits.in_flight_max,
+            accepts_loss: run.accepts_loss,
         };
         let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
         let inode_bytes = run.cache_bytes / INODE_SHARE;

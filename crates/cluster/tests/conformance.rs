@@ -29,6 +29,7 @@ fn run_all(block_size: u32, parity: u8) {
                     root_gid: 0,
                     index_range_len: INDEX_RANGE_LEN,
                     manager_lengths: Lengths::LARGEST,
+                    accepts_loss: false,
                 };
                 let machine = Machine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;

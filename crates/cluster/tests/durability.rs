@@ -20,6 +20,7 @@ const RUN: Run = Run {
     root_gid: 0,
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
 };
 const WRITE: OpenFlags = OpenFlags { write: true, read: true, append: false, truncate: false, execute: false };
 

@@ -18,6 +18,7 @@ const RUN: Run = Run {
     root_gid: 0,
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
 };
 const STORES: u64 = 3;
 /// Of the file that is overwritten.

@@ -30,6 +30,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
             root_gid: 0,
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
+            accepts_loss: false,
         };
         let machine = Machine::start(host.clone(), &places, &consensus, how).await.expect("start");
         let client = &machine.client;

@@ -49,6 +49,7 @@ impl Rig {
             root_gid: 0,
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
+            accepts_loss: false,
         };
         self.sim.block_on(Machine::start(machine.host(), &places, &consensus, how))
     }

@@ -19,6 +19,7 @@ const RUN: Run = Run {
     root_gid: 0,
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
 };
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 /// Of the file: one block, alone in its segment, and so short that moving it gains something.

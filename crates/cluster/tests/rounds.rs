@@ -26,6 +26,7 @@ const RUN: Run = Run {
     root_gid: 0,
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
 };
 
 /// A store that counts what it has listed.

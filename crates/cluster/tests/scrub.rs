@@ -19,6 +19,7 @@ const RUN: Run = Run {
     root_gid: 0,
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
 };
 
 /// The disks of a file system, which machines run one after the other.

@@ -28,6 +28,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         root_gid: 0,
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
+        accepts_loss: false,
     };
     let machine = Machine::start(host, &places, &folder.consensus()?, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;

@@ -143,6 +143,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         root_gid: gid,
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
+        accepts_loss: false,
     };
     let machine = Machine::start(host.clone(), &places, &consensus, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;

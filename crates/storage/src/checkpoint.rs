@@ -15,7 +15,8 @@
 //! part: 1 u8 | count u32 x fragment (segment 16 | index u8 | attempt u16 | page u32 | packed header (len u32, bytes))
 //!     | 2 u8 | count u32 x fragment that is gone (segment 16 | index u8 | attempt u16)
 //!     | 3 u8 | end: page_count u32
-//!            | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64))
+//!            | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64)
+//!                         | count u32 x store u16)
 //!            | maps epoch u64 | maps blob (len u32, bytes)
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```
@@ -33,8 +34,8 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
-/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 5 were never released.
-pub const VERSION: u16 = 6;
+/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 6 were never released.
+pub const VERSION: u16 = 7;
 
 /// Whose fragments a store holds, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,14 +10,18 @@
 //!
 //! The **nonce** is the opener's: a store takes one seal of an epoch. Two openers that chose the same epoch cannot both find their
 //! own seal at a quorum of stores, so at most one of them goes on to write.
+//!
+//! When a quorum has the seal, the opener tells these stores **who has it**, and only then writes. A store that is named so and has only an older seal
+//! has lost its state: its disk is new, or an old copy.
 
+use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
-use types::{LogId, SegmentId};
+use types::{LogId, SegmentId, StoreId};
 
 /// Fences of earlier epochs that a seal keeps, at most.
 pub const FENCES_MAX: usize = 1024;
 /// Bytes of a seal without earlier fences.
-pub const SEAL_LEN_MIN: usize = 28;
+pub const SEAL_LEN_MIN: usize = 32;
 
 /// Where a log went on with a new epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,12 +47,25 @@ pub struct Seal {
     pub nonce: u64,
     /// Fences of earlier epochs that discard more than later ones: both epochs and seqs grow.
     earlier: Vec<Fence>,
+    /// The stores that had this seal before anybody wrote under it; empty until the opener has said so.
+    pub held_by: BTreeSet<StoreId>,
 }
 
 impl Seal {
     /// A seal of a log that was not sealed before.
     pub fn new(log: LogId, fence: Fence, nonce: u64) -> Seal {
-        Seal { log, epoch: fence.epoch, through: fence.through, nonce, earlier: Vec::new() }
+        Seal { log, epoch: fence.epoch, through: fence.through, nonce, earlier: Vec::new(), held_by: BTreeSet::new() }
+    }
+
+    /// The same, with the stores that have it.
+    pub fn told(&self, held_by: BTreeSet<StoreId>) -> Seal {
+        Seal { held_by, ..self.clone() }
+    }
+
+    /// True if a store that has this seal takes that one: it is of a later epoch, or says who has this one.
+    pub fn gives_way_to(&self, other: &Seal) -> bool {
+        let is_told = self.nonce == other.nonce && self.held_by.is_empty() && !other.held_by.is_empty();
+        self.epoch < other.epoch || self.epoch == other.epoch && is_told
     }
 
     /// The seal after this one. `first_seq` is the first segment of this seal's epoch or a later one that counts: this seal's own
@@ -94,6 +111,8 @@ impl Seal {
             out.put_u32(fence.epoch);
             out.put_u64(fence.through);
         }
+        out.put_u32(self.held_by.len() as u32);
+        self.held_by.iter().for_each(|store| out.put_u16(store.raw()));
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -110,7 +129,15 @@ impl Seal {
         if !grow || earlier.len() > FENCES_MAX {
             return Err(DecodeError::Invalid("fences"));
         }
-        Ok(Seal { earlier, ..Seal::new(log, own, nonce) })
+        let mut held_by = BTreeSet::new();
+        for _ in 0..r.count(2, "stores with a seal")? {
+            let store = StoreId::new(r.u16("store with a seal")?);
+            if held_by.last().is_some_and(|last| *last >= store) {
+                return Err(DecodeError::Invalid("order of stores with a seal"));
+            }
+            held_by.insert(store);
+        }
+        Ok(Seal { earlier, held_by, ..Seal::new(log, own, nonce) })
     }
 }
 
@@ -157,6 +184,18 @@ mod tests {
         assert!(seal.discards(&segment(1, 1500, 1501)) && !seal.discards(&segment(1, 1500, 1500)));
     }
 
+    #[test]
+    fn a_store_is_told_once_who_has_its_seal() {
+        let seal = Seal::new(LogId::new(1), fence(2, 10), 7);
+        let held_by = |stores: &[u16], seal: &Seal| seal.told(stores.iter().copied().map(StoreId::new).collect());
+        let told = held_by(&[1, 2], &seal);
+        assert!(seal.gives_way_to(&told) && !seal.gives_way_to(&seal));
+        assert!(!told.gives_way_to(&seal) && !told.gives_way_to(&held_by(&[1, 3], &seal)));
+        let of_another_opener = held_by(&[1, 2], &Seal::new(LogId::new(1), fence(2, 10), 8));
+        assert!(!seal.gives_way_to(&of_another_opener));
+        assert!(told.gives_way_to(&seal.next(fence(3, 10), None, 9)));
+    }
+
     proptest! {
         /// A seal discards just what one of all fences discards, and reads back.
         #[test]
@@ -176,6 +215,7 @@ mod tests {
                     prop_assert_eq!(seal.discards(&segment(1, epoch, seq)), discards, "{}.{}", epoch, seq);
                 }
             }
+            seal.held_by.extend((0..through as u16).map(StoreId::new));
             let mut bytes = Vec::new();
             seal.encode(&mut bytes);
             prop_assert_eq!(Seal::decode(&mut Reader::new(&bytes)), Ok(seal));

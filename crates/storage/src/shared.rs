@@ -125,9 +125,9 @@ impl State {
         self.release(gone);
     }
 
-    /// Sets a seal if it is above the present one, and deletes what it discards. True when it was set.
+    /// Sets a seal if the present one gives way to it, and deletes what it discards. True when it was set.
     pub fn seal(&mut self, seal: Seal) -> bool {
-        if self.seals.get(&seal.log).is_some_and(|present| present.epoch >= seal.epoch) {
+        if self.seals.get(&seal.log).is_some_and(|present| !present.gives_way_to(&seal)) {
             return false;
         }
         self.damaged.retain(|key| !seal.discards(&key.segment()));

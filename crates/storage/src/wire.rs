@@ -20,7 +20,7 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
 /// Bytes of the two lengths before each frame.
@@ -406,7 +406,8 @@ mod tests {
 
     fn seal() -> Seal {
         let fence = |epoch, through| Fence { epoch, through };
-        Seal::new(LogId::new(3), fence(2, 1), 4).next(fence(3, 9), Some(2), 5)
+        let seal = Seal::new(LogId::new(3), fence(2, 1), 4).next(fence(3, 9), Some(2), 5);
+        seal.told([1, 2].map(StoreId::new).into())
     }
 
     fn requests() -> Vec<Request> {

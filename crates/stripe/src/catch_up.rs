@@ -9,12 +9,13 @@ use storage::api::{Seal, StorageError};
 use types::LogId;
 
 /// The newest seal of each log. Of two with one epoch, that which counts more is the later: a recovery that died half way
-/// is followed by one that sees at least as much.
+/// is followed by one that sees at least as much. Of two that are alike, that which says who has it.
 pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals {
         let known = newest.entry(seal.log).or_insert_with(|| seal.clone());
-        if (seal.epoch, seal.through, seal.nonce) > (known.epoch, known.through, known.nonce) {
+        let rank = |seal: &Seal| (seal.epoch, seal.through, seal.nonce, !seal.held_by.is_empty());
+        if rank(seal) > rank(known) {
             *known = seal.clone();
         }
     }
@@ -31,7 +32,7 @@ impl Stripe {
     ) -> Result<(), StorageError> {
         let has = newest_seals(has);
         for seal in newest.values() {
-            if has.get(&seal.log).is_none_or(|old| old.epoch < seal.epoch) {
+            if has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal)) {
                 self.ask(at, |s| s.seal(seal.clone())).await?;
             }
         }

@@ -284,7 +284,7 @@ mod tests {
         rig.sim.run_for(std::time::Duration::from_millis(100));
         rig.client().crash();
         assert_eq!(rig.stores[1].holds(lost.0) + rig.stores[2].holds(lost.0), 2, "{lost:?} went elsewhere");
-        rig.stores[2].wipe();
+        rig.stores[2].contents.lock().fragments.clear();
         rig.stores[1].set(Fault::Silent);
         rig.stores[0].set(Fault::None);
 

@@ -15,9 +15,11 @@
 //!    an epoch, so of two openers that chose the same epoch at most one finds its own seal at a quorum. After a crash in the middle of it, the next opening either sees the seal (and reaches the same
 //!    verdict from it) or it does not (and may count more than was counted: unacknowledged segments, whole; two seals of one epoch,
 //!    of which that which counts more is in force). No fragment of the new epoch exists before a quorum has the seal.
-//! 5. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
+//! 5. *Tell* the stores that have the seal who has it. The next opening knows by that which stores may have been written to, also when nothing is left of
+//!    what was written. A crash before it means that nothing was written.
+//! 6. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
 //!
-//! Between 2 and 3, a verdict that is a guess is refused: more than `m` stores that are absent, new, or as they were before the log
+//! Between 2 and 3, a verdict that is a guess is refused, unless the operator [accepts](crate::Options::accepts_loss) it: more than `m` stores that are absent, new, or as they were before the log
 //! was last opened can hide acknowledged segments, and sealing the log would discard these for good.
 //!
 //! Segments at or below a seal's `through` were complete when it was set; if they are not now, stores have lost fragments,
@@ -27,6 +29,7 @@ use crate::catch_up::newest_seals;
 use crate::health::StoreState;
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
+use std::collections::BTreeSet;
 use storage::api::{Fence, Seal, Storage, StorageError};
 use striped_log::fragment::FragmentHeader;
 use striped_log::segment::Segment;
@@ -100,8 +103,12 @@ impl Stripe {
                     StripeError::StoresNeeded { log, next_seq, stores: StoreSet::from_iter(stores) }
                 }
             };
-            tracing::error!(%error, "a log is not opened");
-            return Err(error);
+            if !self.options.accepts_loss {
+                tracing::error!(%error, "a log is not opened");
+                return Err(error);
+            }
+            let discarded = verdict.discarded.len();
+            tracing::warn!(%error, discarded, "a log is opened all the same, as was asked for");
         }
         let incomplete: Vec<&CountedSegment> =
             verdict.counted.iter().filter(|c| !c.complete && c.id.seq > sealed_through).collect();
@@ -114,7 +121,9 @@ impl Stripe {
             puts.into_iter().collect::<Result<(), _>>()?;
         }
 
-        self.seal(seal_after(seal, log, epoch, &verdict, self.host.random.next_u64())).await?;
+        let seal = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
+        let held_by = self.seal(&seal).await?;
+        self.seal(&seal.told(held_by)).await?;
         for (at, has) in &seals {
             // Other logs' seals that the store has missed; a store that does not take them has been noted as absent.
             let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, s.clone())).collect();
@@ -142,9 +151,11 @@ impl Stripe {
     /// What is known of the stores, given the seals of those that answered.
     fn known_of(&self, log: LogId, seals: &Gathered<Vec<Seal>>) -> Stores {
         let epoch_of = |seals: &[Seal]| seals.iter().filter(|s| s.log == log).map(|s| s.epoch).max().unwrap_or(0);
+        let told = seals.iter().flat_map(|(_, seals)| seals).filter(|s| s.log == log && !s.held_by.is_empty());
         Stores {
             all: self.stores.iter().map(|store| store.id).collect(),
             sealed: seals.iter().map(|(at, seals)| (self.stores[*at].id, epoch_of(seals))).collect(),
+            begun: told.max_by_key(|s| s.epoch).map(|s| (s.epoch, s.held_by.clone())),
             m: self.options.parity,
             in_flight_max: self.options.in_flight_max,
         }
@@ -214,19 +225,18 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal.
-    async fn seal(&self, seal: Seal) -> Result<(), StripeError> {
+    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal. Gives the stores that have.
+    async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
         // A store with a fragment of an epoch has the seal of that epoch: a store that lacks seals gets them before it is used again.
         let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
         let up = self.health.lock().up();
         up.into_iter().filter(without).for_each(|at| self.mark_bad(at, StoreState::Failing, "did not take a seal"));
-        let others = answers.iter().filter(|(_, in_force)| *in_force != seal).count();
-        if others > 0 {
-            return Err(StripeError::Fenced);
+        match answers.iter().all(|(_, in_force)| in_force == seal) {
+            true => Ok(answers.iter().map(|(at, _)| self.stores[*at].id).collect()),
+            false => Err(StripeError::Fenced),
         }
-        Ok(())
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Options {
     /// Most segments of one log that are put at the same time, the same for all who ever write to the file system: how an opener tells
     /// a gap that a crash has left from one that lost stores have left.
     pub in_flight_max: u64,
+    /// The operator takes what the stores have for all there is: a log whose end is a guess is opened all the same, and what is not readable, or behind that, is
+    /// given up for good. A way out when stores do not come back.
+    pub accepts_loss: bool,
 }
 
 impl Options {
@@ -48,6 +51,7 @@ impl Default for Options {
             put_timeout: Duration::from_secs(10),
             probe_interval: Duration::from_secs(1),
             in_flight_max: IN_FLIGHT_MAX,
+            accepts_loss: false,
         }
     }
 }

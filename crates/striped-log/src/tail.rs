@@ -16,7 +16,7 @@
 //! More than `m` bad stores can make an acknowledged segment look torn. [`doubt`] tells a verdict that is certain from one that is a
 //! guess; callers discard nothing on a guess. A segment is torn for certain only if every attempt lacks a fragment on a store that
 //! answers and still has its state: that store would have the fragment if the segment had been acknowledged. A store that lacks the
-//! seal of an epoch whose writer used it has lost its state (its disk is new, or an old copy), and proves nothing.
+//! seal of an epoch whose writer used it, or could have, has lost its state (its disk is new, or an old copy), and proves nothing.
 
 use crate::fragment::{FragmentHeader, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +93,8 @@ pub struct Stores {
     pub all: BTreeSet<StoreId>,
     /// Those that answered, with the epoch of their seal of the log; 0 if they have none.
     pub sealed: BTreeMap<StoreId, u32>,
+    /// The newest epoch whose writer is known to have begun, and the stores that had its seal then.
+    pub begun: Option<(u32, BTreeSet<StoreId>)>,
     /// Parity fragments per stripe.
     pub m: u8,
     /// Most segments of a log that its writer puts at the same time.
@@ -147,10 +149,12 @@ pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores:
     }
     // A segment of which nothing is left was on more than `m` stores, all of them bad.
     let mut bad = stores.absent();
-    for (_, header) in found {
-        let epoch = header.id.segment.epoch;
+    let used =
+        found.iter().map(|(_, header)| (header.id.segment.epoch, BTreeSet::from_iter(header.geometry.members.iter())));
+    let had_seal = stores.begun.iter().map(|(epoch, holders)| (*epoch, holders.iter().collect()));
+    for (epoch, used) in used.chain(had_seal) {
         let forgot = |store: &&StoreId| stores.sealed.contains_key(store) && !stores.has_state(**store, epoch);
-        bad.extend(header.geometry.members.iter().filter(forgot));
+        bad.extend(used.into_iter().filter(forgot));
     }
     (at_end.is_empty() && bad.len() > usize::from(stores.m)).then_some(Doubt::Unknown { next_seq, stores: bad })
 }
@@ -260,7 +264,7 @@ mod tests {
         let all: BTreeSet<StoreId> = (0..6).map(StoreId::new).collect();
         let answered = all.iter().filter(|s| !absent.contains(&s.raw()));
         let sealed = answered.map(|s| (*s, u32::from(!forgot.contains(&s.raw())))).collect();
-        Stores { all, sealed, m: 1, in_flight_max: IN_FLIGHT_MAX }
+        Stores { all, sealed, begun: None, m: 1, in_flight_max: IN_FLIGHT_MAX }
     }
 
     #[test]
@@ -286,10 +290,25 @@ mod tests {
         let v = verdict(1, None, found.clone());
         let doubted = |absent: &[u16], forgot: &[u16]| doubt(&v, &found, &stores(absent, forgot));
         assert_eq!((doubted(&[], &[]), doubted(&[5], &[])), (None, None));
-        assert_eq!(doubted(&[], &[5, 4]), None, "away all the time: nobody says that they were used");
+        assert_eq!(doubted(&[], &[5, 4]), None, "away all the time: nobody says that they could be used");
         let unknown = |stores: [u16; 2]| Some(Doubt::Unknown { next_seq: 2, stores: stores.map(StoreId::new).into() });
         assert_eq!(doubted(&[4, 5], &[]), unknown([4, 5]));
         assert_eq!(doubted(&[], &[0, 2]), unknown([0, 2]));
+    }
+
+    /// All that was put there was on two stores, of which one was set back and the other lost: nothing that was left named them.
+    #[test]
+    fn regression_stores_that_had_the_seal_may_have_been_used() {
+        let found = attempt(id(1, 1), None, 0, 2, 0);
+        let v = verdict(1, None, found.clone());
+        let had_seal = |holders: &[u16], forgot: &[u16]| {
+            let holders = holders.iter().copied().map(StoreId::new).collect();
+            doubt(&v, &found, &Stores { begun: Some((1, holders)), ..stores(&[], forgot) })
+        };
+        let unknown = Some(Doubt::Unknown { next_seq: 2, stores: [4, 5].map(StoreId::new).into() });
+        assert_eq!(had_seal(&[0, 1, 2, 3, 4, 5], &[4, 5]), unknown);
+        assert_eq!(had_seal(&[0, 1, 2, 3, 4, 5], &[5]), None, "parity makes up for one");
+        assert_eq!(had_seal(&[0, 1, 2, 3, 4], &[4, 5]), None, "5 was away, and was never used");
     }
 
     #[test]
@@ -519,7 +538,11 @@ mod tests {
             let found: Found = there.flat_map(|(f, i)| f.values().map(move |h| (StoreId::new(i), h.clone()))).collect();
             let found: Found =
                 found.into_iter().filter(|(_, h)| h.id.segment.epoch >= epoch || h.id.segment.seq <= through).collect();
-            doubt(&self.judge(away), &found, &Stores { all, sealed, m: self.m, in_flight_max: IN_FLIGHT_MAX })
+            doubt(
+                &self.judge(away),
+                &found,
+                &Stores { all, sealed, begun: None, m: self.m, in_flight_max: IN_FLIGHT_MAX },
+            )
         }
 
         fn check(&self, verdict: &TailVerdict) -> Result<(), TestCaseError> {

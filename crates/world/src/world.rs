@@ -99,6 +99,8 @@ pub struct Outcome {
     pub ordeals_survived: u64,
     /// Old copies of more stores than that which nothing gave away, so that the file system went on from them.
     pub ordeals_unnoticed: u64,
+    /// Starts for which the operator vouched for stores that had been set back.
+    pub ordeals_vouched: u64,
     /// Worlds with two managers.
     pub two_managers: u64,
     /// Of them: worlds in which both had files.
@@ -133,6 +135,7 @@ impl Outcome {
             ordeals_refused: self.ordeals_refused + other.ordeals_refused,
             ordeals_survived: self.ordeals_survived + other.ordeals_survived,
             ordeals_unnoticed: self.ordeals_unnoticed + other.ordeals_unnoticed,
+            ordeals_vouched: self.ordeals_vouched + other.ordeals_vouched,
             two_managers: self.two_managers + other.two_managers,
             two_used: self.two_used + other.two_used,
         }
@@ -302,6 +305,8 @@ struct World {
     episode: Episode,
     /// Stores whose checkpoints have rotted since they were last seen to open.
     rotten: Vec<usize>,
+    /// The operator vouches for what the stores have.
+    accepts_loss: bool,
     outcome: Outcome,
     created: bool,
     /// All managers had files.
@@ -391,6 +396,7 @@ impl World {
             shared: Arc::new(Mutex::new(Shared { verbose: options.verbose, ..Default::default() })),
             episode: Episode::default(),
             rotten: Vec::new(),
+            accepts_loss: false,
             outcome: Outcome::default(),
             created: false,
             all_used: false,
@@ -632,6 +638,7 @@ impl World {
             root_gid: 0,
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: self.manager_lengths,
+            accepts_loss: self.accepts_loss,
         };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, limits) = (on.host(), self.limits);

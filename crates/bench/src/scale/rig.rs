@@ -132,6 +132,7 @@ impl Rig {
             root_gid: 0,
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
+            accepts_loss: false,
         };
         Machine::start(self.host.clone(), &self.places(), &self.consensus, run).await.context("start the machine")
     }

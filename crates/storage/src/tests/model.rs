@@ -12,7 +12,7 @@ use host::{SplitMix64, join_all};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{FragmentId, LogId, SegmentId};
+use types::{FragmentId, LogId, SegmentId, StoreId};
 
 /// What the stores under test may take: so little that filling up, reuse and compaction happen all the time.
 const CAPACITY_BYTES: u64 = 12 << 20;
@@ -312,13 +312,15 @@ async fn seal(server: &Server, model: &SharedModel, random: &SplitMix64) -> Resu
         let epoch = present.map_or(0, |seal| seal.epoch) + below(random, 3) as u32;
         let fence = Fence { epoch, through: newest.saturating_sub(below(random, 5)) };
         let nonce = host::Random::next_u64(random);
-        // A refused one need not follow from the present one.
-        match present.filter(|present| present.epoch < epoch) {
-            Some(present) => present.next(fence, None, nonce),
-            None => Seal::new(LogId::new(log), fence, nonce),
+        match present {
+            // Who has it.
+            Some(present) if below(random, 4) == 0 => present.told([1, 2].map(StoreId::new).into()),
+            Some(present) if present.epoch < epoch => present.next(fence, None, nonce),
+            // A refused one need not follow from the present one.
+            _ => Seal::new(LogId::new(log), fence, nonce),
         }
     };
-    let above = model.lock().seals.get(&seal.log).is_none_or(|present| present.epoch < seal.epoch);
+    let above = model.lock().seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal));
     if above {
         model.lock().seals_asked.insert(seal.log, seal.clone());
     }

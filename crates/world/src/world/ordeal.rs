@@ -96,8 +96,23 @@ impl World {
             self.say(|| format!("store {lost} does not come back"));
             self.stores[lost].replace(SimDisk::wipe);
         }
-        let on = self.sim.machine("one");
-        let running = self.start_without(&on, &[]).await.map_err(|end| match end {
+        let set_back = harmed.iter().filter(|(_, harm)| *harm != Harm::Away).count();
+        let mut on = self.sim.machine("one");
+        let mut running = self.start_without(&on, &[]).await;
+        if let Err(End::Refused(what)) = &running
+            && started
+            && set_back > usize::from(self.create.parity)
+        {
+            // They took part in what was started, and do not know it: nobody else can tell that they have all that there is.
+            self.say(|| format!("the operator vouches for the stores: {what}"));
+            self.outcome.ordeals_vouched += 1;
+            on.crash();
+            on = self.sim.machine("one");
+            self.accepts_loss = true;
+            running = self.start_without(&on, &[]).await;
+            self.accepts_loss = false;
+        }
+        let running = running.map_err(|end| match end {
             End::Refused(what) => failed(format!("the stores are back, and yet: {what}")),
             end => end,
         })?;
