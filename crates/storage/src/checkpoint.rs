@@ -16,7 +16,7 @@
 //!     | 2 u8 | count u32 x fragment that is gone (segment 16 | index u8 | attempt u16)
 //!     | 3 u8 | end: page_count u32
 //!            | count u32 x seal (log u32 | epoch u32 | through u64 | nonce u64 | count u32 x fence (epoch u32 | through u64)
-//!                         | count u32 x store u16)
+//!                         | count u32 x store u16 | lost fragments u8)
 //!            | maps epoch u64 | maps blob (len u32, bytes)
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```

@@ -5,7 +5,7 @@
 //! does not know to be durable: the newest heads, and the fragments that it found.
 
 use crate::checkpoint::{Body, Head};
-use crate::recovery::{Found, walk};
+use crate::recovery::{Found, is_rotten, walk};
 use crate::space::{Extent, PAGE};
 use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use host::{Disk, File};
@@ -154,8 +154,9 @@ impl Files {
     }
 
     /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it again, to be made durable by the
-    /// caller's sync. `len` is the length of the `fragments` file.
-    pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<Vec<(Extent, Found)>, OpenError> {
+    /// caller's sync. `len` is the length of the `fragments` file. Also says whether it ended at a header that has rotted, so that fragments
+    /// may be missing.
+    pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<(Vec<(Extent, Found)>, bool), OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
             generation == head.generation && header.fs == head.owner.fs && head.owner.is_member(header)
         };
@@ -165,17 +166,19 @@ impl Files {
             let offset = rest.file_offset();
             let room = len.saturating_sub(offset).min(rest.byte_len()).min(SCAN_BYTES_MAX);
             if room < HEADER_LEN as u64 {
-                return Ok(all);
+                return Ok((all, false));
             }
             // Most of a reservation was never written: one header tells.
-            match FragmentHeader::decode_with_generation(&self.fragments.read_at(offset, HEADER_LEN).await?) {
+            let sector = self.fragments.read_at(offset, HEADER_LEN).await?;
+            match FragmentHeader::decode_with_generation(&sector) {
                 Ok((header, generation)) if belongs(&header, generation) => {}
-                _ => return Ok(all),
+                Ok(_) => return Ok((all, false)),
+                Err(_) => return Ok((all, is_rotten(&sector, head.generation))),
             }
             let bytes = self.fragments.read_at(offset, room as usize).await?;
             let (found, end) = walk(&bytes, belongs);
             if end == 0 {
-                return Ok(all);
+                return Ok((all, false));
             }
             self.fragments.write_at(offset, vec![bytes.slice(..end as usize)]).await?;
             all.extend(found.into_iter().map(|found| (found.place(rest.start), found)));

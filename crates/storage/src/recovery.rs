@@ -6,6 +6,8 @@
 //! what a user wrote into a file. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
 //! it is left out, and the walk goes on after it, since acknowledged ones may follow.
 //!
+//! A header that is not whole, and yet has the checkpoint's random number, has rotted: fragments that were acknowledged may have been behind it.
+//!
 //! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for headers inside payloads.
 
 use crate::space::{Extent, PAGE, footprint, pages};
@@ -53,6 +55,12 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Ve
     (found, offset)
 }
 
+/// True if these bytes, which are no header, once were one under the checkpoint with this random number: it is in no other sector, and a crash tears no
+/// sector.
+pub fn is_rotten(sector: &[u8], generation: u64) -> bool {
+    sector.windows(8).any(|bytes| bytes == generation.to_le_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +106,15 @@ mod tests {
         bytes[4096 + HEADER_LEN + 50] ^= 1;
         bytes[3 * 4096 + 50] ^= 1;
         assert_eq!(walked(&bytes), (vec![(0, true), (1, false), (2, true)], 3 * 4096));
+    }
+
+    #[test]
+    fn a_header_that_has_rotted_is_told_from_one_that_was_never_written() {
+        let mut bytes = extent(&[(100, 5), (100, 0x1122_3344_5566_7788)]);
+        bytes[4096 + 50] ^= 1;
+        let sector = &bytes[4096..4096 + HEADER_LEN];
+        assert!(is_rotten(sector, 0x1122_3344_5566_7788));
+        assert!(!is_rotten(sector, 5 << 32) && !is_rotten(&[0; HEADER_LEN], 0x1122_3344_5566_7788));
     }
 
     #[test]

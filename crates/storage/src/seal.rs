@@ -12,7 +12,8 @@
 //! own seal at a quorum of stores, so at most one of them goes on to write.
 //!
 //! When a quorum has the seal, the opener tells these stores **who has it**, and only then writes. A store that is named so and has only an older seal
-//! has lost its state: its disk is new, or an old copy.
+//! has lost its state: its disk is new, or an old copy. A store that finds that fragments have rotted which it cannot name says so of its seals, and that
+//! counts for as much, until it has the seal of a later epoch.
 
 use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
@@ -21,7 +22,7 @@ use types::{LogId, SegmentId, StoreId};
 /// Fences of earlier epochs that a seal keeps, at most.
 pub const FENCES_MAX: usize = 1024;
 /// Bytes of a seal without earlier fences.
-pub const SEAL_LEN_MIN: usize = 32;
+pub const SEAL_LEN_MIN: usize = 33;
 
 /// Where a log went on with a new epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,17 +50,27 @@ pub struct Seal {
     earlier: Vec<Fence>,
     /// The stores that had this seal before anybody wrote under it; empty until the opener has said so.
     pub held_by: BTreeSet<StoreId>,
+    /// The store that says this has lost fragments since it took the seal, and does not know which. Never part of what is asked for.
+    pub has_lost: bool,
 }
 
 impl Seal {
     /// A seal of a log that was not sealed before.
     pub fn new(log: LogId, fence: Fence, nonce: u64) -> Seal {
-        Seal { log, epoch: fence.epoch, through: fence.through, nonce, earlier: Vec::new(), held_by: BTreeSet::new() }
+        Seal {
+            log,
+            epoch: fence.epoch,
+            through: fence.through,
+            nonce,
+            earlier: Vec::new(),
+            held_by: BTreeSet::new(),
+            has_lost: false,
+        }
     }
 
     /// The same, with the stores that have it.
     pub fn told(&self, held_by: BTreeSet<StoreId>) -> Seal {
-        Seal { held_by, ..self.clone() }
+        Seal { held_by, has_lost: false, ..self.clone() }
     }
 
     /// True if a store that has this seal takes that one: it is of a later epoch, or says who has this one.
@@ -113,6 +124,7 @@ impl Seal {
         }
         out.put_u32(self.held_by.len() as u32);
         self.held_by.iter().for_each(|store| out.put_u16(store.raw()));
+        out.put_u8(self.has_lost.into());
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -137,7 +149,12 @@ impl Seal {
             }
             held_by.insert(store);
         }
-        Ok(Seal { earlier, held_by, ..Seal::new(log, own, nonce) })
+        let has_lost = match r.u8("seal of a store that has lost fragments")? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Invalid("seal of a store that has lost fragments")),
+        };
+        Ok(Seal { earlier, held_by, has_lost, ..Seal::new(log, own, nonce) })
     }
 }
 
@@ -216,6 +233,7 @@ mod tests {
                 }
             }
             seal.held_by.extend((0..through as u16).map(StoreId::new));
+            seal.has_lost = through % 2 == 0;
             let mut bytes = Vec::new();
             seal.encode(&mut bytes);
             prop_assert_eq!(Seal::decode(&mut Reader::new(&bytes)), Ok(seal));

@@ -64,12 +64,16 @@ impl Server {
         let chain = Chain::new(files.clone(), &newest);
         let Newest { head, body, .. } = newest;
 
-        let Body { page_count, seals, maps, reservation, mut index } = body;
+        let Body { page_count, mut seals, maps, reservation, mut index } = body;
         let len = files.fragments.len().await?;
         let page_count = page_count.min(u32::try_from(len.div_ceil(u64::from(PAGE))).unwrap_or(u32::MAX));
         let mut changed = BTreeSet::new();
         for part in reservation {
-            let found = files.scan(part, &head, len).await?;
+            let (found, is_rotten) = files.scan(part, &head, len).await?;
+            if is_rotten {
+                tracing::error!(store = %head.owner.store, page = part.start, "fragments have rotted, and it is not known which");
+                seals.values_mut().for_each(|seal| seal.has_lost = true);
+            }
             for (place, Found { header, intact, .. }) in found {
                 let segment = &header.id.segment;
                 let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));

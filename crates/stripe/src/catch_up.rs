@@ -18,6 +18,8 @@ pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTr
         if rank(seal) > rank(known) {
             *known = seal.clone();
         }
+        // That is the store's that said so.
+        known.has_lost = false;
     }
     newest
 }

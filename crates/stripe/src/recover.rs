@@ -150,7 +150,10 @@ impl Stripe {
 
     /// What is known of the stores, given the seals of those that answered.
     fn known_of(&self, log: LogId, seals: &Gathered<Vec<Seal>>) -> Stores {
-        let epoch_of = |seals: &[Seal]| seals.iter().filter(|s| s.log == log).map(|s| s.epoch).max().unwrap_or(0);
+        let epoch_of = |seals: &[Seal]| {
+            let sure = seals.iter().filter(|s| s.log == log && !s.has_lost);
+            sure.map(|s| s.epoch).max().unwrap_or(0)
+        };
         let told = seals.iter().flat_map(|(_, seals)| seals).filter(|s| s.log == log && !s.held_by.is_empty());
         Stores {
             all: self.stores.iter().map(|store| store.id).collect(),

@@ -91,7 +91,7 @@ pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, Fra
 pub struct Stores {
     /// All stores of the file system.
     pub all: BTreeSet<StoreId>,
-    /// Those that answered, with the epoch of their seal of the log; 0 if they have none.
+    /// Those that answered, with the epoch of their seal of the log; 0 if they have none, or have lost fragments since.
     pub sealed: BTreeMap<StoreId, u32>,
     /// The newest epoch whose writer is known to have begun, and the stores that had its seal then.
     pub begun: Option<(u32, BTreeSet<StoreId>)>,

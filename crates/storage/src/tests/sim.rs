@@ -316,6 +316,45 @@ fn regression_a_seal_costs_the_same_in_a_large_store() {
     assert!(written[0] > 0 && written[1] < 2 * written[0], "{written:?} bytes");
 }
 
+/// Fragments behind a rotten header that no checkpoint lists passed for what was never written, and the store for one that had all it was given.
+#[test]
+fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_epoch() {
+    let sim = Sim::new(3);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    let log = LogId::new(1);
+    let first = Seal::new(log, Fence { epoch: 1, through: 100 }, 5);
+    closed_store(&sim, &disk, 0..1);
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        server.seal(first.clone()).await.unwrap();
+        for seq in 1..5 {
+            server.put(fragment(1, seq, 0, 100)).await.unwrap();
+        }
+        machine.crash();
+    });
+    let has_lost = |server: &Server| sim.block_on(server.seals()).unwrap()[0].has_lost;
+    let whole = disk.snapshot();
+    assert!(!has_lost(&open(&sim, &disk).unwrap()));
+    disk.restore(&whole);
+    // Four of a page each come after the one that a checkpoint lists.
+    let second = BEGIN + u64::from(footprint(100_000) + PAGE);
+    disk.rot("fragments", second..second + 20, 1);
+    for closes in [false, true, true] {
+        let machine = sim.machine("store");
+        let server = sim.block_on(Server::open(machine.host(), disk.mount(&machine))).unwrap();
+        assert!(has_lost(&server), "also when it has written a checkpoint since");
+        if closes {
+            sim.block_on(server.close()).unwrap();
+        }
+        machine.crash();
+    }
+    let server = open(&sim, &disk).unwrap();
+    let next = first.next(Fence { epoch: 2, through: 100 }, None, 6);
+    assert_eq!(sim.block_on(server.seal(next.clone())), Ok(next));
+    assert!(!has_lost(&server));
+}
+
 #[test]
 fn what_a_checkpoint_for_which_there_was_no_room_did_not_record_is_in_the_next() {
     let sim = Sim::new(7);
