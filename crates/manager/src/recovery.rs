@@ -41,11 +41,15 @@ pub(crate) enum ReadError {
 
 /// Logs what went wrong and tells the caller that the log failed.
 pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
-    let error: ReadError = error.into();
-    tracing::error!(%log, %error, "cannot {doing}");
-    match error {
-        ReadError::Stripe(error) => ManagerError::Stores(error),
-        ReadError::Decode(_) => ManagerError::Log,
+    match error.into() {
+        ReadError::Stripe(error) => {
+            tracing::info!(%log, %error, "cannot {doing}");
+            ManagerError::Stores(error)
+        }
+        ReadError::Decode(error) => {
+            tracing::error!(%log, %error, "cannot {doing}");
+            ManagerError::Log
+        }
     }
 }
 

@@ -193,6 +193,7 @@ pub struct Keys {
   starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451   stores that `starling store` serves
   starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450
   starling up ./mnt --data ./data --background         returns when mounted; end it with `starling down ./mnt`
+  starling up ./mnt --data ./data --accept-loss        after a refusal, when stores do not come back as they were
 
 Sizes: bytes, or with KiB, MiB, GiB, TiB. Stores, parity, block size and store size are fixed when the file system is
 created and read back later. An ordinary user needs the package fuse3; --allow-other needs root, or `user_allow_other` in
@@ -228,6 +229,10 @@ pub struct Up {
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
+    /// Start although stores may lack newer changes, as a refusal says that they may: the stores that answer have all there is, and what is missing is given up
+    /// for good. First try to bring back what the refusal names. A store that is lost for good is replaced by an empty folder before.
+    #[arg(long)]
+    pub accept_loss: bool,
     /// Detach from the terminal once mounted.
     #[arg(long)]
     pub background: bool,

@@ -60,6 +60,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Let other users in.
     pub allow_other: bool,
+    /// Take what the stores have for all there is.
+    pub accept_loss: bool,
 }
 
 impl Settings {
@@ -100,6 +102,7 @@ impl Settings {
             keys: up.keys.clone().or(file.keys),
             cache_bytes,
             allow_other: up.allow_other || file.allow_other.unwrap_or(false),
+            accept_loss: up.accept_loss,
         })
     }
 }

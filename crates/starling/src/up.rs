@@ -67,7 +67,13 @@ impl control::Served for Control {
 
 /// An error of starting, as the one who asked is told of it.
 fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
-    usage(format!("{e}{}", wanted(&e, places)))
+    let way_out = match &e {
+        StartError::Refused { error, .. } if error.is_a_doubt() => {
+            ". If they never will be: --accept-loss starts with what is there, and gives up for good what is not"
+        }
+        _ => "",
+    };
+    usage(format!("{e}{}{way_out}", wanted(&e, places)))
 }
 
 /// Where the stores are that a refused start wants back.
@@ -143,7 +149,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         root_gid: gid,
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
-        accepts_loss: false,
+        accepts_loss: settings.accept_loss,
     };
     let machine = Machine::start(host.clone(), &places, &consensus, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;

@@ -150,6 +150,34 @@ fn mount_whose_process_died_is_taken_away_by_the_next() {
 }
 
 #[test]
+fn stores_that_were_set_back_are_refused_until_the_loss_is_accepted() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB"]);
+    fs::write(fs.mountpoint.join("file"), "contents").expect("write");
+    fs.down();
+    let stores = ["store-1", "store-3"];
+    let copy = |from: &Path, to: &Path| drop(run(Command::new("cp").arg("-a").arg(from).arg(to)));
+    stores.iter().for_each(|store| copy(&fs.data.join(store), &dir.path().join(store)));
+    fs.up_again();
+    fs.kill();
+    for store in stores {
+        fs::remove_dir_all(fs.data.join(store)).expect("remove");
+        copy(&dir.path().join(store), &fs.data.join(store));
+    }
+    let mut up = starling();
+    up.arg("up").arg(&fs.mountpoint).arg("--data").arg(&fs.data);
+    for _ in 0..2 {
+        let said = refused(&mut up);
+        assert!(said.contains("store-1, store-3") && said.contains("--accept-loss"), "{said}");
+    }
+    fs.up_with(&["--accept-loss"]);
+    assert_eq!(fs::read_to_string(fs.mountpoint.join("file")).expect("read"), "contents");
+    fs.down();
+    fs.up_again();
+    fs.down();
+}
+
+#[test]
 fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB", "--stores", "3"]);

@@ -89,3 +89,10 @@ pub enum StripeError {
     #[error("bad request: {0}")]
     BadRequest(&'static str),
 }
+
+impl StripeError {
+    /// True if it is about where a log ends, so that the log is opened when the operator [accepts the loss](crate::Options::accepts_loss).
+    pub fn is_a_doubt(&self) -> bool {
+        matches!(self, StripeError::LogLost { .. } | StripeError::StoresNeeded { .. })
+    }
+}

@@ -104,7 +104,7 @@ impl Stripe {
                 }
             };
             if !self.options.accepts_loss {
-                tracing::error!(%error, "a log is not opened");
+                tracing::info!(%error, "a log is not opened");
                 return Err(error);
             }
             let discarded = verdict.discarded.len();

@@ -1,11 +1,12 @@
 //! More faults than parity makes up for: more stores than that are taken away, emptied, set back or rot, while no file system runs.
 //!
 //! The file system may refuse to start then. It must not destroy anything: when the stores are as they were again, but for one that may be
-//! lost for good, everything synced is there. One case is counted instead: old copies of more stores than that, made before the last
-//! start, when no segment that is left was on them since. Then nothing tells that they are old.
+//! lost for good, everything synced is there. One case is counted instead: fragments of the newest segments, whose contents have rotted where no
+//! checkpoint lists them, look like writes that a crash has torn.
 
 use super::{End, MapEpochs, World, failed};
 use crate::faults::rot_checkpoints;
+use crate::oracle::{Oracle, new_model};
 use host::SplitMix64;
 use host::sim::{SimDisk, Snapshot};
 
@@ -96,14 +97,14 @@ impl World {
             self.say(|| format!("store {lost} does not come back"));
             self.stores[lost].replace(SimDisk::wipe);
         }
-        let set_back = harmed.iter().filter(|(_, harm)| *harm != Harm::Away).count();
+        let is_set_back = |(store, harm): &&(usize, Harm)| *harm != Harm::Away || lost == Some(*store);
+        let set_back = harmed.iter().filter(is_set_back).count();
         let mut on = self.sim.machine("one");
         let mut running = self.start_without(&on, &[]).await;
         if let Err(End::Refused(what)) = &running
-            && started
             && set_back > usize::from(self.create.parity)
         {
-            // They took part in what was started, and do not know it: nobody else can tell that they have all that there is.
+            // They may have taken part in what was started, and do not know it: nobody else can tell that they have all that there is.
             self.say(|| format!("the operator vouches for the stores: {what}"));
             self.outcome.ordeals_vouched += 1;
             on.crash();
@@ -116,13 +117,14 @@ impl World {
             End::Refused(what) => failed(format!("the stores are back, and yet: {what}")),
             end => end,
         })?;
-        let old_count = harmed.iter().filter(|(_, harm)| *harm == Harm::Old).count();
+        let is_rotten = harmed.iter().any(|(_, harm)| *harm == Harm::Rot);
         match self.settle(&running).await {
-            // Nothing that is left names what these stores had, so the start could not know.
-            Err(End::Failed(_)) if started && old_count > usize::from(self.create.parity) => {
-                self.say(|| "the old copies were not noticed; all begins anew".into());
+            // The contents of fragments of the newest segment may be rotten, or torn by a crash: the start could not know.
+            Err(End::Failed(_)) if started && is_rotten => {
+                self.say(|| "the rot was not noticed; all begins anew".into());
                 self.outcome.ordeals_unnoticed += 1;
                 self.created = false;
+                *self.oracle.lock() = Oracle::new(&new_model(self.create.block_size, self.root_mode));
                 self.copies = Copies::default();
                 let mut epochs = self.map_epochs.lock();
                 *epochs = MapEpochs { known: 1, asked: 1, change_count: epochs.change_count };
@@ -131,7 +133,7 @@ impl World {
             }
             settled => settled?,
         }
-        if lost.is_some() {
+        if set_back > 0 {
             self.scrub(&running).await?;
         }
         self.stop(&running).await?;
