@@ -77,9 +77,12 @@ impl Server {
             for (place, Found { header, intact, .. }) in found {
                 let segment = &header.id.segment;
                 let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
-                let key = Key::new(header.id, header.attempt);
-                if intact && !discarded && index.get(&key).is_none() {
-                    index.insert(key, Held { place, header: PackedHeader::new(&header) });
+                let (key, held) =
+                    (Key::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
+                // One that the checkpoint lists elsewhere was moved here since, or put again because it had rotted there.
+                let is_known = |known: &Held| known.place == place || known.header != held.header;
+                if intact && !discarded && !index.get(&key).is_some_and(is_known) {
+                    index.insert(key, held);
                     changed.insert(key);
                 }
             }

@@ -200,6 +200,29 @@ fn putting_a_damaged_fragment_again_repairs_it() {
     assert_eq!(sim.block_on(server.read(id, 0, 0..100_000)), Ok(good.payload));
 }
 
+/// The checkpoint still listed the rotten one, so that what had replaced it was not looked at, though it had been acknowledged.
+#[test]
+fn regression_what_replaced_a_rotten_fragment_is_there_after_a_crash() {
+    let sim = Sim::new(2);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..3);
+    disk.rot("fragments", BEGIN + 1000..BEGIN + 2000, 1);
+    let good = fragment(1, 0, 0, 100_000);
+    let id = good.header.id;
+    sim.block_on(async {
+        let machine = sim.machine("store");
+        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        assert_eq!(server.verify(id).await, Err(StorageError::Damaged(id)));
+        server.put(good.clone()).await.unwrap();
+        assert_eq!(server.verify(id).await, Ok(()));
+        machine.crash();
+    });
+    disk.power_loss();
+    let server = open(&sim, &disk).unwrap();
+    assert_eq!(sim.block_on(server.verify(id)), Ok(()));
+    assert_eq!(sim.block_on(server.read(id, 0, 0..100_000)), Ok(good.payload));
+}
+
 #[test]
 fn rot_in_what_no_checkpoint_lists_costs_that_fragment_only() {
     let (sim, footprint) = (Sim::new(3), 102_400);
