@@ -148,7 +148,7 @@ impl Storage for MemStore {
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(move |contents| {
-            if contents.seals.get(&seal.log).is_none_or(|present| present.epoch < seal.epoch) {
+            if contents.seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal)) {
                 contents.fragments.retain(|(segment, _), _| !seal.discards(segment));
                 contents.seals.insert(seal.log, seal.clone());
             }
