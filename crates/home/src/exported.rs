@@ -13,7 +13,7 @@ use roam_wire::channel::{MESSAGE_LEN_MAX, Push};
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Facts, Pushed, User, pack};
 use roam_wire::operation::{Place, is_of_machine};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -209,6 +209,8 @@ pub(crate) struct Exported {
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
     sources: Mutex<Sources>,
+    /// Directories of which clients were told what they are like since the home began, or lost notices: they are watched, or in `unwatched`.
+    told_of: Mutex<HashSet<FileId>>,
     /// Directories that cannot be watched.
     unwatched: watch::Sender<BTreeSet<FileId>>,
     /// One operation of clients at a time.
@@ -254,6 +256,7 @@ impl Exported {
             fs,
             live: live.clone(),
             sources: Mutex::default(),
+            told_of: Mutex::default(),
             unwatched: watch::Sender::default(),
             applying: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
@@ -514,6 +517,14 @@ impl Exported {
         entry: &Entry,
         user: &User,
     ) -> Result<Facts, FsError> {
+        let seen_again;
+        let mut entry = entry;
+        if entry.attr.kind == Kind::Directory && self.told_of.lock().insert(id) {
+            // What others do in it changes its times and its links, also where nobody has listed it.
+            self.watch(id, source).await;
+            (_, seen_again) = self.glance(id, OTHERS).await?;
+            entry = &seen_again;
+        }
         let (version, contents) =
             self.with(|volume| volume.file(id).map(|file| (file.version, file.contents.seq)))?.ok_or(FsError::Stale)?;
         let xattrs = self.xattrs(source, entry, user).await;
@@ -670,10 +681,13 @@ impl Exported {
             }
             Noticed::Directory(dir) => {
                 if let Some(dir) = id_of(dir) {
+                    // It may be that the watch has ended.
+                    self.told_of.lock().remove(&dir);
                     let _ = self.glance(dir, OTHERS).await;
                 }
             }
             Noticed::Lost => {
+                self.told_of.lock().clear();
                 if let Err(error) = self.look_at_all().await {
                     tracing::error!(%error, volume = self.name, "looking at everything");
                 }

@@ -178,6 +178,12 @@ fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
 }
 
+/// The home watched only directories that were listed. What others made in another, of which a client had been told what it is like, did not change its links.
+#[test]
+fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_it() {
+    run(40_983, Sort::Together, "sim_clients_on_the_same_files");
+}
+
 #[test]
 fn same_seed_gives_the_same_storm() {
     for sort in [Sort::Alone, Sort::Together, Sort::Merging] {
