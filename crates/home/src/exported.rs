@@ -646,7 +646,11 @@ impl Exported {
             for name in names {
                 let place = (dir, name.clone());
                 let was = self.with(|volume| volume.at(&place)).ok().flatten();
-                changed |= self.look_known(&place).await.is_ok_and(|now| now != was);
+                let has_changed = self.look_known(&place).await.is_ok_and(|now| now != was);
+                changed |= has_changed;
+                if let Some(gone) = was.filter(|_| has_changed) {
+                    self.look_at_links(gone).await;
+                }
             }
             let _ = self.glance(dir, OTHERS).await;
             if changed && version() == before {
@@ -674,6 +678,9 @@ impl Exported {
                     Ok(now) => now,
                     Err(_) => return,
                 };
+                if let Some(gone) = before.filter(|_| now != before) {
+                    self.look_at_links(gone).await;
+                }
                 let _ = self.glance(dir, OTHERS).await;
                 if names_changed && before != now && version(dir) == dir_before {
                     self.learn(OTHERS, |volume| volume.touched(dir, OTHERS));
@@ -692,6 +699,15 @@ impl Exported {
                     tracing::error!(%error, volume = self.name, "looking at everything");
                 }
             }
+        }
+    }
+
+    /// A file has lost a name. It has fewer links then, which its other names tell nobody.
+    async fn look_at_links(&self, file: FileId) {
+        let is_elsewhere = self.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
+        if is_elsewhere.unwrap_or(false) {
+            // A failure is met again by those who ask.
+            let _ = self.glance(file, OTHERS).await;
         }
     }
 

@@ -184,6 +184,12 @@ fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_
     run(40_983, Sort::Together, "sim_clients_on_the_same_files");
 }
 
+/// A file that lost one of its names at home went on with as many links where it was known by another.
+#[test]
+fn regression_a_file_that_loses_a_name_has_fewer_links() {
+    run(71_286, Sort::Together, "sim_clients_on_the_same_files");
+}
+
 #[test]
 fn same_seed_gives_the_same_storm() {
     for sort in [Sort::Alone, Sort::Together, Sort::Merging] {
