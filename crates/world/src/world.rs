@@ -99,6 +99,8 @@ pub struct Outcome {
     pub ordeals_survived: u64,
     /// Old copies of more stores than that which nothing gave away, so that the file system went on from them.
     pub ordeals_unnoticed: u64,
+    /// Starts that were refused for good, since stores were set back to before something that was put on them.
+    pub ordeals_stuck: u64,
     /// Starts for which the operator vouched for stores that had been set back.
     pub ordeals_vouched: u64,
     /// Worlds with two managers.
@@ -135,6 +137,7 @@ impl Outcome {
             ordeals_refused: self.ordeals_refused + other.ordeals_refused,
             ordeals_survived: self.ordeals_survived + other.ordeals_survived,
             ordeals_unnoticed: self.ordeals_unnoticed + other.ordeals_unnoticed,
+            ordeals_stuck: self.ordeals_stuck + other.ordeals_stuck,
             ordeals_vouched: self.ordeals_vouched + other.ordeals_vouched,
             two_managers: self.two_managers + other.two_managers,
             two_used: self.two_used + other.two_used,

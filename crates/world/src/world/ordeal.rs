@@ -8,7 +8,7 @@ use super::{End, MapEpochs, World, failed};
 use crate::faults::rot_checkpoints;
 use crate::oracle::{Oracle, new_model};
 use host::SplitMix64;
-use host::sim::{SimDisk, Snapshot};
+use host::sim::{Machine, SimDisk, Snapshot};
 
 /// What happens to one of the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,22 +113,24 @@ impl World {
             running = self.start_without(&on, &[]).await;
             self.accepts_loss = false;
         }
-        let running = running.map_err(|end| match end {
-            End::Refused(what) => failed(format!("the stores are back, and yet: {what}")),
-            end => end,
-        })?;
+        let running = match running {
+            // What was started has put segments on those of them that are set back now, and sealed the log behind these.
+            Err(End::Refused(what)) if started && set_back > usize::from(self.create.parity) => {
+                self.say(|| format!("set back for good, all begins anew: {what}"));
+                self.outcome.ordeals_stuck += 1;
+                self.begin_anew(&on);
+                return Ok(());
+            }
+            Err(End::Refused(what)) => return Err(failed(format!("the stores are back, and yet: {what}"))),
+            running => running?,
+        };
         let is_rotten = harmed.iter().any(|(_, harm)| *harm == Harm::Rot);
         match self.settle(&running).await {
             // The contents of fragments of the newest segment may be rotten, or torn by a crash: the start could not know.
             Err(End::Failed(_)) if started && is_rotten => {
                 self.say(|| "the rot was not noticed; all begins anew".into());
                 self.outcome.ordeals_unnoticed += 1;
-                self.created = false;
-                *self.oracle.lock() = Oracle::new(&new_model(self.create.block_size, self.root_mode));
-                self.copies = Copies::default();
-                let mut epochs = self.map_epochs.lock();
-                *epochs = MapEpochs { known: 1, asked: 1, change_count: epochs.change_count };
-                on.crash();
+                self.begin_anew(&on);
                 return Ok(());
             }
             settled => settled?,
@@ -139,6 +141,16 @@ impl World {
         self.stop(&running).await?;
         on.crash();
         Ok(())
+    }
+
+    /// The next start makes another file system.
+    fn begin_anew(&mut self, on: &Machine) {
+        self.created = false;
+        *self.oracle.lock() = Oracle::new(&new_model(self.create.block_size, self.root_mode));
+        self.copies = Copies::default();
+        let mut epochs = self.map_epochs.lock();
+        *epochs = MapEpochs { known: 1, asked: 1, change_count: epochs.change_count };
+        on.crash();
     }
 
     /// More than as many stores as there are parity fragments, in any order.
