@@ -4,7 +4,7 @@ use bytes::Bytes;
 use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::FileSystem;
-use vfs::fs::{At, Cred, Entry};
+use vfs::fs::{At, Cred, Entry, FILE_SIZE_MAX};
 
 /// Something that may have changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +48,10 @@ pub trait Export: FileSystem {
     fn watch(&self, dir: FileId) -> Answer<()>;
     /// A user, with the groups that he is in now; `None` if that is not known.
     fn user(&self, uid: u32) -> Answer<Option<User>>;
+    /// Bytes of the longest file that it can hold. A client refuses longer ones before it sends them.
+    fn file_len_max(&self) -> Answer<u64> {
+        Answer::ok(FILE_SIZE_MAX)
+    }
     /// If a store leaves more bytes of a file as they are, they are not copied to a new file: both share them, or the file is changed in place.
     fn copied_len_max(&self) -> u64 {
         COPIED_LEN_MAX

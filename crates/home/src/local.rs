@@ -47,6 +47,10 @@ impl Export for LocalDir {
         Answer::later(async move { Ok(account.await?.map(|Account { uid, gid, groups }| User { uid, gid, groups })) })
     }
 
+    fn file_len_max(&self) -> Answer<u64> {
+        LocalDir::file_len_max(self)
+    }
+
     fn clone_file(&self, from: At, to: At) -> Answer<()> {
         LocalDir::clone_file(self, from, to)
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{BoxFuture, FileId, FsError};
-use vfs::fs::OpenFlags;
+use vfs::fs::{FILE_SIZE_MAX, OpenFlags};
 
 /// A directory is listed in parts of about so many bytes.
 const LISTING_LEN: usize = 256 << 10;
@@ -208,6 +208,10 @@ impl Client {
             tracing::warn!(%error, uid, "the groups of a user: those that he had last count");
             None
         });
+        let file_len_max = volume.fs.file_len_max().await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "how long files can be is not known");
+            FILE_SIZE_MAX
+        });
         let mut begun = None;
         let seen_by = volume.clone();
         let mut reply = {
@@ -274,7 +278,7 @@ impl Client {
             let whose = Whose { key, author, user: user.clone(), incarnation };
             let standing = live.standing(&key);
             *self.to.lock() = Some(Place { whose, volume, delegated, standing });
-            Reply::Attached { root, user, since, heard, kept }
+            Reply::Attached { root, user, since, heard, kept, file_len_max }
         };
         if let Some((volume, author)) = begun {
             volume.drop_uploads(author).await;

@@ -1,7 +1,7 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
 //! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
-//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides; `watches`: directories in
+//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides; `longest`: how long files can be; `watches`: directories in
 //!   which changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
 //!
 //! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
@@ -17,6 +17,7 @@ mod exports;
 mod filesystem;
 mod handles;
 pub mod identity;
+mod longest;
 pub mod nodes;
 mod notices;
 mod stat;
@@ -40,7 +41,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use types::{Answer, FileId, FsError};
 use vfs::fs::Cred;
 use vfs::locks::Locks;
@@ -59,6 +60,7 @@ pub(crate) struct Inner {
     root_device: Dev,
     /// A folder outside of the directory, on the same mount.
     beside: Option<OwnedFd>,
+    file_len_max: OnceLock<u64>,
     /// File systems mounted below the root on which something was done that need not be durable, by their devices.
     unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
@@ -100,6 +102,7 @@ impl LocalDir {
             root_device,
             unsynced: Mutex::default(),
             beside,
+            file_len_max: OnceLock::new(),
             nodes: Mutex::new(Nodes::new(identity, beside_identity)),
             volumes,
             handles: Mutex::default(),

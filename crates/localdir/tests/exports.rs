@@ -118,3 +118,21 @@ fn a_list_is_the_whole_directory_with_attributes_and_identities() {
     fs::remove_dir(rig.root.join("d")).expect("remove");
     assert_eq!(rig.wait(rig.fs.list(d)).map(|_| ()), Err(FsError::Stale));
 }
+
+/// ext4 holds 16 TiB at most, others more: a home tells its clients.
+#[test]
+fn the_longest_file_that_fits_is_found() {
+    let longest = |folder: &Path| {
+        let dir = tempfile::tempdir_in(folder).expect("temporary folder");
+        let local = LocalDir::open(dir.path()).expect("open");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let found = runtime.block_on(local.file_len_max().into_future()).expect("a file without a name");
+        assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 0, "nothing is left");
+        let file = fs::File::create(dir.path().join("file")).expect("create");
+        file.set_len(found).expect("it fits");
+        assert!(file.set_len(found + 1).is_err(), "one more byte than {found} fits on {folder:?}");
+        found
+    };
+    longest(Path::new("/dev/shm"));
+    longest(&std::env::temp_dir());
+}

@@ -365,6 +365,8 @@ pub enum Reply {
         heard: u64,
         /// What became of its delegations, if it works under such.
         kept: Option<Kept>,
+        /// Bytes of the longest file that the file system behind can hold.
+        file_len_max: u64,
     },
     /// What changed.
     Since(Since),
@@ -433,7 +435,7 @@ pub enum Reply {
 wire_enum!(Reply {
     0 => Done,
     1 => Enrolled { volumes },
-    2 => Attached { root, user, since, heard, kept },
+    2 => Attached { root, user, since, heard, kept, file_len_max },
     3 => Since(since),
     4 => Facts(facts),
     5 => Stale(files),

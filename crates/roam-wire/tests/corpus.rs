@@ -155,6 +155,7 @@ fn the_corpus_has_what_this_program_writes() {
                     since,
                     heard: 7,
                     kept: Some(Kept { run: 5, all: true, locks: true, term: 6 }),
+                    file_len_max: 17_592_186_040_320,
                 }),
             ),
             ("current", reply(Reply::Since(Since::Current))),

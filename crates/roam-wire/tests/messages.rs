@@ -281,10 +281,10 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         prop::collection::vec(".{0,9}", 0..3).prop_map(|volumes| Reply::Enrolled { volumes }),
         prop::collection::vec(any::<u64>(), 0..9).prop_map(Reply::Taken),
-        (file(), user(), since(), any::<u64>(), prop::option::of(any::<([u64; 2], [bool; 2])>())).prop_map(
-            |(root, user, since, heard, kept)| {
+        (file(), user(), since(), any::<[u64; 2]>(), prop::option::of(any::<([u64; 2], [bool; 2])>())).prop_map(
+            |(root, user, since, [heard, file_len_max], kept)| {
                 let kept = kept.map(|([run, term], [all, locks])| Kept { run, all, locks, term });
-                Reply::Attached { root, user, since, heard, kept }
+                Reply::Attached { root, user, since, heard, kept, file_len_max }
             }
         ),
         since().prop_map(Reply::Since),

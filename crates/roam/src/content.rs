@@ -43,12 +43,13 @@ enum Missing {
     Bytes,
 }
 
-/// EFBIG unless `offset + len` is a possible file size; otherwise that sum.
-fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
-    offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)
-}
-
 impl Client {
+    /// EFBIG unless the home can hold a file of the size `offset + len`; otherwise that sum.
+    fn end_of(&self, offset: u64, len: u64) -> Result<u64, FsError> {
+        let file_len_max = self.0.live.lock().replica.file_len_max();
+        offset.checked_add(len).filter(|&end| end <= file_len_max).ok_or(FsError::FileTooLarge)
+    }
+
     pub(crate) async fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Result<Bytes, FsError> {
         self.0.live.lock().readable(id, handle)?;
         if let Some(heard) = self.look_out() {
@@ -378,7 +379,7 @@ impl Client {
         self.fill_scattered(id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         let offset = offset.filter(|_| !open.flags.append).unwrap_or(size);
-        let end = end_of(offset, count.into())?;
+        let end = self.end_of(offset, count.into())?;
         if count == 0 {
             return Ok(Appended { offset, count });
         }
@@ -540,7 +541,7 @@ impl Client {
         if len == 0 {
             return Err(FsError::InvalidArgument);
         }
-        let end = end_of(offset, len)?;
+        let end = self.end_of(offset, len)?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
             let _only_writer = self.only_writer(id).await?;
@@ -607,7 +608,7 @@ impl Client {
         if from.id == to.id && from.offset.abs_diff(to.offset) < len {
             return Err(FsError::InvalidArgument);
         }
-        end_of(to.offset, len)?;
+        self.end_of(to.offset, len)?;
         let mut copied = 0;
         while copied < len {
             let piece = (len - copied).min(PIECE_LEN) as u32;

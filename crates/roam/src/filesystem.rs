@@ -297,7 +297,11 @@ impl FileSystem for Client {
                         Some(handle) => live.handle(id, handle, false)?.flags.write,
                         None => false,
                     };
-                    live.setattr(&cred, id, writable, set, now)
+                    let checked = live.setattr(&cred, id, writable, set, now)?;
+                    match set.size.is_some_and(|size| size > live.replica.file_len_max()) {
+                        true => Err(Stop::Fs(FsError::FileTooLarge)),
+                        false => Ok(checked),
+                    }
                 })
             };
             let (attributes, size) = checked.await?;

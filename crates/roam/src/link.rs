@@ -160,8 +160,10 @@ impl Client {
             let request =
                 Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, newest, watch, attempt };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
-            let (root, user, since, heard, kept) = match reply {
-                Ok(Reply::Attached { root, user, since, heard, kept }) => (root, user, since, heard, kept),
+            let (membership, since, heard, kept) = match reply {
+                Ok(Reply::Attached { root, user, since, heard, kept, file_len_max }) => {
+                    (Membership { root, user, incarnation, file_len_max }, since, heard, kept)
+                }
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
                 // The home has heard of less than this client remembers to have said, or does not know of an id that it gave: all of that begins anew.
@@ -193,7 +195,6 @@ impl Client {
             if !is_as_asked {
                 continue;
             }
-            let membership = Membership { root, user, incarnation };
             if live.replica.membership() != Some(&membership) {
                 live.record(Record::Joined(membership));
             }

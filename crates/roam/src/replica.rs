@@ -33,6 +33,7 @@ use roam_wire::ranges::Ranges;
 use roam_wire::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError, Time};
+use vfs::fs::FILE_SIZE_MAX;
 
 /// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
 const NUMBER_MAX: u64 = 1 << 62;
@@ -46,8 +47,10 @@ pub struct Membership {
     pub user: User,
     /// Which log the numbers of operations are of.
     pub incarnation: u64,
+    /// Bytes of the longest file that the home can hold.
+    pub file_len_max: u64,
 }
-wire_struct!(Membership { root, user, incarnation });
+wire_struct!(Membership { root, user, incarnation, file_len_max });
 
 /// A lasting change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -200,6 +203,11 @@ impl Replica {
     /// Where the client belongs; `None` before it was first attached.
     pub fn membership(&self) -> Option<&Membership> {
         self.membership.as_ref()
+    }
+
+    /// Bytes of the longest file that the home can hold, as it said last.
+    pub fn file_len_max(&self) -> u64 {
+        self.membership().map_or(FILE_SIZE_MAX, |membership| membership.file_len_max.min(FILE_SIZE_MAX))
     }
 
     /// What is not stale is as the home had it then.

@@ -77,7 +77,7 @@ fn records() -> Vec<Record> {
     let entries = vec![named(b"file", facts(2, Kind::File)), named(b"sub", facts(3, Kind::Directory))];
     let user = User { uid: 1000, gid: 100, groups: vec![27] };
     let mut records = vec![
-        Record::Joined(Membership { root: ROOT, user, incarnation: 9 }),
+        Record::Joined(Membership { root: ROOT, user, incarnation: 9, file_len_max: 1 << 44 }),
         Record::Stamped(Some(Stamp { epoch: 77, seq: 7 })),
         Record::Known(Box::new(facts(1, Kind::Directory))),
         Record::Ids(id(100), 50),

@@ -462,7 +462,7 @@ fn replica(ids: u64) -> Replica {
     let entries = vec![NamedFacts { name: b"file".to_vec(), facts: facts(2, Kind::File) }];
     let mut replica = Replica::default();
     let records = [
-        Record::Joined(Membership { root: FileId::ROOT, user, incarnation: 9 }),
+        Record::Joined(Membership { root: FileId::ROOT, user, incarnation: 9, file_len_max: u64::MAX }),
         Record::Known(Box::new(facts(1, Kind::Directory))),
         Record::Ids(FileId::new(100), ids),
         Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },

@@ -6,7 +6,7 @@ use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
 use std::time::Duration;
 use types::{FileId, FsError};
-use vfs::fs::{Cred, FileSystem, Handle, SetAttr};
+use vfs::fs::{Cred, Fallocate, FileSystem, Handle, SetAttr};
 
 /// Longer than what is set aside in memory.
 const MINE_LEN: usize = 200_000;
@@ -129,6 +129,37 @@ fn regression_others_are_seen_after_a_truncate_was_refused() {
     setup.theirs("theirs");
     setup.rig.sim.run_for(Duration::from_secs(60));
     assert_eq!(setup.read("/file").as_deref(), Ok("theirs"));
+}
+
+/// A client took files that its home could not hold, and the home refused them when they came.
+#[test]
+fn regression_files_longer_than_a_home_can_hold_are_refused_at_once() {
+    let setup = Setup::new(6);
+    setup.theirs("old");
+    assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+    setup.rig.home.lock().clone().expect("home").tree.limit(FILE_LEN_MAX);
+    let setup = setup.restart(false);
+    setup.online(true);
+    setup.online(false);
+    let refuses = |setup: &Setup| {
+        let (id, handle) = setup.open("/file");
+        let write = |offset| setup.client.write(&Cred::ROOT, id, handle, offset, b"12").into_future();
+        let allocate = setup.client.fallocate(&Cred::ROOT, id, handle, FILE_LEN_MAX, 1, Fallocate::Allocate);
+        assert_eq!(setup.cut(id, Some(handle), FILE_LEN_MAX + 1), Err(FsError::FileTooLarge));
+        assert_eq!(setup.cut(id, None, FILE_LEN_MAX + 1), Err(FsError::FileTooLarge));
+        assert_eq!(setup.rig.sim.block_on(write(FILE_LEN_MAX - 1)), Err(FsError::FileTooLarge));
+        assert_eq!(setup.rig.sim.block_on(allocate.into_future()), Err(FsError::FileTooLarge));
+        setup.close((id, handle));
+    };
+    refuses(&setup);
+    let setup = setup.restart(false);
+    refuses(&setup);
+    let id = setup.rig.sim.block_on(find(&setup.client, "/file")).expect("file");
+    setup.cut(id, None, FILE_LEN_MAX).expect("the home can hold that");
+    setup.online(true);
+    let there = setup.rig.sim.block_on(find(&setup.rig.fs, "/file")).expect("file");
+    let attr = setup.rig.sim.block_on(setup.rig.fs.getattr(there).into_future()).expect("attributes").attr;
+    assert_eq!(attr.size, FILE_LEN_MAX);
 }
 
 /// A store counts for no change of its directory. What was made there in the same tick of the home's clock was not told to others, either.

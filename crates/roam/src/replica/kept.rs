@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept. Before, all bytes of a file that was being changed were there.
-const VERSION: u16 = 4;
+/// Version of what is kept. Before, the length of the longest file that the home can hold was not there.
+const VERSION: u16 = 5;
 
 /// A node, as it is kept.
 struct Kept {

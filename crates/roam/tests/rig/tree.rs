@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{
-    Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
-    RenameFlags, Seek, SetAttr, XattrMode,
+    Appended, At, Cred, DirEntry, Entry, FILE_SIZE_MAX, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode,
+    OpenFlags, RenameFlags, Seek, SetAttr, XattrMode,
 };
 use vfs::mem::MemFs;
 
@@ -31,6 +31,8 @@ struct Model {
     /// There is room for so many more writes.
     room: AtomicU64,
     superuser: Mutex<Cred>,
+    /// Files cannot be longer.
+    file_len_max: AtomicU64,
     /// Directories that are of another file system.
     mounted: Mutex<BTreeSet<FileId>>,
     /// What another program does before the next rename, or after the next change of a mode.
@@ -81,9 +83,16 @@ impl Model {
 
     fn setattr(&self, cred: &Cred, id: FileId, handle: MaybeHandle, set: SetAttr) -> Answer<Entry> {
         let meddling = if set.mode.is_some() { self.after_chmod.lock().take() } else { None };
-        let done = self.fs.setattr(cred, id, handle, set);
+        let done = self.too_long(set.size, || self.fs.setattr(cred, id, handle, set));
         meddling.into_iter().for_each(|meddling| meddling(&self.fs));
         done
+    }
+
+    fn too_long<T>(&self, end: Option<u64>, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match end {
+            Some(end) if end > self.file_len_max.load(Relaxed) => Answer::err(FsError::FileTooLarge),
+            _ => then(),
+        }
     }
 
     fn sync(&self) -> Answer<()> {
@@ -92,7 +101,8 @@ impl Model {
     }
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
-        self.room(|| self.fs.write(cred, id, handle, offset, data))
+        let end = offset.checked_add(data.len() as u64);
+        self.too_long(end, || self.room(|| self.fs.write(cred, id, handle, offset, data)))
     }
 
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
@@ -162,6 +172,7 @@ impl Tree {
             durable,
             room: AtomicU64::new(u64::MAX),
             superuser: Mutex::new(Cred::ROOT),
+            file_len_max: AtomicU64::new(FILE_SIZE_MAX),
             mounted: Mutex::default(),
         };
         Tree(Arc::new(Inner { fs, pace, watched, is_watched_enough, events, come }))
@@ -195,6 +206,11 @@ impl Tree {
     /// A directory is of another file system than all others.
     pub fn mount(&self, dir: FileId) {
         self.0.fs.mounted.lock().insert(dir);
+    }
+
+    /// Files cannot be longer from now on.
+    pub fn limit(&self, file_len_max: u64) {
+        self.0.fs.file_len_max.store(file_len_max, Relaxed);
     }
 
     /// The home runs as somebody.
@@ -360,6 +376,10 @@ pass! {
 }
 
 impl Export for Tree {
+    fn file_len_max(&self) -> Answer<u64> {
+        Answer::ok(self.0.fs.file_len_max.load(Relaxed))
+    }
+
     fn superuser(&self) -> Cred {
         self.0.fs.superuser()
     }
