@@ -80,6 +80,11 @@ impl Delegations {
         self.clock.now() < self.until
     }
 
+    /// Files for which it has a delegation of at least this kind.
+    pub(crate) fn held_for(&self, hold: Hold) -> impl Iterator<Item = FileId> {
+        self.held.iter().filter(move |(_, (held, _))| *held >= hold).map(|(file, _)| *file)
+    }
+
     fn holds(&self, file: FileId, hold: Hold) -> bool {
         self.is_valid() && self.held.get(&file).is_some_and(|(held, _)| *held >= hold)
     }
@@ -340,7 +345,7 @@ impl Client {
         {
             let live = self.0.live.lock();
             let enough = |file: &FileId| match hold {
-                Hold::Read => live.may_believe(*file) && !live.replica.is_stale(*file),
+                Hold::Read => live.may_believe(*file) && live.replica.is_fresh(*file),
                 Hold::Write => live.may_change(*file) && !live.replica.is_stale(*file),
             };
             if files.iter().all(enough) {
@@ -364,7 +369,8 @@ impl Client {
             return Err(FsError::Io);
         };
         let mut live = self.0.live.lock();
-        if known.is_empty() && hold == Hold::Write {
+        let has_gone = |file: &FileId| live.replica.node(*file).is_err();
+        if known.is_empty() && (hold == Hold::Write || files.iter().all(has_gone)) {
             return Err(FsError::Stale);
         }
         for facts in &known {

@@ -62,9 +62,15 @@ impl<'a> Asking<'a> {
     /// True if what is known of a file is newer than an answer that takes all changes up to `seq` into account, since the answer to an operation, or one that
     /// gave a delegation, came before it.
     fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
-        let Ok(Node { facts: known, .. }) = live.replica.node(facts.id) else { return false };
-        let is_told = live.was_told(facts.id, seq.saturating_add(1)) && known.version > facts.version;
-        is_told || (self.is_overtaken(live, facts.id) && known.version >= facts.version)
+        let (was_told, is_overtaken) =
+            (live.was_told(facts.id, seq.saturating_add(1)), self.is_overtaken(live, facts.id));
+        match live.replica.node(facts.id) {
+            Ok(Node { facts: known, .. }) => {
+                (was_told && known.version > facts.version) || (is_overtaken && known.version >= facts.version)
+            }
+            // It was forgotten since.
+            Err(_) => was_told || is_overtaken,
+        }
     }
 }
 
@@ -245,7 +251,9 @@ impl Client {
         match need {
             Need::Names(dir) => {
                 self.fetch_names(dir, None).await?;
+                self.0.live.lock().touch(dir);
                 self.was_listed(dir);
+                self.bound_metadata();
                 Ok(())
             }
             Need::Facts(file) if delegated => self.delegate(&[file], Hold::Read).await,
@@ -269,12 +277,12 @@ impl Client {
         }
     }
 
-    /// Learns facts of files.
+    /// Learns facts of files. ESTALE if the first is not known then, since the home has it no more.
     pub(crate) async fn fetch_facts(&self, files: &[FileId]) -> Result<(), FsError> {
         let inner = &self.0;
         {
             let live = inner.live.lock();
-            if !files.iter().any(|file| live.replica.is_stale(*file)) {
+            if files.iter().all(|file| live.replica.is_fresh(*file)) {
                 return Ok(());
             }
         }
@@ -283,8 +291,11 @@ impl Client {
         else {
             return Err(FsError::Io);
         };
-        self.take_facts(&mut inner.live.lock(), &asking, files, (known, 0));
-        Ok(())
+        let mut live = inner.live.lock();
+        let is_gone = |file: &&FileId| !known.iter().any(|facts| facts.id == **file);
+        let gone = files.first().filter(is_gone);
+        self.take_facts(&mut live, &asking, files, (known, 0));
+        gone.map_or(Ok(()), |file| live.replica.node(*file).map(drop))
     }
 
     /// Takes in what the home has said of files, all changes up to some taken into account: those of which it says nothing are gone.
@@ -381,16 +392,19 @@ impl Client {
             // Whoever wants it asks again.
             return Ok(());
         }
+        let mut behind = Vec::new();
         for entry in &mut all {
-            if asking.is_behind(&live, &entry.facts, known.1)
-                && let Ok(node) = live.replica.node(entry.facts.id)
-            {
-                entry.facts = node.facts.clone();
+            if asking.is_behind(&live, &entry.facts, known.1) {
+                match live.replica.node(entry.facts.id) {
+                    Ok(node) => entry.facts = node.facts.clone(),
+                    Err(_) => behind.push(entry.facts.id),
+                }
             }
         }
         let broken: Vec<FileId> = std::iter::once(dir)
             .chain(all.iter().map(|entry| entry.facts.id))
             .filter(|file| !asking.is_current(&live, *file, known.1))
+            .chain(behind)
             .collect();
         let told = all.iter().map(|entry| entry.facts.id).filter(|file| !withheld.contains(file));
         for file in told.collect::<Vec<_>>() {

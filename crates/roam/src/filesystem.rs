@@ -269,7 +269,9 @@ impl FileSystem for Client {
         self.entry(self.run(move |live, _| {
             let id = live.find(&cred, parent, &name)?;
             live.know_named(parent, &name, id, &has_asked)?;
-            Ok(live.node(id)?.facts.attr())
+            let attr = live.node(id)?.facts.attr();
+            live.touch(live.replica.real(parent));
+            Ok(attr)
         }))
     }
 
@@ -556,7 +558,7 @@ impl FileSystem for Client {
             let id = live.replica.real(id);
             live.open_directory(id, handle)?;
             let (parent, removed) = {
-                let node = live.replica.node(id)?;
+                let node = live.replica.node(id).map_err(|_| Stop::Need(Need::Facts(id)))?;
                 (node.parent, node.facts.nlink == 0)
             };
             let known = (cookie != 0).then(|| live.listings.of(id, now)).flatten();

@@ -225,7 +225,11 @@ impl Client {
                 }
             }
         }
-        if stale.is_empty() { Ok(()) } else { self.fetch_facts(&stale).await }
+        match if stale.is_empty() { Ok(()) } else { self.fetch_facts(&stale).await } {
+            // Others have removed it.
+            Err(FsError::Stale) => Ok(()),
+            fetched => fetched,
+        }
     }
 }
 
@@ -236,6 +240,7 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let clock = client.0.host.clock.clone();
         client.make_room().await;
+        client.bound_metadata();
         client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
         // What others change of what is to be kept is of no use if the link is lost before the next walk.

@@ -115,6 +115,10 @@ pub(crate) struct Live {
     /// When files were used last, in uses.
     pub(crate) used: HashMap<FileId, u64>,
     pub(crate) uses: u64,
+    /// It is not looked again what is to be forgotten before more files than this are known.
+    pub(crate) known_enough: usize,
+    /// Files that were forgotten since too many were known.
+    pub(crate) forgotten: u64,
     /// Files of which the rest is being fetched.
     pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
@@ -177,6 +181,8 @@ impl Live {
             is_delegated: Arc::default(),
             used: HashMap::new(),
             uses: 0,
+            known_enough: 0,
+            forgotten: 0,
             completing: HashSet::new(),
             outgoing: HashMap::new(),
             waits: HashMap::new(),
@@ -285,7 +291,8 @@ impl Live {
         if self.replica.is_stale(id) && !self.is_content() {
             return Err(Stop::Need(Need::Facts(id)));
         }
-        let node = self.replica.node(id)?;
+        // Of what was forgotten, the home knows.
+        let node = self.replica.node(id).map_err(|_| Stop::Need(Need::Facts(id)))?;
         // What has no name any more is nobody else's.
         if node.facts.nlink > 0 && !self.may_believe(id) {
             return Err(Stop::Need(Need::Facts(id)));

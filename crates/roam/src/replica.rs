@@ -8,7 +8,7 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
+//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files; `forgetting`: what is forgotten when too much is known; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
 //! on the disk.
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
@@ -17,6 +17,7 @@
 mod answers;
 mod changes;
 mod deeds;
+mod forgetting;
 mod kept;
 mod node;
 mod paths;
@@ -115,6 +116,13 @@ pub enum Record {
     Renewed(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
+    /// It was not used for long, and there was too much of it: the home has to be asked again.
+    Forgotten {
+        /// The directory of which the names are not known any more.
+        dir: Option<FileId>,
+        /// Files that are not known any more.
+        files: Vec<FileId>,
+    },
     /// What was done about a trouble was taken back.
     Reopened {
         /// The number that it had.
@@ -153,6 +161,7 @@ wire_enum!(Record {
     18 => Lost(file),
     19 => Reopened { number, case },
     20 => Renewed(first, count),
+    21 => Forgotten { dir, files },
 });
 
 fn makes(operation: &Operation, file: FileId) -> bool {
@@ -357,6 +366,11 @@ impl Replica {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
     }
 
+    /// True if a file is known, and nobody has to ask the home what it is like.
+    pub(crate) fn is_fresh(&self, id: FileId) -> bool {
+        self.node(id).is_ok() && !self.is_stale(id)
+    }
+
     /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring about.
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
@@ -394,6 +408,7 @@ impl Replica {
                 self.unused.push(node.data);
                 (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
             }
+            Record::Forgotten { dir, files } => self.forget(dir, files),
             Record::Lost(file) => self.lost(file)?,
             Record::Dirty { file, data, base, have } => {
                 self.uses(data)?;

@@ -70,6 +70,8 @@ pub const SHARE_MAX: u8 = 50;
 /// So many tickets are one in a hundred, so that parts of one can be had.
 const TICKETS_MORE: u32 = 6;
 
+/// Files of which metadata is cached; each takes some 500 bytes of memory.
+const CACHE_FILES: usize = 500_000;
 /// Files that the Batched strategy asks for together.
 const BATCHED: usize = 50;
 
@@ -93,6 +95,8 @@ pub struct Settings {
     /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes waits for the home, if it can be reached, and otherwise it is
     /// kept beyond that.
     pub cache_bytes: u64,
+    /// Files of which metadata may be cached. What is open, hoarded, or not home yet is kept beyond that.
+    pub cache_files: usize,
     /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
     pub silence_believed: Duration,
 }
@@ -109,6 +113,7 @@ impl Settings {
             unit: Unit::Auto,
             validation: Validation::Volume,
             cache_bytes: ROAMING_CACHE_BYTES,
+            cache_files: CACHE_FILES,
             silence_believed: SILENCE_BELIEVED,
         }
     }

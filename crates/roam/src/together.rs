@@ -186,7 +186,7 @@ impl Client {
     pub(crate) fn stale_together(&self, file: FileId) -> Vec<FileId> {
         let count = self.0.schedule.rate(Direction::Down) * LATER_TIME.as_secs_f64() / FACTS_LEN;
         let live = self.0.live.lock();
-        if !live.replica.is_stale(file) {
+        if live.replica.is_fresh(file) {
             return Vec::new();
         }
         let parent = live.replica.node(file).ok().map(|node| node.parent);

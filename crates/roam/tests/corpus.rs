@@ -121,6 +121,7 @@ fn records() -> Vec<Record> {
         Record::Clean(id(2)),
         Record::Dropped(id(2)),
         Record::Gone(id(3)),
+        Record::Forgotten { dir: Some(id(1)), files: vec![id(3), id(7)] },
         Record::AllBroken,
         Record::Hoarded { path: b"sub/folder".to_vec(), priority: Some(7) },
         Record::Lost(id(100)),

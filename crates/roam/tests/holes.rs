@@ -121,6 +121,18 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     assert_eq!(setup.client_has("/log").expect("all"), all);
 }
 
+/// What was fetched right before a file is changed is made durable with the note that it is changed, so it need not come again.
+#[test]
+fn what_was_fetched_before_a_write_is_there_after_a_crash() {
+    let setup = far(8);
+    assert_eq!(setup.read_at("/log", 500_000, 100).expect("read"), old()[500_000..500_100]);
+    setup.append("a line\n");
+    setup.network.up.store(false, Relaxed);
+    let setup = setup.restart(true);
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(setup.read_at("/log", 500_000, 100).expect("it was fetched"), old()[500_000..500_100]);
+}
+
 /// Others have changed the file: what was written here is over what they have made of it, beside that, and nothing is made up.
 #[test]
 fn in_a_conflict_what_was_written_is_over_what_the_home_has() {

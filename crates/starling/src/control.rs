@@ -67,6 +67,8 @@ pub enum Request {
         validation: Option<String>,
         /// Bound of the cache in bytes.
         cache_bytes: Option<u64>,
+        /// Bound of the files of which metadata is cached.
+        cache_files: Option<u64>,
     },
     /// See [`crate::hoarding`].
     Hoard {

@@ -138,6 +138,7 @@ impl Behaviour {
         settings.unit = self.unit.unwrap_or(settings.unit);
         settings.validation = self.validation.unwrap_or(settings.validation);
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
+        settings.cache_files = self.cache_files.map_or(settings.cache_files, |count| count as usize);
     }
 }
 
@@ -526,8 +527,9 @@ pub fn show_status(s: &Value) {
     println!("conflicts     {}", s["conflicts"]);
     let cache = &s["cache"];
     println!(
-        "cache         {} files known, {} of their bytes; at most {}",
+        "cache         {} files known, of at most {}; {} of their bytes, of at most {}",
         cache["files"],
+        cache["files_max"],
         bytes(&cache["bytes"]),
         bytes(&cache["bytes_max"])
     );
@@ -551,11 +553,12 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
         behaviour.unit.map(|u| format!("unit {u}")),
         behaviour.validation.map(|v| format!("validation {v}")),
         behaviour.cache_size.map(|s| format!("cache size {}", show(s))),
+        behaviour.cache_files.map(|count| format!("cache files {count}")),
     ];
     let shown: Vec<String> = shown.into_iter().flatten().collect();
     if shown.is_empty() {
         return Err(usage(
-            "say what to set: --consistency, --writes, --unit, --validation or --cache-size; see --help",
+            "say what to set: --consistency, --writes, --unit, --validation, --cache-size or --cache-files; see --help",
         ));
     }
     let request = Request::Set {
@@ -564,6 +567,7 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
         unit: behaviour.unit.map(|u| u.to_string()),
         validation: behaviour.validation.map(|v| v.to_string()),
         cache_bytes: behaviour.cache_size,
+        cache_files: behaviour.cache_files,
     };
     ask(path, request, |_| {}).await?;
     println!("{}: {}", path.display(), shown.join(", "));

@@ -133,13 +133,14 @@ impl Mounted {
                 }
                 Ok(json!({}))
             }),
-            Request::Set { consistency, writes, unit, validation, cache_bytes } => {
+            Request::Set { consistency, writes, unit, validation, cache_bytes, cache_files } => {
                 let behaviour = Behaviour {
                     consistency: consistency.map(|text| text.parse()).transpose()?,
                     writes: writes.map(|text| text.parse()).transpose()?,
                     unit: unit.map(|text| text.parse()).transpose()?,
                     validation: validation.map(|text| text.parse()).transpose()?,
                     cache_size: cache_bytes,
+                    cache_files,
                 };
                 let is_attached = |client: &&Client| client.look(|_, state| state != LinkState::Disconnected);
                 let attached: Vec<Client> = clients.iter().filter(is_attached).cloned().collect();
@@ -418,6 +419,7 @@ impl Mounted {
         let rate = |direction| schedule.rate(direction) as u64;
         let mut status = together.json(&names.join(", "));
         status["cache"]["bytes_max"] = json!(settings.cache_bytes);
+        status["cache"]["files_max"] = json!(settings.cache_files);
         let mount = json!({
             "roaming": true,
             "home": self.home,

@@ -171,6 +171,9 @@ impl Storm {
         if self.small {
             settings.cache_bytes = CACHE_LEN_SMALL;
         }
+        if self.seed % 11 < 4 {
+            settings.cache_files = 3 + (self.seed / 11 % 30) as usize;
+        }
         if self.whims {
             behave(&mut settings, &self.random);
         }

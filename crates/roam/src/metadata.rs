@@ -1,0 +1,83 @@
+//! Bounding the metadata that is cached: attributes, and names of directories.
+//!
+//! They are in memory, and a snapshot of the log writes all of them. So what nobody has used for long is forgotten, and asked for again when somebody wants it.
+//! Without a network nothing is forgotten: nobody could be asked.
+
+use crate::client::Client;
+use crate::live::{Forget, Live};
+use crate::replica::Record;
+use roam_wire::delegation::Hold;
+use std::collections::HashSet;
+use types::FileId;
+
+/// When too many files are known, this share of the bound is kept.
+const LOW_WATER: (usize, usize) = (7, 8);
+/// Where that cannot be, since all of it is needed, it is looked again when this part of the bound has come.
+const AGAIN_PART: usize = 16;
+/// What was among so many uses lately is needed.
+const RECENT_COUNT: u64 = 8;
+
+impl Live {
+    /// Forgets what was used least lately, if more files are known than may be. True if something was.
+    fn forget_metadata(&mut self, bound: usize, fetched: HashSet<FileId>) -> bool {
+        let known = self.replica.file_count();
+        if known <= bound.max(self.known_enough) || self.is_offline() || self.is_frozen {
+            return false;
+        }
+        let recent = self.uses.saturating_sub(RECENT_COUNT);
+        let needed = self.needed_metadata(fetched);
+        let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (&self.used, recent), &needed);
+        for forgotten in &all {
+            // Nobody tells the kernel of changes of what is not known here.
+            forgotten.dir.into_iter().for_each(|dir| self.forget(dir));
+            if let Some(cachers) = &self.cachers {
+                forgotten.files.iter().for_each(|file| drop(cachers.send(Forget::File(*file))));
+            }
+        }
+        let has_forgotten = !all.is_empty();
+        let batches = all.len();
+        for forgotten in all {
+            self.forgotten += forgotten.files.len() as u64;
+            self.record(Record::Forgotten { dir: forgotten.dir, files: forgotten.files });
+        }
+        let left = self.replica.file_count();
+        self.known_enough = if left > bound { left + bound / AGAIN_PART } else { 0 };
+        tracing::debug!(known, left, batches, "forgot metadata that was not used for long");
+        has_forgotten
+    }
+
+    /// Files that have to be known.
+    fn needed_metadata(&self, fetched: HashSet<FileId>) -> HashSet<FileId> {
+        let mut needed = fetched;
+        needed.extend(self.open_counts.keys().map(|id| self.replica.real(*id)));
+        needed.extend(self.mapped.values().map(|(id, _)| *id));
+        needed.extend(self.held.keys().chain(&self.completing));
+        needed.extend(self.priorities().into_keys());
+        for (_, trouble) in self.replica.troubles() {
+            needed.extend(trouble.place.iter().chain(&trouble.mine).map(|(dir, _)| *dir));
+            needed.extend([trouble.file, trouble.copy]);
+        }
+        // What others know nothing of.
+        let held = self.delegations.as_ref().map(|delegations| delegations.held_for(Hold::Write));
+        needed.extend(held.into_iter().flatten());
+        needed
+    }
+}
+
+impl Client {
+    /// Files that were forgotten since the cache was opened, since too many were known.
+    pub fn forgotten(&self) -> u64 {
+        self.0.live.lock().forgotten
+    }
+
+    /// Forgets metadata that was not used for long, if there is too much of it.
+    pub(crate) fn bound_metadata(&self) {
+        let inner = &self.0;
+        let bound = inner.settings.lock().cache_files;
+        let fetched = inner.fetched_now();
+        if inner.live.lock().forget_metadata(bound, fetched) {
+            let me = self.clone();
+            inner.host.tasks.spawn(Box::pin(async move { me.remove_unused().await }));
+        }
+    }
+}
