@@ -18,12 +18,14 @@ const AGAIN_PART: usize = 16;
 const RECENT_COUNT: u64 = 8;
 
 impl Live {
-    /// Forgets what was used least lately, if more files are known than may be. True if something was.
+    /// True if more files are known than may be, and some may be forgotten.
+    fn knows_too_much(&self, bound: usize) -> bool {
+        self.replica.file_count() > bound.max(self.known_enough) && !self.is_offline() && !self.is_frozen
+    }
+
+    /// Forgets what was used least lately. True if something was forgotten.
     fn forget_metadata(&mut self, bound: usize, fetched: HashSet<FileId>) -> bool {
         let known = self.replica.file_count();
-        if known <= bound.max(self.known_enough) || self.is_offline() || self.is_frozen {
-            return false;
-        }
         let recent = self.uses.saturating_sub(RECENT_COUNT);
         let needed = self.needed_metadata(fetched);
         let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (&self.used, recent), &needed);
@@ -34,7 +36,6 @@ impl Live {
                 forgotten.files.iter().for_each(|file| drop(cachers.send(Forget::File(*file))));
             }
         }
-        let has_forgotten = !all.is_empty();
         let batches = all.len();
         for forgotten in all {
             self.forgotten += forgotten.files.len() as u64;
@@ -43,7 +44,7 @@ impl Live {
         let left = self.replica.file_count();
         self.known_enough = if left > bound { left + bound / AGAIN_PART } else { 0 };
         tracing::debug!(known, left, batches, "forgot metadata that was not used for long");
-        has_forgotten
+        batches > 0
     }
 
     /// Files that have to be known.
@@ -74,6 +75,9 @@ impl Client {
     pub(crate) fn bound_metadata(&self) {
         let inner = &self.0;
         let bound = inner.settings.lock().cache_files;
+        if !inner.live.lock().knows_too_much(bound) {
+            return;
+        }
         let fetched = inner.fetched_now();
         if inner.live.lock().forget_metadata(bound, fetched) {
             let me = self.clone();
