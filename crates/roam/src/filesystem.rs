@@ -559,8 +559,14 @@ impl FileSystem for Client {
             live.open_directory(id, handle)?;
             let (parent, removed) = {
                 let node = live.replica.node(id).map_err(|_| Stop::Need(Need::Facts(id)))?;
-                (node.parent, node.facts.nlink == 0)
+                let removed = node.facts.nlink == 0;
+                if !removed && node.names.is_none() {
+                    // It may have been forgotten since the listing began.
+                    live.directory(id)?;
+                }
+                (node.parent, removed)
             };
+            live.touch(id);
             let known = (cookie != 0).then(|| live.listings.of(id, now)).flatten();
             let listing = match known {
                 _ if removed => Arc::new([]),

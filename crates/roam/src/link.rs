@@ -57,6 +57,11 @@ pub enum AttachError {
     Failed(FsError),
 }
 
+/// True if something was over this connection.
+fn is_over(what: &Option<Weak<dyn Channel>>, channel: &Arc<dyn Channel>) -> bool {
+    what.as_ref().is_some_and(|over| std::ptr::addr_eq(over.as_ptr(), Arc::as_ptr(channel)))
+}
+
 impl Client {
     /// Begins what runs in the background.
     pub(crate) fn start(&self) {
@@ -72,8 +77,7 @@ impl Client {
 
     /// True if the home has gone on telling of every change over this connection.
     fn is_told_over(&self, channel: &Arc<dyn Channel>) -> bool {
-        let told_over = self.0.live.lock().told_over.clone();
-        told_over.is_some_and(|told| std::ptr::addr_eq(told.as_ptr(), Arc::as_ptr(channel)))
+        is_over(&self.0.live.lock().told_over, channel)
     }
 
     /// Goes on over a connection, which may have been lost before. One over which the home has gone on telling of every change is asked only whether all
@@ -149,7 +153,7 @@ impl Client {
             };
             let (watch, locks) = {
                 let mut live = inner.live.lock();
-                live.told_over = None;
+                (live.told_over, live.attached_over) = (None, None);
                 let locks = inner.locks_had();
                 (live.watch(locks.clone()).unwrap_or(unasked), locks)
             };
@@ -215,6 +219,7 @@ impl Client {
             live.ahead.clear();
             live.channel = Some(channel.clone());
             live.told_over = is_told.then(|| Arc::downgrade(channel));
+            live.attached_over = Some(Arc::downgrade(channel));
             live.caught_up = inner.host.clock.now();
             live.state = LinkState::Weak;
             break kept;
@@ -300,7 +305,7 @@ impl Client {
                 if !files.is_empty() {
                     live.break_callbacks(files, stamp.seq);
                 }
-                if !more {
+                if !more && is_over(&live.attached_over, channel) {
                     live.record(Record::Stamped(Some(stamp)));
                 }
             }

@@ -136,6 +136,8 @@ pub(crate) struct Live {
     pub(crate) channel: Option<Arc<dyn Channel>>,
     /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
     pub(crate) told_over: Option<Weak<dyn Channel>>,
+    /// The connection over which what was missed was taken in when it was attached to. What the home pushes before that is not all that there is up to then.
+    pub(crate) attached_over: Option<Weak<dyn Channel>>,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
     /// What the home is asked at the moment after a silence.
@@ -192,6 +194,7 @@ impl Live {
             ahead: HashMap::new(),
             channel: None,
             told_over: None,
+            attached_over: None,
             caught_up: Duration::ZERO,
             probe: None,
             state: LinkState::Disconnected,

@@ -70,7 +70,7 @@ pub const SHARE_MAX: u8 = 50;
 /// So many tickets are one in a hundred, so that parts of one can be had.
 const TICKETS_MORE: u32 = 6;
 
-/// Files of which metadata is cached; each takes some 500 bytes of memory.
+/// Files of which metadata is cached; each takes up to 1 KiB of memory.
 const CACHE_FILES: usize = 500_000;
 /// Files that the Batched strategy asks for together.
 const BATCHED: usize = 50;

@@ -93,6 +93,26 @@ fn what_was_not_used_for_long_is_forgotten_and_asked_for_again() {
     }
 }
 
+/// The kernel lists without opening. It goes on by a cookie, and what had been forgotten since was left out.
+#[test]
+fn a_listing_goes_on_though_its_directory_was_forgotten() {
+    let setup = setup(7);
+    let dir = setup.id("/d00");
+    let list = |cookie, count| {
+        let listed = setup.client.readdir(dir, Handle::NONE, cookie, count, true).into_future();
+        setup.rig.sim.block_on(listed).expect("list")
+    };
+    let first = list(0, 5);
+    let is_known = || setup.client.look(|replica, _| replica.node(dir).is_ok_and(|node| node.names.is_some()));
+    let mut walked = 1..DIRS;
+    while is_known() {
+        let dir = walked.next().expect("it is forgotten");
+        setup.walk(dir..dir + 1);
+    }
+    let rest = list(first[4].cookie, usize::MAX);
+    assert_eq!(first.len() + rest.len(), FILES as usize + 2);
+}
+
 #[test]
 fn what_others_have_removed_is_gone_though_it_was_forgotten() {
     let setup = setup(2);

@@ -182,6 +182,13 @@ fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
 }
 
+/// What the home pushed while a client was being attached counted as all that there was up to then. When the client asked once more, since its user had set
+/// something else meanwhile, what it had missed before was never told.
+#[test]
+fn regression_what_comes_before_it_is_known_what_was_missed_is_not_all() {
+    run(203_569, Sort::Alone, "sim_clients_on_files_of_their_own");
+}
+
 /// The home watched only directories that were listed. What others made in another, of which a client had been told what it is like, did not change its links.
 #[test]
 fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_it() {
