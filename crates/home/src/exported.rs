@@ -209,7 +209,8 @@ pub(crate) struct Exported {
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
     sources: Mutex<Sources>,
-    /// Directories of which clients were told what they are like since the home began, or lost notices: they are watched, or in `unwatched`.
+    /// Directories whose facts clients have got since the home started or last lost notices. Each is watched,
+    /// or in `unwatched`.
     told_of: Mutex<HashSet<FileId>>,
     /// Directories that cannot be watched.
     unwatched: watch::Sender<BTreeSet<FileId>>,
@@ -520,7 +521,7 @@ impl Exported {
         let seen_again;
         let mut entry = entry;
         if entry.attr.kind == Kind::Directory && self.told_of.lock().insert(id) {
-            // What others do in it changes its times and its links, also where nobody has listed it.
+            // Other programs change its times and links by changes in it, also before any client lists it.
             self.watch(id, source).await;
             (_, seen_again) = self.glance(id, OTHERS).await?;
             entry = &seen_again;
@@ -702,11 +703,11 @@ impl Exported {
         }
     }
 
-    /// A file has lost a name. It has fewer links then, which its other names tell nobody.
+    /// Takes in the link count of a file that has lost a name. Watches of its other names do not report that.
     async fn look_at_links(&self, file: FileId) {
         let is_elsewhere = self.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
         if is_elsewhere.unwrap_or(false) {
-            // A failure is met again by those who ask.
+            // A client that asks for the file meets the failure again.
             let _ = self.glance(file, OTHERS).await;
         }
     }

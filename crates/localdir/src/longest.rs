@@ -1,9 +1,9 @@
 //! How long files can be.
 //!
-//! A file system tells this nowhere: pathconf(3) guesses it from the file system's type. So an unnamed file is made as long as Linux lets it, in steps. It
-//! stays empty, takes no space, and is gone when it is closed.
+//! No call tells this: pathconf(3) guesses it from the file system's type. So this makes an unnamed file as
+//! long as Linux lets it, by bisection. The file holds no data, and Linux removes it when it is closed.
 //!
-//! The answer holds for the directory's own file system. Those mounted below may hold less.
+//! The answer holds for the directory's own file system. File systems mounted below may hold less.
 
 use crate::{Inner, LocalDir};
 use rustix::fs::{Mode, OFlags};
@@ -14,8 +14,8 @@ use types::{Answer, FsError};
 use vfs::fs::FILE_SIZE_MAX;
 
 impl LocalDir {
-    /// Bytes of the longest file that the directory's file system holds, and that this process may make. Looked for once. EOPNOTSUPP where it has no
-    /// files without names.
+    /// Bytes of the longest file that the directory's file system holds and this process may make. Found once,
+    /// then remembered. EOPNOTSUPP if the file system has no unnamed files.
     pub fn file_len_max(&self) -> Answer<u64> {
         if let Some(known) = self.0.file_len_max.get() {
             return Answer::ok(*known);

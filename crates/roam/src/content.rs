@@ -45,7 +45,7 @@ enum Missing {
 
 impl Client {
     /// EFBIG unless the home can hold a file of the size `offset + len`; otherwise that sum.
-    fn end_of(&self, offset: u64, len: u64) -> Result<u64, FsError> {
+    pub(crate) fn end_of(&self, offset: u64, len: u64) -> Result<u64, FsError> {
         let file_len_max = self.0.live.lock().replica.file_len_max();
         offset.checked_add(len).filter(|&end| end <= file_len_max).ok_or(FsError::FileTooLarge)
     }

@@ -68,7 +68,7 @@ impl<'a> Asking<'a> {
             Ok(Node { facts: known, .. }) => {
                 (was_told && known.version > facts.version) || (is_overtaken && known.version >= facts.version)
             }
-            // It was forgotten since.
+            // The client has forgotten it meanwhile.
             Err(_) => was_told || is_overtaken,
         }
     }
@@ -595,10 +595,11 @@ fn are_listed_names<'a>(names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
 mod tests {
     use super::*;
     use crate::settings::Settings;
+    use crate::testing;
     use crate::trunk::Line;
     use host::sim::{Sim, SimDisk};
     use roam_wire::channel::{DialError, Dialer};
-    use types::{BoxFuture, Kind, Time};
+    use types::{BoxFuture, Kind};
 
     struct Nobody;
 
@@ -609,29 +610,7 @@ mod tests {
     }
 
     fn facts(version: u64) -> Facts {
-        let [atime, mtime, ctime, crtime] = [Time { sec: 0, nsec: 0 }; 4];
-        let (id, kind, target, xattrs) = (FileId::new(7), Kind::File, Vec::new(), Vec::new());
-        let (mode, nlink, uid, gid, rdev, size, blocks) = (0o644, 1, 0, 0, 0, 0, 0);
-        let contents = version;
-        Facts {
-            id,
-            version,
-            contents,
-            kind,
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            crtime,
-            target,
-            xattrs,
-        }
+        Facts { version, contents: version, ..testing::facts(FileId::new(7), Kind::File) }
     }
 
     /// With a delegation, nobody says any more that it is older than what the home has; and what is changed under one is changed as the answer had it.

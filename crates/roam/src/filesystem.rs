@@ -299,15 +299,12 @@ impl FileSystem for Client {
                         Some(handle) => live.handle(id, handle, false)?.flags.write,
                         None => false,
                     };
-                    let checked = live.setattr(&cred, id, writable, set, now)?;
-                    match set.size.is_some_and(|size| size > live.replica.file_len_max()) {
-                        true => Err(Stop::Fs(FsError::FileTooLarge)),
-                        false => Ok(checked),
-                    }
+                    live.setattr(&cred, id, writable, set, now)
                 })
             };
             let (attributes, size) = checked.await?;
             if let Some(size) = size {
+                me.end_of(size, 0)?;
                 let resized = me.resize(&cred, id, size).await;
                 let open = handle.is_some() && me.0.live.lock().open_counts.contains_key(&id);
                 // Nobody closes it, whether or not it could be done.
@@ -558,10 +555,10 @@ impl FileSystem for Client {
             let id = live.replica.real(id);
             live.open_directory(id, handle)?;
             let (parent, removed) = {
-                let node = live.replica.node(id).map_err(|_| Stop::Need(Need::Facts(id)))?;
+                let node = live.known(id)?;
                 let removed = node.facts.nlink == 0;
                 if !removed && node.names.is_none() {
-                    // It may have been forgotten since the listing began.
+                    // The client may have forgotten the names since the listing began.
                     live.directory(id)?;
                 }
                 (node.parent, removed)

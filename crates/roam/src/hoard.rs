@@ -225,8 +225,11 @@ impl Client {
                 }
             }
         }
-        match if stale.is_empty() { Ok(()) } else { self.fetch_facts(&stale).await } {
-            // Others have removed it.
+        if stale.is_empty() {
+            return Ok(());
+        }
+        match self.fetch_facts(&stale).await {
+            // Another client or program has removed it.
             Err(FsError::Stale) => Ok(()),
             fetched => fetched,
         }

@@ -5,7 +5,8 @@
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `listings` numbers what is in directories, `content` reads and writes, `holes` does where not all is cached, `fetch` asks the home, `link` keeps the
 //!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the
 //!   home has; `delegation`: working under what the home has promised; `locking`: locks between mounts; [`hoard`]: what is kept; `room`: what is
-//!   given up for other things, and who waits for room; `metadata`: which attributes and names are forgotten; `omens` and `leaving`: whether the link may soon be lost, and what is done before;
+//!   given up for other things, and who waits for room; `metadata`: the
+//!   bound of cached attributes and names; `omens` and `leaving`: whether the link may soon be lost, and what is done before;
 //!   [`schedule`]: who uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;
@@ -32,6 +33,8 @@ pub mod schedule;
 pub mod settings;
 mod shown;
 mod silence;
+#[cfg(test)]
+mod testing;
 mod there;
 mod together;
 pub mod trunk;

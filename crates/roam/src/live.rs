@@ -115,9 +115,9 @@ pub(crate) struct Live {
     /// When files were used last, in uses.
     pub(crate) used: HashMap<FileId, u64>,
     pub(crate) uses: u64,
-    /// It is not looked again what is to be forgotten before more files than this are known.
+    /// File count from which on the client looks again for metadata to forget.
     pub(crate) known_enough: usize,
-    /// Files that were forgotten since too many were known.
+    /// Files that the client has forgotten since it opened the cache.
     pub(crate) forgotten: u64,
     /// Files of which the rest is being fetched.
     pub(crate) completing: HashSet<FileId>,
@@ -136,7 +136,8 @@ pub(crate) struct Live {
     pub(crate) channel: Option<Arc<dyn Channel>>,
     /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
     pub(crate) told_over: Option<Weak<dyn Channel>>,
-    /// The connection over which what was missed was taken in when it was attached to. What the home pushes before that is not all that there is up to then.
+    /// The connection whose attach answer this client has applied. A stamp pushed before that must not count:
+    /// the answer may tell of earlier changes.
     pub(crate) attached_over: Option<Weak<dyn Channel>>,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
@@ -294,8 +295,7 @@ impl Live {
         if self.replica.is_stale(id) && !self.is_content() {
             return Err(Stop::Need(Need::Facts(id)));
         }
-        // Of what was forgotten, the home knows.
-        let node = self.replica.node(id).map_err(|_| Stop::Need(Need::Facts(id)))?;
+        let node = self.known(id)?;
         // What has no name any more is nobody else's.
         if node.facts.nlink > 0 && !self.may_believe(id) {
             return Err(Stop::Need(Need::Facts(id)));
@@ -304,6 +304,11 @@ impl Live {
             return Err(Stop::Fs(FsError::Stale));
         }
         Ok(node)
+    }
+
+    /// A file that is cached. The home has to be asked for one that the client has forgotten.
+    pub(crate) fn known(&self, id: FileId) -> Result<&Node, Stop> {
+        self.replica.node(id).map_err(|_| Stop::Need(Need::Facts(self.replica.real(id))))
     }
 
     /// Forgets what has no name as far as is known here, and is not open.

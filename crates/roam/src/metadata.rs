@@ -1,7 +1,8 @@
 //! Bounding the metadata that is cached: attributes, and names of directories.
 //!
-//! They are in memory, and a snapshot of the log writes all of them. So what nobody has used for long is forgotten, and asked for again when somebody wants it.
-//! Without a network nothing is forgotten: nobody could be asked.
+//! The client holds them in memory, and each snapshot of its log writes all of them. So it forgets what programs
+//! used least lately, and asks the home again when a program needs it. Without a network it forgets nothing,
+//! since it could not ask.
 
 use crate::client::Client;
 use crate::live::{Forget, Live};
@@ -10,27 +11,27 @@ use roam_wire::delegation::Hold;
 use std::collections::HashSet;
 use types::FileId;
 
-/// When too many files are known, this share of the bound is kept.
+/// Share of the bound that the client keeps when it forgets.
 const LOW_WATER: (usize, usize) = (7, 8);
-/// Where that cannot be, since all of it is needed, it is looked again when this part of the bound has come.
+/// If it has to keep more than the bound, it looks again after this part of the bound more.
 const AGAIN_PART: usize = 16;
-/// What was among so many uses lately is needed.
+/// The files of so many latest uses stay.
 const RECENT_COUNT: u64 = 8;
 
 impl Live {
-    /// True if more files are known than may be, and some may be forgotten.
+    /// True if the client knows more files than it may, and may forget some now.
     fn knows_too_much(&self, bound: usize) -> bool {
         self.replica.file_count() > bound.max(self.known_enough) && !self.is_offline() && !self.is_frozen
     }
 
-    /// Forgets what was used least lately. True if something was forgotten.
+    /// Forgets what programs used least lately. True if it forgot anything.
     fn forget_metadata(&mut self, bound: usize, fetched: HashSet<FileId>) -> bool {
         let known = self.replica.file_count();
         let recent = self.uses.saturating_sub(RECENT_COUNT);
         let needed = self.needed_metadata(fetched);
         let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (&self.used, recent), &needed);
         for forgotten in &all {
-            // Nobody tells the kernel of changes of what is not known here.
+            // The kernel must drop it, too: the client reports no changes of files that it does not know.
             forgotten.dir.into_iter().for_each(|dir| self.forget(dir));
             if let Some(cachers) = &self.cachers {
                 forgotten.files.iter().for_each(|file| drop(cachers.send(Forget::File(*file))));
@@ -47,7 +48,7 @@ impl Live {
         batches > 0
     }
 
-    /// Files that have to be known.
+    /// Files that the client must not forget.
     fn needed_metadata(&self, fetched: HashSet<FileId>) -> HashSet<FileId> {
         let mut needed = fetched;
         needed.extend(self.open_counts.keys().map(|id| self.replica.real(*id)));
@@ -58,7 +59,7 @@ impl Live {
             needed.extend(trouble.place.iter().chain(&trouble.mine).map(|(dir, _)| *dir));
             needed.extend([trouble.file, trouble.copy]);
         }
-        // What others know nothing of.
+        // Other clients know nothing of what this client changes under a write delegation.
         let held = self.delegations.as_ref().map(|delegations| delegations.held_for(Hold::Write));
         needed.extend(held.into_iter().flatten());
         needed
@@ -66,12 +67,12 @@ impl Live {
 }
 
 impl Client {
-    /// Files that were forgotten since the cache was opened, since too many were known.
+    /// Files that the client has forgotten since it opened the cache, because it knew too many.
     pub fn forgotten(&self) -> u64 {
         self.0.live.lock().forgotten
     }
 
-    /// Forgets metadata that was not used for long, if there is too much of it.
+    /// Forgets the least lately used metadata if the client holds more than its bound.
     pub(crate) fn bound_metadata(&self) {
         let inner = &self.0;
         let bound = inner.settings.lock().cache_files;

@@ -8,7 +8,8 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files; `forgetting`: what is forgotten when too much is known; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
+//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files;
+//! `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
 //! on the disk.
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
@@ -116,11 +117,11 @@ pub enum Record {
     Renewed(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
-    /// It was not used for long, and there was too much of it: the home has to be asked again.
+    /// The client forgot least lately used metadata, to keep its bound.
     Forgotten {
-        /// The directory of which the names are not known any more.
+        /// The directory whose names it forgot.
         dir: Option<FileId>,
-        /// Files that are not known any more.
+        /// Files and directories that it forgot.
         files: Vec<FileId>,
     },
     /// What was done about a trouble was taken back.
@@ -366,7 +367,7 @@ impl Replica {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
     }
 
-    /// True if a file is known, and nobody has to ask the home what it is like.
+    /// True if the cached facts of a file are there and not stale.
     pub(crate) fn is_fresh(&self, id: FileId) -> bool {
         self.node(id).is_ok() && !self.is_stale(id)
     }

@@ -70,7 +70,7 @@ pub const SHARE_MAX: u8 = 50;
 /// So many tickets are one in a hundred, so that parts of one can be had.
 const TICKETS_MORE: u32 = 6;
 
-/// Files of which metadata is cached; each takes up to 1 KiB of memory.
+/// Files whose metadata a client caches; each takes up to 1 KiB of memory.
 const CACHE_FILES: usize = 500_000;
 /// Files that the Batched strategy asks for together.
 const BATCHED: usize = 50;
@@ -95,7 +95,8 @@ pub struct Settings {
     /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes waits for the home, if it can be reached, and otherwise it is
     /// kept beyond that.
     pub cache_bytes: u64,
-    /// Files of which metadata may be cached. What is open, hoarded, or not home yet is kept beyond that.
+    /// Files whose metadata the client may cache. Files that are open, hoarded, in a conflict or not home yet
+    /// stay beyond that.
     pub cache_files: usize,
     /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
     pub silence_believed: Duration,

@@ -121,7 +121,7 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     assert_eq!(setup.client_has("/log").expect("all"), all);
 }
 
-/// What was fetched right before a file is changed is made durable with the note that it is changed, so it need not come again.
+/// Before a client changes a file, it makes the bytes durable that it has fetched. After a crash it has them.
 #[test]
 fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     let setup = far(8);

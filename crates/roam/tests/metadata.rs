@@ -1,4 +1,4 @@
-//! Metadata that nobody has used for long is forgotten when too much of it is cached, and asked for again.
+//! A client that caches too much metadata forgets the least lately used, and asks the home again.
 
 mod rig;
 
@@ -93,7 +93,8 @@ fn what_was_not_used_for_long_is_forgotten_and_asked_for_again() {
     }
 }
 
-/// The kernel lists without opening. It goes on by a cookie, and what had been forgotten since was left out.
+/// The kernel lists without opening, and goes on by a cookie. The client left out the entries that it had
+/// forgotten meanwhile.
 #[test]
 fn a_listing_goes_on_though_its_directory_was_forgotten() {
     let setup = setup(7);
@@ -122,7 +123,7 @@ fn what_others_have_removed_is_gone_though_it_was_forgotten() {
     setup.rig.sync();
     assert_eq!(setup.asked_by_id(gone), Err(FsError::Stale));
     setup.online(false);
-    // Nobody can say whether there is such a file.
+    // Without a network the client cannot know whether the file exists.
     assert_eq!(setup.asked_by_id(FileId::new(gone.raw() + 1)), Err(FsError::TimedOut));
 }
 
@@ -159,9 +160,15 @@ fn a_restart_knows_what_was_not_forgotten() {
     assert_eq!(setup.client.look(|replica, _| replica.nodes().map(|(id, _)| id).collect::<BTreeSet<_>>()), known);
     setup.online(false);
     setup.id(&path(DIRS - 1, 0));
+    // Without a network the client forgets nothing, though the bound is less now.
+    setup.client.set(|settings| settings.cache_files = 5);
+    setup.rig.sim.run_for(std::time::Duration::from_secs(60));
+    assert_eq!(setup.known(), known.len());
+    setup.online(true);
+    assert!(setup.known() < known.len());
 }
 
-/// Otherwise it would believe what others have changed since: nobody tells it.
+/// Otherwise the kernel would go on believing it: the client reports no changes of files that it does not know.
 #[test]
 fn the_kernel_forgets_what_is_forgotten() {
     let setup = setup(5);

@@ -54,7 +54,7 @@ struct Outcome {
     in_place: u64,
     /// How often there was a file of which not all was fetched before it was changed.
     in_holes: u64,
-    /// Files of which metadata was forgotten, since there was too much of it.
+    /// Files whose metadata clients forgot, to keep their bound.
     forgotten: u64,
 }
 
@@ -182,14 +182,15 @@ fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
 }
 
-/// What the home pushed while a client was being attached counted as all that there was up to then. When the client asked once more, since its user had set
-/// something else meanwhile, what it had missed before was never told.
+/// A client took the stamp of a push that came before it had applied the attach answer. It dropped that answer,
+/// since its user had changed a setting, and attached again by the newer stamp. So it never learned what it missed.
 #[test]
 fn regression_what_comes_before_it_is_known_what_was_missed_is_not_all() {
     run(203_569, Sort::Alone, "sim_clients_on_files_of_their_own");
 }
 
-/// The home watched only directories that were listed. What others made in another, of which a client had been told what it is like, did not change its links.
+/// The home watched only directories that a client had listed. When other programs made directories in another,
+/// clients that knew its facts kept the old link count.
 #[test]
 fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_it() {
     run(40_983, Sort::Together, "sim_clients_on_the_same_files");

@@ -384,7 +384,8 @@ pub struct Behaviour {
     /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the home; without a network it is kept beyond that.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,
-    /// Bound of the files of which names and attributes are cached; each takes up to 1 KiB of memory. What is open, hoarded or not home yet is kept beyond that.
+    /// How many files the mount caches names and attributes for; each takes up to 1 KiB of memory. Files that
+    /// are open, hoarded, in a conflict or not home yet stay beyond that.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1000..))]
     pub cache_files: Option<u64>,
 }

@@ -67,7 +67,7 @@ pub enum Request {
         validation: Option<String>,
         /// Bound of the cache in bytes.
         cache_bytes: Option<u64>,
-        /// Bound of the files of which metadata is cached.
+        /// How many files the mount caches metadata for.
         cache_files: Option<u64>,
     },
     /// See [`crate::hoarding`].

@@ -99,7 +99,7 @@ pub struct Outcome {
     pub ordeals_survived: u64,
     /// Old copies of more stores than that which nothing gave away, so that the file system went on from them.
     pub ordeals_unnoticed: u64,
-    /// Starts that were refused for good, since stores were set back to before something that was put on them.
+    /// Starts that were refused for good: stores had been set back behind what a start had written to them.
     pub ordeals_stuck: u64,
     /// Starts for which the operator vouched for stores that had been set back.
     pub ordeals_vouched: u64,

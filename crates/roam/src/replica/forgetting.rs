@@ -1,18 +1,19 @@
-//! Metadata that is forgotten, since there is too much of it (Froese and Bunt bound the cache by bytes of contents only).
+//! Which metadata a full cache forgets (Froese and Bunt bound only the bytes of contents).
 //!
-//! A directory's names are forgotten as a whole, and with them the files that no other known name leads to. So whatever has a known name is known itself, and
-//! a directory is known whole or not at all. What this client has done, and what whoever asks says is needed, stays, with all directories that lead to it.
+//! The client forgets all names of a directory together, and each file that no other cached name leads to. So
+//! a cached name always leads to a cached file, and a directory's names are cached whole or not at all. Files
+//! with pending operations, and files in `needed`, stay. So do all directories that lead to them.
 
 use super::{Node, Replica};
 use std::collections::{HashMap, HashSet};
 use types::FileId;
 
-/// What is forgotten at once.
+/// What the client forgets in one step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Forgotten {
-    /// The directory whose names are forgotten; `None`: no known name led to these files.
+    /// The directory whose names it forgets; `None`: no cached name led to these files.
     pub dir: Option<FileId>,
-    /// Files, and directories of which the names are not known, of which nothing is known any more.
+    /// Files, and directories without cached names, that it forgets.
     pub files: Vec<FileId>,
 }
 
@@ -20,7 +21,7 @@ pub struct Forgotten {
 struct Forgetter<'a> {
     replica: &'a Replica,
     needed: &'a HashSet<FileId>,
-    /// How many known names each file has, of directories that are not forgotten.
+    /// How many cached names each file has.
     named: HashMap<FileId, u32>,
     gone: HashSet<FileId>,
     /// Directories that were forgotten.
@@ -28,10 +29,10 @@ struct Forgetter<'a> {
 }
 
 impl Replica {
-    /// What is forgotten so that at most so many files are known: what was used least lately first. `used` says when, the greatest is the latest; what is
-    /// `needed` stays, and what was used after `recent` does.
+    /// Chooses what to forget so that at most `count` files stay cached, the least lately used first.
     ///
-    /// It takes as long as looking at each known file a few times.
+    /// `used` has the number of each file's last use. Files in `needed`, and files used after `recent`, stay.
+    /// Looks at each cached file a constant number of times for each level of directories.
     pub(crate) fn least_used(
         &self,
         count: usize,
@@ -55,7 +56,7 @@ impl Replica {
         let last_used = self.directories_used(used);
         let mut waiting: Vec<(u64, FileId)> =
             last_used.into_iter().filter(|(_, when)| *when <= recent).map(|(dir, when)| (when, dir)).collect();
-        // Of those that were used at the same time, what is in others comes first: it was usually made later.
+        // At equal times children come first: they usually have the greater ids.
         waiting.sort_unstable_by_key(|(when, dir)| (*when, std::cmp::Reverse(*dir)));
         loop {
             let before = waiting.len();
@@ -69,14 +70,14 @@ impl Replica {
                     None => !is_enough,
                 }
             });
-            // A directory goes after those that are in it.
+            // A directory goes in the pass after its subdirectories.
             if waiting.len() == before || waiting.is_empty() {
                 return forgotten;
             }
         }
     }
 
-    /// When each directory with known names was used last: it, or anything below it.
+    /// The last use of each directory with cached names, or of anything below it.
     fn directories_used(&self, used: &HashMap<FileId, u64>) -> HashMap<FileId, u64> {
         let mut all: HashMap<FileId, u64> = HashMap::new();
         for (dir, node) in &self.nodes {
@@ -95,7 +96,7 @@ impl Replica {
     }
 
     pub(super) fn forget(&mut self, dir: Option<FileId>, files: Vec<FileId>) {
-        // A damaged log may say anything.
+        // A damaged log may name any files.
         let is_needed = |replica: &Replica, file: FileId| replica.is_own(file) || replica.log.names(file);
         if let Some(dir) = dir.filter(|dir| !is_needed(self, *dir))
             && let Some(node) = self.nodes.get_mut(&dir)
@@ -127,14 +128,15 @@ impl Forgetter<'_> {
         self.needed.contains(&id) || self.replica.is_own(id) || self.replica.log.names(id)
     }
 
-    /// Forgets a directory's names. Gives the files that are not known any more; `None` if something in it, or it itself, has to be known.
+    /// Forgets a directory's names, and returns the files forgotten with them. `None` if the directory, or
+    /// something in it, has to stay.
     fn forget(&mut self, dir: FileId) -> Option<Vec<FileId>> {
         let names = self.replica.nodes.get(&dir)?.names.as_ref()?;
         let is_listed = |id: &FileId| {
             let node = self.replica.nodes.get(id);
             node.is_some_and(|node| node.names.is_some()) && !self.unlisted.contains(id)
         };
-        // What the home has not heard of, nobody else knows.
+        // The home cannot list a directory that it has not heard of.
         let is_used = self.needs(dir) || self.replica.log.changed_in(dir).next().is_some();
         if is_used || names.values().any(|id| self.stays(*id) || is_listed(id)) {
             return None;
@@ -148,7 +150,7 @@ impl Forgetter<'_> {
             }
         }
         self.unlisted.insert(dir);
-        // No name leads to it: it is known no longer, either.
+        // No cached name leads to the directory, either.
         if self.named.get(&dir).is_none_or(|count| *count == 0) && !self.stays(dir) {
             files.push(dir);
         }
@@ -161,40 +163,16 @@ impl Forgetter<'_> {
 mod tests {
     use super::*;
     use crate::replica::{Membership, Record};
+    use crate::testing::facts;
     use proptest::prelude::*;
-    use roam_wire::message::{Facts, NamedFacts, User};
+    use roam_wire::message::{NamedFacts, User};
     use roam_wire::operation::{Attributes, Operation};
     use types::{Kind, Time};
 
     const ROOT: FileId = FileId::ROOT;
 
-    fn facts(id: FileId, kind: Kind) -> Facts {
-        let [atime, mtime, ctime, crtime] = [Time { sec: 0, nsec: 0 }; 4];
-        let (target, xattrs) = Default::default();
-        let (mode, nlink, uid, gid, rdev, size, blocks) = (0o755, 1, 0, 0, 0, 0, 0);
-        let (version, contents) = (1, 1);
-        Facts {
-            id,
-            version,
-            contents,
-            kind,
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            crtime,
-            target,
-            xattrs,
-        }
-    }
-
-    /// Directories and files, each below one of those before: its parent's number, whether it is a directory, and whether it has another name in the root.
+    /// Files and directories, each below an earlier one: its parent's number, whether it is a directory, and
+    /// whether it has a second name in the root.
     type Shape = Vec<(usize, bool, bool)>;
 
     fn id(number: usize) -> FileId {

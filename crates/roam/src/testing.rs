@@ -1,0 +1,31 @@
+//! What several unit tests use.
+
+use roam_wire::message::Facts;
+use types::{FileId, Kind, Time};
+
+/// Facts of an empty file or directory, in their first version.
+pub(crate) fn facts(id: FileId, kind: Kind) -> Facts {
+    let [atime, mtime, ctime, crtime] = [Time { sec: 0, nsec: 0 }; 4];
+    let (target, xattrs) = (Vec::new(), Vec::new());
+    let (version, contents, mode, nlink) = (1, 1, 0o755, 1);
+    let (uid, gid, rdev, size, blocks) = (0, 0, 0, 0, 0);
+    Facts {
+        id,
+        version,
+        contents,
+        kind,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        blocks,
+        atime,
+        mtime,
+        ctime,
+        crtime,
+        target,
+        xattrs,
+    }
+}
