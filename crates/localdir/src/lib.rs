@@ -1,8 +1,9 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
 //! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
-//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides;
-//!   `longest`: how long files can be; `watches`: directories in which changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
+//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait;
+//!   `exports`: what homes ask besides; `longest`: how long files can be; `watches`: directories in which
+//!   changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
 //!
 //! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
 //! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the

@@ -14,8 +14,8 @@ use types::{Answer, FsError};
 use vfs::fs::FILE_SIZE_MAX;
 
 impl LocalDir {
-    /// Bytes of the longest file that the directory's file system holds and this process may make. Found once,
-    /// then remembered. EOPNOTSUPP if the file system has no unnamed files.
+    /// Bytes of the longest file that the directory's file system holds and this process may make. Found
+    /// once, then remembered. EOPNOTSUPP if the file system has no unnamed files.
     pub fn file_len_max(&self) -> Answer<u64> {
         if let Some(known) = self.0.file_len_max.get() {
             return Answer::ok(*known);

@@ -6,7 +6,8 @@
 //!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what was done, `there` finds what of that the
 //!   home has; `delegation`: working under what the home has promised; `locking`: locks between mounts; [`hoard`]: what is kept; `room`: what is
 //!   given up for other things, and who waits for room; `metadata`: the
-//!   bound of cached attributes and names; `omens` and `leaving`: whether the link may soon be lost, and what is done before;
+//!   bound of cached attributes and names; `omens` and `leaving`: whether the link may soon be
+//!   lost, and what is done before;
 //!   [`schedule`]: who uses a slow link next; [`settings`]: how a mount behaves.
 
 pub mod client;

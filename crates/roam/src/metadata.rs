@@ -1,7 +1,7 @@
 //! Bounding the metadata that is cached: attributes, and names of directories.
 //!
-//! The client holds them in memory, and each snapshot of its log writes all of them. So it forgets what programs
-//! used least lately, and asks the home again when a program needs it. Without a network it forgets nothing,
+//! The client holds them in memory, and each snapshot of its log writes all of them. So it forgets what
+//! programs used least lately, and asks the home again when a program needs it. Without a network it forgets nothing,
 //! since it could not ask.
 
 use crate::client::Client;

@@ -9,7 +9,8 @@
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
 //! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files;
-//! `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to operations; `paths`: names, and where they lead; `kept`: all of it, as it is
+//! `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to operations;
+//! `paths`: names, and where they lead; `kept`: all of it, as it is
 //! on the disk.
 //!
 //! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten

@@ -168,7 +168,8 @@ fn a_restart_knows_what_was_not_forgotten() {
     assert!(setup.known() < known.len());
 }
 
-/// Otherwise the kernel would go on believing it: the client reports no changes of files that it does not know.
+/// Otherwise the kernel would go on believing it: the client reports no changes of files that it does not
+/// know.
 #[test]
 fn the_kernel_forgets_what_is_forgotten() {
     let setup = setup(5);

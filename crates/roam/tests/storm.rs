@@ -182,15 +182,16 @@ fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
 }
 
-/// A client took the stamp of a push that came before it had applied the attach answer. It dropped that answer,
-/// since its user had changed a setting, and attached again by the newer stamp. So it never learned what it missed.
+/// A client took the stamp of a push that came before it had applied the attach answer. It dropped that
+/// answer, since its user had changed a setting, and attached again by the newer stamp. So it never learned
+/// what it missed.
 #[test]
 fn regression_what_comes_before_it_is_known_what_was_missed_is_not_all() {
     run(203_569, Sort::Alone, "sim_clients_on_files_of_their_own");
 }
 
-/// The home watched only directories that a client had listed. When other programs made directories in another,
-/// clients that knew its facts kept the old link count.
+/// The home watched only directories that a client had listed. When other programs made directories in
+/// another, clients that knew its facts kept the old link count.
 #[test]
 fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_it() {
     run(40_983, Sort::Together, "sim_clients_on_the_same_files");

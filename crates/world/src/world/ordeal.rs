@@ -114,7 +114,8 @@ impl World {
             self.accepts_loss = false;
         }
         let running = match running {
-            // The start before wrote segments to stores that are set back now, and sealed the log behind them.
+            // The start before wrote segments to stores that are set back now, and sealed the log behind
+            // them.
             Err(End::Refused(what)) if started && set_back > usize::from(self.create.parity) => {
                 self.say(|| format!("set back for good, all begins anew: {what}"));
                 self.outcome.ordeals_stuck += 1;
