@@ -1,8 +1,10 @@
 //! Changing files in place, where nothing can be exchanged with them.
 //!
-//! A crash may leave such a file half changed, and other programs may change it before the home is there again. So the home keeps a copy of what there was
-//! before, durable before the first byte changes, until the client has its answer. When the client asks again, each byte must be as it was before or as the
-//! store makes it. If one is not, or the copy is gone, others have changed the file, or may have: that is a conflict.
+//! A crash may leave such a file half changed, and other programs may change it before the home is there
+//! again. So the home keeps a copy of what there was before, durable before the first byte changes, until the
+//! client has its answer. When the client asks again, each byte must be as it was before or as the store makes
+//! it. If one is not, or the copy is gone, others have changed the file, or may have: that is a conflict, unless
+//! the file has what the store makes of it already, from the first byte to the last.
 
 use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
@@ -57,6 +59,11 @@ impl Doing<'_> {
         scene: &mut Scene<'a>,
     ) -> Done {
         if !self.is_half_stored((source, entry), change, data).await? {
+            if self.is_stored(source, entry, change).await? {
+                // The same bytes are written over themselves, so a crash can leave nothing else.
+                let change = Change { cut: change.size, ..change.clone() };
+                return self.write_in_place(file, (source, identity), (&change, data), scene).await;
+            }
             self.volume.learn(OTHERS, |volume| volume.rewritten(file, OTHERS));
             return Err(Stop::Conflict(Conflict::Changed));
         }

@@ -100,6 +100,43 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
     }
 }
 
+/// The home had stored all of a file in place when it crashed, and another program removed the copy of what
+/// was there before. The home then took what it had stored itself for a change by others.
+#[test]
+fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there() {
+    let mut stored = 0;
+    for steps in 0.. {
+        let setup = Setup::new(steps);
+        setup.done(text("/file", &"old ".repeat(8)));
+        setup.done(Op::Link("/file".into(), "/link".into()));
+        setup.online(true);
+        setup.online(false);
+        setup.done(text("/file", "mine"));
+        let home = setup.rig.home.lock().clone().expect("home");
+        home.machine.crash_after(steps);
+        setup.online(true);
+        if home.machine.is_up() {
+            break;
+        }
+        setup.rig.crash_home();
+        let is_stored = setup.at_home("/file").as_deref() == Ok("mine");
+        let all = setup.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
+        let copies = all.filter(|path| path.starts_with("/.starling/before-"));
+        let copies: Vec<String> = copies.collect();
+        stored += u64::from(is_stored && !copies.is_empty());
+        copies.into_iter().for_each(|copy| at_home(&setup, Op::Unlink(copy)));
+        setup.rig.start_home();
+        setup.rig.sim.run_for(Duration::from_secs(120));
+        assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "{steps} steps");
+        let copy = setup.at_home("/file (conflict)");
+        match copy {
+            Ok(copy) => assert!(!is_stored && copy == "mine", "{steps} steps: {copy}"),
+            Err(error) => assert_eq!((error, setup.at_home("/file")), (FsError::NotFound, Ok("mine".into()))),
+        }
+    }
+    assert!(stored > 0, "it has crashed when all was stored");
+}
+
 /// A change below a directory that was closed to the user was never told, also not when it opened.
 #[test]
 fn regression_what_changed_below_a_closed_directory_is_told_when_it_opens() {

@@ -292,6 +292,10 @@ impl Storm {
     fn remove_own(&mut self) {
         let all = self.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
         let inside: Vec<String> = all.filter(|path| path.starts_with("/.starling/")).collect();
+        if self.sort == Sort::Alone && inside.iter().any(|path| path.starts_with("/.starling/before-")) {
+            // Without its copy, the home cannot tell a store that it has half done from a change by others.
+            return;
+        }
         let count = inside.len();
         let mut removals = inside.into_iter().map(Op::Unlink).chain([Op::RemoveDir("/.starling".into())]);
         let removed = removals.try_for_each(|op| self.rig.sim.block_on(perform(&self.rig.fs, &op)));
