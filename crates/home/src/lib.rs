@@ -101,6 +101,17 @@ impl Home {
         disk: Arc<dyn Disk>,
         exports: Vec<(String, Arc<dyn Export>)>,
     ) -> Result<Home, HomeError> {
+        Home::open_with(host, disk, exports, record_log::LOG_LEN).await
+    }
+
+    /// As [`open`](Self::open), with a log that may grow by so many bytes before it begins again with a
+    /// snapshot. Worlds choose it; users do not.
+    pub async fn open_with(
+        host: &Host,
+        disk: Arc<dyn Disk>,
+        exports: Vec<(String, Arc<dyn Export>)>,
+        log_len: u64,
+    ) -> Result<Home, HomeError> {
         let found = record_log::open(&*disk, "home", OWNER).await?;
         let mut state = match &found.snapshot {
             Some(bytes) => State::from_bytes(bytes)?,
@@ -116,7 +127,7 @@ impl Home {
             cut();
             live.state.to_bytes()
         });
-        let log = Ledger::new(found.start(host, &disk.tasks(host), snapshot).await?, &exports);
+        let log = Ledger::new(found.growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?, &exports);
         live.lock().log = Some(log.clone());
         let mut volumes = BTreeMap::new();
         for (name, fs) in exports {

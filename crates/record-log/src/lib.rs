@@ -29,8 +29,9 @@ use tokio::sync::{Notify, oneshot};
 use types::BoxFuture;
 use types::codec::DecodeError;
 
-/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot.
-const LOG_LEN_MIN: u64 = 4 << 20;
+/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot, unless the owner
+/// has [chosen](Found::growing_to) another length.
+pub const LOG_LEN: u64 = 4 << 20;
 /// Space for the log is set aside in steps of this many bytes.
 const ALLOCATION_STEP: u64 = 1 << 20;
 /// Disks give space in units of so many bytes, or fewer.
@@ -96,6 +97,7 @@ pub struct Found {
     pub records: Vec<Bytes>,
     files: Files,
     is_patient: bool,
+    log_len: u64,
 }
 
 /// The open files.
@@ -178,7 +180,13 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let Some((at, head)) = newest else {
         // The first snapshot precedes the first record.
         return match len {
-            0 => Ok(Found { snapshot: None, records: Vec::new(), files: files(None), is_patient: false }),
+            0 => Ok(Found {
+                snapshot: None,
+                records: Vec::new(),
+                files: files(None),
+                is_patient: false,
+                log_len: LOG_LEN,
+            }),
             _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
         };
     };
@@ -193,10 +201,16 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     }
     let bytes = log.read_at(0, len as usize).await?;
     let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
-    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false })
+    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false, log_len: LOG_LEN })
 }
 
 impl Found {
+    /// The log may take so many bytes instead of [`LOG_LEN`].
+    pub fn growing_to(mut self, log_len: u64) -> Found {
+        self.log_len = log_len;
+        self
+    }
+
     /// When its disk is full, the log waits until there is room again, instead of ending. It sets space aside for what comes
     /// [meanwhile](RecordLog::room).
     pub fn patiently(mut self) -> Found {
@@ -224,7 +238,8 @@ impl Found {
             generation: 0,
             position: 0,
             allocated: 0,
-            log_len_max: LOG_LEN_MIN,
+            log_len: self.log_len,
+            log_len_max: self.log_len,
         };
         if let Some((at, head)) = writer.files.unsettled.take() {
             writer.files.pair.write_heads(at, head.encode()).await.map_err(|error| failed(&error))?;
@@ -315,6 +330,7 @@ struct Writer {
     /// The log is durable up to here.
     position: u64,
     allocated: u64,
+    log_len: u64,
     log_len_max: u64,
 }
 
@@ -416,7 +432,7 @@ impl Writer {
             let taken = self.snapshot(group).await;
             if taken == Err(AppendError::Full) && self.is_patient {
                 // Nothing was written, and the log can go on to grow.
-                self.log_len_max = (self.position + len as u64).saturating_add(LOG_LEN_MIN);
+                self.log_len_max = (self.position + len as u64).saturating_add(self.log_len);
             }
             return taken;
         }
@@ -472,7 +488,7 @@ impl Writer {
                 allocated => allocated.map_err(|error| failed(&error))?,
             }
         }
-        self.log_len_max = LOG_LEN_MIN.max(2 * body.len() as u64);
+        self.log_len_max = self.log_len.max(2 * body.len() as u64);
         let written = self.files.pair.write(which, head, body.into()).await;
         written.map_err(|error| failed(&error))?;
         (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);

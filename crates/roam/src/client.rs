@@ -109,18 +109,19 @@ pub(crate) fn outgoing_name(seq: u64) -> String {
     format!("o{seq:x}")
 }
 
-/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that is there. What was not there when the
-/// change began is not known to be now, and stays as the home has it.
+/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that is
+/// there. What was not there when the change began is not known to be now, and stays as the home has it.
 fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
-    let Some(node) = node.filter(|node| !node.is_whole()) else {
+    let has_holes = |node: &&Node| !node.kept.missing(0..node.begun_size).is_empty();
+    let Some(node) = node.filter(has_holes) else {
         let size = len.unwrap_or(0);
         return Some(Change::of_all(size, mtime));
     };
     let size = len?;
     let mut ranges = node.kept.clone();
-    ranges.add(node.facts.size..size);
+    ranges.add(node.begun_size..size);
     ranges.cut(size);
-    Some(Change { cut: node.facts.size.min(size), size, ranges, mtime })
+    Some(Change { cut: node.begun_size.min(size), size, ranges, mtime })
 }
 
 impl Client {
@@ -141,7 +142,8 @@ impl Client {
             cut();
             live.replica.to_bytes()
         });
-        let log = found.patiently().start(host, &disk.tasks(host), snapshot).await?;
+        let log_len = settings.log_len;
+        let log = found.patiently().growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?;
         live.lock().log = Some(log.clone());
         let inner = Inner {
             host: host.clone(),

@@ -277,7 +277,7 @@ impl Client {
                 let seqs: Vec<u64> = live.unspared(id).map(|(seq, _)| seq).collect();
                 live.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
             }
-            live.record(Record::Dirty { file: id, data: number, base, have });
+            live.record(Record::Dirty { file: id, data: number, base, have, size: if anew { 0 } else { size } });
             let now = self.0.host.clock.wall();
             let node = live.replica.node_mut(id)?;
             if anew {

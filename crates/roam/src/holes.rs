@@ -1,9 +1,11 @@
 //! Files that are changed though not all of them is cached: what is not is a hole.
 //!
-//! A hole is as the home has the file in the version that the client knows: nothing that waits has written or cut there. So what is read there is
-//! fetched, in that version, and what goes home is what was written. When a change begins, what is there is durable, and the log says what that is
-//! ([`Record::Dirty`](crate::replica::Record::Dirty)): after a crash, all that was there may have been changed, and all else is a hole still. A cut of such
-//! a file is logged at once, since zeroes that follow it cannot be told from a hole.
+//! A hole is as the home has the file in the version that the client knows: nothing that waits has written or cut
+//! there. So what is read there is fetched, in that version, and what goes home is what was written. When a change
+//! begins, what is there is durable, and the log says what that is and how long the file is
+//! ([`Record::Dirty`](crate::replica::Record::Dirty)). After a crash, all that was there or lies beyond may have been
+//! changed, and all else is a hole still. A cut of such a file is logged at once, since zeroes that follow it cannot be
+//! told from a hole.
 //!
 //! When others have changed the file at home, the version that the holes are of is nowhere. Reading them fails then (ETIMEDOUT), until what was written is home. There
 //! it is a conflict, and this client's version is the home's with what was written here ([`Operation::Copy`](roam_wire::operation::Operation::Copy)).

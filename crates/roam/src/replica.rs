@@ -100,6 +100,8 @@ pub enum Record {
         base: u64,
         /// Which of them are there, durably. The others are as the home has them.
         have: Ranges,
+        /// How long the file is when the change begins, in bytes: 0 if it begins with an empty one.
+        size: u64,
     },
     /// Something was done here.
     Did {
@@ -152,7 +154,7 @@ wire_enum!(Record {
     7 => Gone(file),
     8 => Cached { file, data, have },
     9 => Dropped(file),
-    10 => Dirty { file, data, base, have },
+    10 => Dirty { file, data, base, have, size },
     11 => Did { operation, when },
     12 => Pinned(through),
     13 => Answered(applied),
@@ -412,7 +414,7 @@ impl Replica {
             }
             Record::Forgotten { dir, files } => self.forget(dir, files),
             Record::Lost(file) => self.lost(file)?,
-            Record::Dirty { file, data, base, have } => {
+            Record::Dirty { file, data, base, have, size } => {
                 self.uses(data)?;
                 self.uses(base)?;
                 let file = self.real(file);
@@ -422,7 +424,7 @@ impl Replica {
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
                 node.have.add_all(&have);
-                node.kept = have;
+                (node.kept, node.begun_size) = (have, size);
                 node.changes.mark();
                 // What the home has is what was there before the first change since it heard of one.
                 let unused = if node.base == 0 { std::mem::replace(&mut node.base, base) } else { base };

@@ -100,6 +100,9 @@ pub struct Settings {
     pub cache_files: usize,
     /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
     pub silence_believed: Duration,
+    /// The log of the cache may grow by so many bytes before it begins again with a snapshot. Worlds choose it; users
+    /// do not.
+    pub log_len: u64,
 }
 
 impl Settings {
@@ -116,6 +119,7 @@ impl Settings {
             cache_bytes: ROAMING_CACHE_BYTES,
             cache_files: CACHE_FILES,
             silence_believed: SILENCE_BELIEVED,
+            log_len: record_log::LOG_LEN,
         }
     }
 }

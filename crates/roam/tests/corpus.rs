@@ -84,7 +84,7 @@ fn records() -> Vec<Record> {
         Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
         Record::Cached { file: id(2), data: 1, have: Ranges::of(0..5000) },
         Record::Broken(vec![id(3)]),
-        Record::Dirty { file: id(2), data: 1, base: 0, have: Ranges::of(0..5000) },
+        Record::Dirty { file: id(2), data: 1, base: 0, have: Ranges::of(0..5000), size: 5000 },
     ];
     records.extend(operations().into_iter().map(|operation| Record::Did { operation, when: TIME }));
     let answered = |seq, outcome| Record::Answered(Applied { seq, outcome, facts: vec![facts(2, Kind::File)] });

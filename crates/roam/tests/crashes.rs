@@ -4,15 +4,21 @@
 mod rig;
 
 use crate::rig::Rig;
-use crate::rig::session::{How, Op, perform};
+use crate::rig::session::{How, Op, find, perform, read_all};
 use crate::rig::setup::Setup;
+use record_log::LOG_LEN;
+use roam::Unit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use types::Time;
-use vfs::fs::RenameFlags;
+use types::{FileId, FsError, Time};
+use vfs::FileSystem;
+use vfs::fs::{Cred, OpenFlags, RenameFlags, XattrMode};
 use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, difference, walk};
+
+/// Bytes of an extended attribute that make a log grow.
+const MARK_LEN: u64 = 60_000;
 
 fn write(path: &str, how: How, text: &str) -> Op {
     Op::Write(path.into(), how, text.into())
@@ -48,6 +54,8 @@ fn session() -> Vec<Op> {
         Op::Truncate("/dir/other".into(), 5000),
         Op::SetXattr("/made".into(), b"marked".to_vec()),
         Op::MakeSymlink("/made/symlink".into(), "../top".into()),
+        write("/top", How::Replace, "longer than it was before"),
+        write("/dir/other", How::Replace, "shorter"),
         Op::Unlink("/top".into()),
         Op::MakeDir("/top".into()),
         rename("/made", "/top/below", false),
@@ -109,6 +117,29 @@ fn parts_of(op: &Op) -> Vec<Op> {
         [part, padded]
     });
     parts.map(|part| Op::Write(path.clone(), how, part)).collect()
+}
+
+/// The log of the cache began again with a snapshot while a file was being changed, and the client crashed. It
+/// took what had been written by then for bytes that only the home had.
+#[test]
+fn regression_what_is_written_before_a_snapshot_is_there_after_a_crash() {
+    let setup = away(Rig::new(1));
+    setup.client.set(|settings| settings.unit = Unit::Block);
+    let written = setup.rig.sim.block_on(async {
+        let client = &setup.client;
+        let (id, flags) = (find(client, "/top").await?, OpenFlags { read: true, write: true, ..OpenFlags::default() });
+        let handle = client.open(&Cred::ROOT, id, flags).await?;
+        client.write(&Cred::ROOT, id, handle, 3, b" and more").await?;
+        for count in 0..2 * LOG_LEN / MARK_LEN {
+            let mark = vec![count as u8; MARK_LEN as usize];
+            client.setxattr(&Cred::ROOT, FileId::ROOT, b"user.mark", &mark, XattrMode::Any).await?;
+        }
+        Ok::<(), FsError>(())
+    });
+    written.expect("it is written");
+    let setup = setup.restart(false);
+    let read = setup.rig.sim.block_on(async { read_all(&setup.client, find(&setup.client, "/top").await?).await });
+    assert_eq!(read.as_deref(), Ok(&b"top and more"[..]));
 }
 
 #[test]

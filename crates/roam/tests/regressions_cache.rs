@@ -467,7 +467,7 @@ fn replica(ids: u64) -> Replica {
         Record::Ids(FileId::new(100), ids),
         Record::Listed { dir: Box::new(facts(1, Kind::Directory)), entries },
         Record::Cached { file: FileId::new(2), data: 1, have: Ranges::of(0..4) },
-        Record::Dirty { file: FileId::new(2), data: 1, base: 0, have: Ranges::default() },
+        Record::Dirty { file: FileId::new(2), data: 1, base: 0, have: Ranges::default(), size: 4 },
     ];
     records.into_iter().for_each(|record| replica.apply(record).expect("it makes sense"));
     replica

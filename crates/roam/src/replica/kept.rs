@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept. Before, the length of the longest file that the home can hold was not there.
-const VERSION: u16 = 5;
+/// Version of what is kept. Before, the size was not there that a file had when a change of it began.
+const VERSION: u16 = 6;
 
 /// A node, as it is kept.
 struct Kept {
@@ -23,10 +23,11 @@ struct Kept {
     parent: FileId,
     data: u64,
     kept: Ranges,
+    begun_size: u64,
     is_dirty: bool,
     base: u64,
 }
-wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base });
+wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base });
 
 impl Wire for Replica {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -36,8 +37,9 @@ impl Wire for Replica {
         (self.nodes.len() as u64).encode(out);
         for node in self.nodes.values() {
             let is_dirty = node.is_dirty();
-            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, base, .. } = node.clone();
-            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base }.encode(out);
+            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, base, .. } =
+                node.clone();
+            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base }.encode(out);
         }
         self.log.encode(out);
         self.done.encode(out);
@@ -60,13 +62,26 @@ impl Wire for Replica {
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
         let (mut nodes, mut last) = (BTreeMap::new(), None);
         for _ in 0..u64::decode(r)? {
-            let Kept { facts, seen, is_stale, names, names_of, parent, data, kept, is_dirty, base } = Wire::decode(r)?;
+            let Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base } =
+                Wire::decode(r)?;
             let have = kept.clone();
             let id = facts.id;
             if last.replace(id) >= Some(id) {
                 return Err(DecodeError::Invalid("order of files"));
             }
-            let mut node = Node { seen, is_stale, names, names_of, parent, data, have, kept, base, ..Node::new(facts) };
+            let mut node = Node {
+                seen,
+                is_stale,
+                names,
+                names_of,
+                parent,
+                data,
+                have,
+                kept,
+                begun_size,
+                base,
+                ..Node::new(facts)
+            };
             if is_dirty {
                 node.changes.mark();
             }

@@ -33,6 +33,8 @@ pub struct Node {
     pub have: Ranges,
     /// Of them, those that are durable.
     pub kept: Ranges,
+    /// How long the file was when the change began that was not logged yet. What lies beyond was written since.
+    pub begun_size: u64,
     /// What of its bytes was not logged yet.
     pub changes: Changes,
     /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
@@ -54,6 +56,7 @@ impl Node {
             data: 0,
             have,
             kept,
+            begun_size: 0,
             changes: Changes::default(),
             base: 0,
         }

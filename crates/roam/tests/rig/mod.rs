@@ -12,6 +12,7 @@ use home::invitation::{self, Invitation};
 use host::sim::{Crashed, Machine, Sim, SimDisk};
 use host::{Clock, Disk, SplitMix64, first};
 use parking_lot::Mutex;
+use record_log::LOG_LEN;
 use roam::{Client, Line, Settings};
 use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
 use roam_wire::line;
@@ -58,6 +59,8 @@ pub struct Rig {
     pub home: Arc<Mutex<Option<Running>>>,
     /// The home's operations on its files take time, so that it may crash between any two.
     pub paced: bool,
+    /// The home's log may grow by so many bytes before it begins again with a snapshot.
+    pub log_len: u64,
 }
 
 /// A home while it runs.
@@ -319,7 +322,8 @@ impl Rig {
         let fs = MemFs::new(Arc::new(move || clock.wall()));
         let disk = SimDisk::new(&sim, 1 << 30);
         let durable = Arc::new(Mutex::new(fs.snapshot()));
-        let rig = Rig { sim, fs, others: BTreeMap::new(), durable, disk, home: Arc::default(), paced };
+        let rig =
+            Rig { sim, fs, others: BTreeMap::new(), durable, disk, home: Arc::default(), paced, log_len: LOG_LEN };
         rig.start_home();
         rig
     }
@@ -360,7 +364,7 @@ impl Rig {
         let other = |fs: &MemFs| Tree::new(fs.clone(), Arc::new(Mutex::new(fs.snapshot())), None);
         let others: BTreeMap<_, _> = self.others.iter().map(|(name, fs)| (name.clone(), other(fs))).collect();
         exports.extend(others.iter().map(|(name, tree)| (name.clone(), Arc::new(tree.clone()) as Arc<dyn Export>)));
-        let home = self.sim.block_on(Home::open(&host, disk, exports)).expect("home");
+        let home = self.sim.block_on(Home::open_with(&host, disk, exports, self.log_len)).expect("home");
         *self.home.lock() = Some(Running { home, machine, tree, others });
     }
 

@@ -1,12 +1,13 @@
 //! Clients on files of their own: each must find what it has done, and nothing else.
 
-use crate::rig::session::{How, Op, perform, random_path};
+use crate::rig::session::{How, Op, find, perform, random_path, read_all};
 use crate::trees::{below, differ};
 use crate::weather::Storm;
 use crate::worker::Worker;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{FsError, Kind};
+use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, walk};
 
 impl Worker {
@@ -55,6 +56,16 @@ impl Worker {
         }
     }
 
+    /// What a file has become that was being replaced, if that is neither what it was nor the beginning of what
+    /// it was to be, of which some may be zeroes.
+    async fn mixed(&self, path: &str, bytes: &[u8], shadow: &MemFs) -> Option<Vec<u8>> {
+        let now = read_all(&self.client, find(&self.client, path).await.ok()?).await.ok()?;
+        let old = async { read_all(shadow, find(shadow, path).await?).await };
+        let is_old = old.await.is_ok_and(|old| old == now);
+        let is_part = now.len() <= bytes.len() && now.iter().zip(bytes).all(|(now, new)| now == new || *now == 0);
+        (!is_old && !is_part).then_some(now)
+    }
+
     /// Finds out whether what was under way was done.
     pub async fn find_out(&self) {
         let (shadow, pending, unclear, top) = {
@@ -73,6 +84,11 @@ impl Worker {
                 Err(error) => return self.fail(format!("looking: {error}")),
             }
         };
+        if let (Op::Write(path, How::Replace, bytes), None) = (&op, &unclear)
+            && let Some(mixed) = self.mixed(path, bytes, &shadow).await
+        {
+            return self.fail(format!("after a crash at {op:?}, {path} is {mixed:?}"));
+        }
         let made = match &op {
             Op::Write(path, ..) => Op::Make(path.clone(), 0o644),
             other => other.clone(),

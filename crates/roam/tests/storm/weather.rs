@@ -9,6 +9,7 @@ use crate::worker::{Ledger, Mind, Sort, Worker, say};
 use host::SplitMix64;
 use host::sim::{Machine, SimDisk, Snapshot};
 use parking_lot::Mutex;
+use record_log::LOG_LEN;
 use roam::{Client, Consistency, Line, Settings, Unit, Validation, Writes};
 use roam_wire::message::User;
 use std::sync::Arc;
@@ -82,7 +83,8 @@ impl Storm {
         let random = SplitMix64::new(seed.wrapping_mul(0x9e37) ^ 0x5354_4f52);
         // What others do between two steps of the home would not always be seen.
         let paced = sort == Sort::Alone || sort == Sort::Merging && seed.is_multiple_of(2);
-        let rig = Rig::with_pace(seed, paced);
+        let mut rig = Rig::with_pace(seed, paced);
+        rig.log_len = [LOG_LEN, 1, 4000, LOG_LEN][(seed / 13 % 4) as usize];
         make_quiet_files(&rig);
         // What the superuser may do, others may not.
         let user = match sort == Sort::Merging && !seed.is_multiple_of(3) {
@@ -178,6 +180,7 @@ impl Storm {
             behave(&mut settings, &self.random);
         }
         settings.silence_believed = self.silence_believed;
+        settings.log_len = self.rig.log_len;
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,
