@@ -83,6 +83,9 @@ pub trait Disk: Send + Sync + 'static {
     fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>>;
     /// Makes creations, renames and removals durable.
     fn sync_names(&self) -> BoxFuture<io::Result<()>>;
+    /// Makes all files and names durable that were changed before, with one wait (syncfs); what others have
+    /// on the same file system, too. `Unsupported` where the file system cannot be asked for that.
+    fn sync_all(&self) -> BoxFuture<io::Result<()>>;
     /// Bytes the disk under the folder has in all, and bytes still free.
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>>;
     /// Where a task is spawned best that does little but change this disk, by a role that runs on `host`. It runs for as long as

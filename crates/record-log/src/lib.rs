@@ -6,6 +6,9 @@
 //! grown, the owner is asked for a snapshot, and the log begins again. A record of something that is to be durable elsewhere first is
 //! held until the owner says that it is, and so is all that comes after it.
 //!
+//! A [lazy](Found::lazily) log writes what waits after a while, or when an owner waits for it, and asks its
+//! owner before to make durable what the records tell of.
+//!
 //! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`host::checkpoint_pair`]), `NAME-log` has the records since the newest one.
 //!
 //! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
@@ -40,6 +43,8 @@ const PAGE_LEN: u64 = 4096;
 const RESERVE_LEN: u64 = 2 * ALLOCATION_STEP;
 /// How often a patient log looks whether there is room again, if nobody asks.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// A lazy log writes so many bytes of records at once.
+const LAZY_LEN_MAX: u64 = 256 << 10;
 /// Most bytes of records that are written together.
 const GROUP_LEN_MAX: usize = 4 << 20;
 
@@ -89,6 +94,18 @@ pub enum AppendError {
 /// appended before is in the snapshot that it returns, and what comes after is not.
 pub type Source = Arc<dyn Fn(&mut dyn FnMut()) -> Vec<u8> + Send + Sync>;
 
+/// Makes durable what the records of a lazy log tell of. Called by the log with `cut`, which the owner calls
+/// while it holds the lock under which it appends. The future ends when all is durable that records tell of
+/// which were appended before.
+pub type Gather = Arc<dyn Fn(&mut dyn FnMut()) -> BoxFuture<io::Result<()>> + Send + Sync>;
+
+/// When a lazy log writes, and what comes before.
+#[derive(Clone)]
+struct Lazy {
+    period: Duration,
+    gather: Gather,
+}
+
 /// What was found of an earlier run.
 pub struct Found {
     /// The newest snapshot; `None` if there never was one.
@@ -98,6 +115,7 @@ pub struct Found {
     files: Files,
     is_patient: bool,
     log_len: u64,
+    lazy: Option<Lazy>,
 }
 
 /// The open files.
@@ -133,6 +151,12 @@ struct Queue {
     /// Records that were ever held, and how many of them are not held any more.
     held_count: u64,
     released_count: u64,
+    /// Records that were ever appended.
+    count: u64,
+    /// Bytes that what waits takes in the log.
+    len: u64,
+    /// An owner waits for it, or it is much.
+    is_urgent: bool,
     closing: Vec<Done>,
     closed: bool,
 }
@@ -141,6 +165,19 @@ impl Queue {
     fn is_held(&self) -> bool {
         self.released_count < self.held_count
     }
+
+    /// True if some of what waits may be written.
+    fn is_ready(&self) -> bool {
+        let is_held = |waiting: &Waiting| waiting.held.is_some_and(|number| number >= self.released_count);
+        self.waiting.front().is_some_and(|waiting| !is_held(waiting))
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.count += u64::from(waiting.record.is_some());
+        self.len += waiting.frame_len() as u64;
+        self.is_urgent |= self.len >= LAZY_LEN_MAX;
+        self.waiting.push_back(waiting);
+    }
 }
 
 struct Shared {
@@ -148,6 +185,8 @@ struct Shared {
     wake: Notify,
     /// Bytes of records for which there is room although the disk is full; `u64::MAX`: it is not.
     room: AtomicU64,
+    /// How many records are durable of those that were ever appended.
+    durable_count: AtomicU64,
 }
 
 /// See the crate's header. Clones are the same log; with the last of them the writer ends, after what was appended.
@@ -186,6 +225,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
                 files: files(None),
                 is_patient: false,
                 log_len: LOG_LEN,
+                lazy: None,
             }),
             _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
         };
@@ -201,7 +241,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     }
     let bytes = log.read_at(0, len as usize).await?;
     let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
-    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false, log_len: LOG_LEN })
+    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false, log_len: LOG_LEN, lazy: None })
 }
 
 impl Found {
@@ -218,6 +258,13 @@ impl Found {
         self
     }
 
+    /// The log writes what was appended when it has waited for so long, or is [waited
+    /// for](RecordLog::settled), or is much.
+    pub fn lazily(mut self, period: Duration, gather: Gather) -> Found {
+        self.lazy = Some(Lazy { period, gather });
+        self
+    }
+
     /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. What was only read need not be on
     /// the disk after a crash, so the heads of the newest snapshot, whose body once was, are written again before the older one is
     /// written over.
@@ -227,13 +274,16 @@ impl Found {
         tasks: &Arc<dyn host::Tasks>,
         source: Source,
     ) -> Result<RecordLog, AppendError> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), room: AtomicU64::new(u64::MAX) });
+        let (room, durable_count) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), room, durable_count });
         let mut writer = Writer {
             shared: shared.clone(),
             files: self.files,
             clock: host.clock.clone(),
             random: host.random.clone(),
             is_patient: self.is_patient,
+            lazy: self.lazy,
+            waits_since: None,
             source,
             generation: 0,
             position: 0,
@@ -257,21 +307,33 @@ impl RecordLog {
     /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
     /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: Some(record), held: None, done }))
+        self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done }))
     }
 
     /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is [released](Self::release).
     pub fn append_held(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
-            queue.waiting.push_back(Waiting { record: Some(record), held: Some(queue.held_count), done });
+            queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done });
             queue.held_count += 1;
         })
     }
 
     /// Bytes of records for which a patient log has room although its disk is full; `None`: the disk was not full when it was looked at
-    /// last, which is with every record.
+    /// last, which is when records were written last.
     pub fn room(&self) -> Option<u64> {
-        Some(self.0.0.room.load(Relaxed)).filter(|room| *room < u64::MAX)
+        let room = Some(self.0.0.room.load(Relaxed)).filter(|room| *room < u64::MAX)?;
+        Some(room.saturating_sub(self.0.0.queue.lock().len))
+    }
+
+    /// True if so much waits to be written that an owner should wait for it before it appends more.
+    pub fn is_behind(&self) -> bool {
+        self.0.0.queue.lock().len >= 2 * LAZY_LEN_MAX
+    }
+
+    /// How many records were ever appended, and how many of these are durable: the first ones.
+    pub fn counts(&self) -> (u64, u64) {
+        let appended = self.0.0.queue.lock().count;
+        (appended, self.0.0.durable_count.load(Relaxed))
     }
 
     /// True if nothing is accepted any more: the log was closed, or writing it has failed.
@@ -290,13 +352,22 @@ impl RecordLog {
         {
             let queue = &mut *self.0.0.queue.lock();
             queue.released_count = queue.released_count.max(count.min(queue.held_count));
+            queue.is_urgent = true;
         }
         self.0.0.wake.notify_one();
     }
 
-    /// Done when all that was appended before is durable.
+    /// Done when all that was appended before is durable. A lazy log writes it at once.
     pub fn settled(&self) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.waiting.push_back(Waiting { record: None, held: None, done }))
+        self.wait(|queue, done| {
+            queue.push(Waiting { record: None, held: None, done });
+            queue.is_urgent = true;
+        })
+    }
+
+    /// As [`settled`](Self::settled), but a lazy log takes its time.
+    pub fn settled_in_time(&self) -> BoxFuture<Result<(), AppendError>> {
+        self.wait(|queue, done| queue.push(Waiting { record: None, held: None, done }))
     }
 
     /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that there is nothing to replay.
@@ -318,6 +389,9 @@ impl RecordLog {
     }
 }
 
+/// A group that is to be written, who waits for the end, and whether nothing more comes.
+type Taken = (VecDeque<Waiting>, Vec<Done>, bool);
+
 /// The only writer of the files.
 struct Writer {
     shared: Arc<Shared>,
@@ -325,6 +399,9 @@ struct Writer {
     clock: Arc<dyn Clock>,
     random: Arc<dyn host::Random>,
     is_patient: bool,
+    lazy: Option<Lazy>,
+    /// Since when something waits that a lazy log has not written.
+    waits_since: Option<Duration>,
     source: Source,
     generation: u64,
     /// The log is durable up to here.
@@ -337,60 +414,105 @@ struct Writer {
 impl Writer {
     async fn run(mut self) {
         loop {
-            self.shared.wake.notified().await;
-            loop {
-                let (mut group, closing, closed) = self.take();
-                let has_none = group.is_empty();
-                let written = if has_none { Ok(()) } else { self.commit(&mut group).await };
-                match written {
-                    Ok(()) => {}
-                    Err(AppendError::Full) if self.is_patient && !closed && closing.is_empty() => {
-                        self.put_back(group);
-                        first(self.shared.wake.notified(), self.clock.sleep(LOOK_PERIOD)).await;
-                        continue;
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the log takes no more until it is opened again");
-                        self.end(group, error.clone());
-                        return closing.into_iter().for_each(|done| drop(done.send(Err(error.clone()))));
-                    }
+            self.until_due().await;
+            let ((mut group, closing, closed), gathered) = self.gather();
+            let has_none = group.is_empty();
+            let gathered = match gathered {
+                Some(gathered) if group.iter().any(|waiting| waiting.record.is_some()) => gathered.await,
+                _ => Ok(()),
+            };
+            let written = match gathered {
+                Ok(()) if has_none => Ok(()),
+                Ok(()) => self.commit(&mut group).await,
+                Err(error) => Err(failed(&error)),
+            };
+            match written {
+                Ok(()) => {}
+                Err(AppendError::Full) if self.is_patient && !closed && closing.is_empty() => {
+                    self.put_back(group);
+                    first(self.shared.wake.notified(), self.clock.sleep(LOOK_PERIOD)).await;
+                    continue;
                 }
-                if !closing.is_empty() {
-                    let mut late = VecDeque::new();
-                    let last = match self.snapshot(&mut late).await {
-                        // All is durable; it is only more to read next time.
-                        Err(AppendError::Full) if self.is_patient && late.is_empty() => Ok(()),
-                        last => last,
-                    };
-                    self.end(late, last.clone().err().unwrap_or(AppendError::Closed));
-                    closing.into_iter().for_each(|done| drop(done.send(last.clone())));
-                    return;
+                Err(error) => {
+                    tracing::error!(%error, "the log takes no more until it is opened again");
+                    self.end(group, error.clone());
+                    return closing.into_iter().for_each(|done| drop(done.send(Err(error.clone()))));
                 }
-                if has_none {
-                    if closed {
-                        return;
-                    }
-                    break;
-                }
+            }
+            if !closing.is_empty() {
+                let mut late = VecDeque::new();
+                let last = match self.snapshot(&mut late).await {
+                    // All is durable; it is only more to read next time.
+                    Err(AppendError::Full) if self.is_patient && late.is_empty() => Ok(()),
+                    last => last,
+                };
+                self.end(late, last.clone().err().unwrap_or(AppendError::Closed));
+                closing.into_iter().for_each(|done| drop(done.send(last.clone())));
+                return;
+            }
+            if has_none && closed {
+                return;
             }
         }
     }
 
+    /// Waits until what waits is to be written.
+    async fn until_due(&mut self) {
+        loop {
+            let notified = self.shared.wake.notified();
+            let wait = {
+                let queue = self.shared.queue.lock();
+                let is_ready = queue.is_ready();
+                let ends = queue.closed || !queue.closing.is_empty() && (is_ready || queue.waiting.is_empty());
+                match &self.lazy {
+                    _ if ends => return,
+                    _ if !is_ready => None,
+                    None => return,
+                    Some(_) if queue.is_urgent => return,
+                    Some(lazy) => {
+                        let now = self.clock.now();
+                        let due = *self.waits_since.get_or_insert(now) + lazy.period;
+                        match due.checked_sub(now).filter(|left| !left.is_zero()) {
+                            Some(left) => Some(left),
+                            None => return,
+                        }
+                    }
+                }
+            };
+            match wait {
+                Some(left) => drop(first(notified, self.clock.sleep(left)).await),
+                None => notified.await,
+            }
+        }
+    }
+
+    /// Takes what is to be written, and begins to make durable what that tells of.
+    fn gather(&mut self) -> (Taken, Option<BoxFuture<io::Result<()>>>) {
+        self.waits_since = None;
+        let Some(Lazy { gather, .. }) = self.lazy.clone() else { return (self.take(), None) };
+        let mut taken = None;
+        let gathered = gather(&mut || taken = Some(self.take()));
+        (taken.unwrap_or_default(), Some(gathered))
+    }
+
     /// What waits, up to [`GROUP_LEN_MAX`], and, if that is all, who waits for the end.
-    fn take(&self) -> (VecDeque<Waiting>, Vec<Done>, bool) {
+    fn take(&self) -> Taken {
         let queue = &mut *self.shared.queue.lock();
         let (mut len, mut count) = (0, 0);
         for waiting in &queue.waiting {
             if waiting.held.is_some_and(|number| number >= queue.released_count) {
                 break;
             }
-            len += waiting.frame_len();
-            if count > 0 && len > GROUP_LEN_MAX {
+            let frame_len = waiting.frame_len();
+            if count > 0 && len + frame_len > GROUP_LEN_MAX {
                 break;
             }
+            len += frame_len;
             count += 1;
         }
         let group: VecDeque<Waiting> = queue.waiting.drain(..count).collect();
+        queue.len -= len as u64;
+        queue.is_urgent &= queue.is_ready();
         let closing = if queue.waiting.is_empty() { std::mem::take(&mut queue.closing) } else { Vec::new() };
         (group, closing, queue.closed)
     }
@@ -398,6 +520,7 @@ impl Writer {
     /// What could not be written yet waits, before all that came since.
     fn put_back(&self, group: VecDeque<Waiting>) {
         let queue = &mut *self.shared.queue.lock();
+        queue.len += group.iter().map(|waiting| waiting.frame_len() as u64).sum::<u64>();
         group.into_iter().rev().for_each(|waiting| queue.waiting.push_front(waiting));
     }
 
@@ -454,8 +577,15 @@ impl Writer {
             written.map_err(|error| failed(&error))?;
         }
         self.position = end;
-        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
+        self.answer(group);
         Ok(())
+    }
+
+    /// A group is durable.
+    fn answer(&self, group: &mut VecDeque<Waiting>) {
+        let count = group.iter().filter(|waiting| waiting.record.is_some()).count();
+        self.shared.durable_count.fetch_add(count as u64, Relaxed);
+        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
     }
 
     /// Writes a snapshot, which covers `group` and all that waits, and answers these.
@@ -472,12 +602,17 @@ impl Writer {
                 held = queue.is_held();
                 if !held {
                     group.append(&mut queue.waiting);
+                    (queue.len, queue.is_urgent) = (0, false);
                 }
             });
             if !held {
                 break body;
             }
         };
+        if let Some(lazy) = &self.lazy {
+            let gathered = (lazy.gather)(&mut || {});
+            gathered.await.map_err(|error| failed(&error))?;
+        }
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
         let head = Head::of(Of(self.files.owner), sequence, generation, &body).encode();
@@ -492,7 +627,7 @@ impl Writer {
         let written = self.files.pair.write(which, head, body.into()).await;
         written.map_err(|error| failed(&error))?;
         (self.files.sequence, self.generation, self.position) = (sequence, generation, 0);
-        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
+        self.answer(group);
         Ok(())
     }
 
@@ -500,7 +635,7 @@ impl Writer {
     fn end(&self, group: VecDeque<Waiting>, how: AppendError) {
         group.into_iter().for_each(|waiting| drop(waiting.done.send(Err(how.clone()))));
         let queue = &mut *self.shared.queue.lock();
-        queue.closed = true;
+        (queue.closed, queue.len) = (true, 0);
         queue.waiting.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Closed))));
         queue.closing.drain(..).for_each(|done| drop(done.send(Err(AppendError::Closed))));
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 const OWNER: [u8; 4] = *b"test";
 
+type Numbers = Arc<Mutex<Vec<u64>>>;
+
 /// An owner whose state is a list of numbers, each of which is a record.
 #[derive(Clone)]
 struct Owner {
-    numbers: Arc<Mutex<Vec<u64>>>,
+    numbers: Numbers,
     log: RecordLog,
     /// How many were acknowledged.
     acknowledged: Arc<Mutex<u64>>,
@@ -370,6 +372,122 @@ fn everybody_is_answered_while_the_log_closes() {
             "{answers:?}"
         );
     }
+}
+
+/// What records of a lazy log tell of: numbers that are durable elsewhere, as far as the log has asked for
+/// it.
+struct Lazily {
+    owner: Owner,
+    gathered: Arc<Mutex<(u64, u64)>>,
+}
+
+/// A lazy log whose owner counts how often it was asked to gather, and for how many numbers.
+fn start_lazily(sim: &Sim, machine: &Machine, disk: &SimDisk, log_len: u64) -> Lazily {
+    let gathered = Arc::new(Mutex::new((0, 0)));
+    let numbers: Arc<Mutex<Option<Numbers>>> = Arc::default();
+    let (known, seen, clock) = (numbers.clone(), gathered.clone(), machine.host().clock);
+    let gather: Gather = Arc::new(move |cut| {
+        let known = known.lock().clone();
+        let guard = known.as_ref().map(|numbers| numbers.lock());
+        cut();
+        let count = guard.map_or(0, |numbers| numbers.len() as u64);
+        let (seen, clock) = (seen.clone(), clock.clone());
+        Box::pin(async move {
+            clock.sleep(Duration::from_millis(1)).await;
+            let mut seen = seen.lock();
+            *seen = (seen.0 + 1, seen.1.max(count));
+            Ok(())
+        })
+    });
+    let owner = sim.block_on(async {
+        let found = open(&*disk.mount(machine), "log", OWNER).await?;
+        go_on(machine.clone(), found.growing_to(log_len).lazily(Duration::from_secs(1), gather)).await
+    });
+    let owner = owner.expect("open");
+    *numbers.lock() = Some(owner.numbers.clone());
+    Lazily { owner, gathered }
+}
+
+#[test]
+fn a_lazy_log_writes_in_time_or_when_it_is_waited_for() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let machine = sim.machine("node");
+    let Lazily { owner, gathered } = start_lazily(&sim, &machine, &disk, LOG_LEN);
+    let before = (disk.counts().syncs, gathered.lock().0);
+    let appended: Vec<_> = (0..100).map(|_| owner.add(100).1).collect();
+    sim.run_for(Duration::from_millis(900));
+    assert_eq!((disk.counts().syncs, gathered.lock().0), before, "no owner waits");
+    assert_eq!(owner.log.counts(), (100, 0));
+    sim.run_for(Duration::from_millis(200));
+    assert_eq!(owner.log.counts(), (100, 100));
+    assert_eq!((disk.counts().syncs, gathered.lock().0), (before.0 + 1, before.1 + 1), "all of them together");
+    appended.into_iter().for_each(|durable| sim.block_on(durable).expect("durable"));
+    drop(owner.add(100));
+    sim.block_on(owner.log.settled()).expect("settled");
+    assert_eq!((disk.counts().syncs, gathered.lock().0), (before.0 + 2, before.1 + 2));
+    // Much is not kept waiting.
+    let many: Vec<_> = (0..LAZY_LEN_MAX / 1000).map(|_| owner.add(1000).1).collect();
+    sim.run_for(Duration::from_millis(100));
+    assert_eq!(disk.counts().syncs, before.0 + 3);
+    many.into_iter().for_each(|durable| sim.block_on(durable).expect("durable"));
+    let late = owner.log.settled_in_time();
+    let clock = machine.host().clock;
+    let begun = clock.now();
+    drop(owner.add(100));
+    sim.block_on(late).expect("settled");
+    assert!(clock.now() >= begun + Duration::from_millis(900), "it was not hurried");
+}
+
+/// After any crash, each number that is there was gathered before, and all that was waited for is there.
+#[test]
+fn sim_what_a_lazy_log_tells_of_is_durable_before() {
+    let (mut lost, mut found_total) = (0, 0);
+    for seed in 0..300 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new(&sim, 1 << 30);
+        let random = SplitMix64::new(seed);
+        let mut least = 0;
+        for _ in 0..4 {
+            let machine = sim.machine("node");
+            let log_len = [100, 2000, LOG_LEN][random.below(3) as usize];
+            let Lazily { owner, gathered } = start_lazily(&sim, &machine, &disk, log_len);
+            let found = owner.numbers.lock().len() as u64;
+            assert!(found >= least, "seed {seed}: {found} of {least}");
+            assert!(owner.numbers.lock().iter().copied().eq(0..found), "a prefix");
+            *owner.acknowledged.lock() = found;
+            gathered.lock().1 = found;
+            for _ in 0..random.below(30) {
+                let (number, durable) = owner.add(random.below(300) as usize);
+                match random.below(4) {
+                    0 => {
+                        let (log, acknowledged) = (owner.log.clone(), owner.acknowledged.clone());
+                        machine.host().tasks.spawn(Box::pin(async move {
+                            if log.settled().await.is_ok() {
+                                let mut acknowledged = acknowledged.lock();
+                                *acknowledged = (*acknowledged).max(number + 1);
+                            }
+                        }));
+                    }
+                    _ => drop(durable),
+                }
+                sim.run_for(Duration::from_micros(random.below(300_000)));
+            }
+            least = *owner.acknowledged.lock();
+            let (all, gathered) = (owner.numbers.lock().len() as u64, gathered.lock().1);
+            machine.crash();
+            if random.chance(2, 3) {
+                disk.power_loss();
+            }
+            let machine = sim.machine("node");
+            let again = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
+            let there = again.numbers.lock().len() as u64;
+            assert!(there <= gathered, "seed {seed}: {there} are there, {gathered} were gathered");
+            (lost, found_total) = (lost + all - there, found_total + there);
+            machine.crash();
+        }
+    }
+    assert!(lost > 300 && found_total > 3000, "{lost}, {found_total}");
 }
 
 #[test]

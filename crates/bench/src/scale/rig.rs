@@ -52,6 +52,9 @@ impl Disk for Roomy {
     fn sync_names(&self) -> BoxFuture<io::Result<()>> {
         self.0.sync_names()
     }
+    fn sync_all(&self) -> BoxFuture<io::Result<()>> {
+        self.0.sync_all()
+    }
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>> {
         let space = self.0.space();
         Box::pin(async move {

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Most pieces that Linux takes in one vectored call.
 const PIECES_PER_CALL_MAX: usize = 1024;
 
+/// What file systems in user space are.
+const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+
 /// 64 random bits from the kernel.
 pub fn random_u64() -> io::Result<u64> {
     let mut seed = [0u8; 8];
@@ -28,6 +31,19 @@ pub fn boot_time() -> Duration {
     // SAFETY: the pointer is to a timespec that outlives the call. Linux has this clock since 2.6.39, so it cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Makes all that was changed on the file system of an open file durable. `Unsupported` in user space:
+/// syncfs(2) does not reach those, and says that all is well.
+pub fn sync_all(file: &File) -> io::Result<()> {
+    // SAFETY: zeroes are a valid statfs, and the pointer is to one that outlives the call.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    retry_interrupted(|| unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } as isize)?;
+    if about.f_type as i64 == FUSE_SUPER_MAGIC {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    // SAFETY: the descriptor is open.
+    retry_interrupted(|| unsafe { libc::syncfs(file.as_raw_fd()) } as isize).map(drop)
 }
 
 /// How a read treats bytes that are not in the page cache.

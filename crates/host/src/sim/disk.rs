@@ -300,6 +300,34 @@ impl State {
         self.forget_unnamed();
     }
 
+    /// All files, with the number of their changes so far.
+    pub fn changes(&self) -> Vec<(StoredFileId, u64)> {
+        self.files.iter().map(|(id, file)| (*id, file.content.changes())).collect()
+    }
+
+    /// Makes so many changes of files durable, or fails.
+    pub fn sync(&mut self, changes: &[(StoredFileId, u64)], random: &SplitMix64) -> io::Result<()> {
+        self.counts.syncs += 1;
+        let fails = self.syncs_to_fail > 0;
+        self.syncs_to_fail = self.syncs_to_fail.saturating_sub(1);
+        for (id, changes) in changes {
+            match self.files.get_mut(id) {
+                Some(file) if fails => file.content.fail_sync(*changes, random),
+                Some(file) => file.content.sync(*changes),
+                // It was removed meanwhile.
+                None => {}
+            }
+        }
+        if fails { Err(io::Error::other("simulated sync failure")) } else { Ok(()) }
+    }
+
+    /// The same of all files, and of so many changes of names.
+    pub fn sync_all(&mut self, names: usize, changes: &[(StoredFileId, u64)], random: &SplitMix64) -> io::Result<()> {
+        self.sync(changes, random)?;
+        self.sync_names(names);
+        Ok(())
+    }
+
     /// The file's content, while it is named or open.
     pub fn content(&mut self, id: StoredFileId) -> io::Result<&mut Content> {
         let file = self.files.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;

@@ -132,6 +132,18 @@ impl Disk for Mount {
         })
     }
 
+    fn sync_all(&self) -> BoxFuture<io::Result<()>> {
+        self.run(async move |mount: Mount| {
+            // What is changed while the sync is under way is not covered by it.
+            let (names, changes) = mount.with(|state| Ok((state.pending_names(), state.changes())))?;
+            mount.pause().await;
+            mount.note(&[names as u64, changes.len() as u64]);
+            mount.with(|state| state.sync_all(names, &changes, &mount.disk.random))?;
+            mount.pause().await;
+            Ok(())
+        })
+    }
+
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>> {
         self.step(|state| Ok(state.space()))
     }
@@ -204,16 +216,7 @@ impl OpenFile {
         let changes = self.mount.with(|state| Ok(state.content(self.id)?.changes()))?;
         self.mount.pause().await;
         self.mount.note(&[self.id, changes]);
-        self.mount.with(|state| {
-            state.counts.syncs += 1;
-            if state.syncs_to_fail > 0 {
-                state.syncs_to_fail -= 1;
-                state.content(self.id)?.fail_sync(changes, &self.mount.disk.random);
-                return Err(io::Error::other("simulated sync failure"));
-            }
-            state.content(self.id)?.sync(changes);
-            Ok(())
-        })
+        self.mount.with(|state| state.sync(&[(self.id, changes)], &self.mount.disk.random))
     }
 
     /// Runs an operation on the machine.
