@@ -214,7 +214,8 @@ struct Recording {
 impl Recording {
     /// Begins, and waits until it goes on.
     fn begin(mountpoint: &Path, out: &Path) -> Recording {
-        Recording::begin_with(&["env"], mountpoint, out)
+        // The tests may be run by a program that ignores the signal.
+        Recording::begin_with(&["env", "--default-signal=HUP"], mountpoint, out)
     }
 
     /// The same, by another program.
