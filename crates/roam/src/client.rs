@@ -1,6 +1,7 @@
 //! A client that roams: opening its cache, and what runs in the background.
 
 use crate::conflict::{Case, Trouble};
+use crate::durability::{COMMIT_TIME_MAX, Names, gather};
 use crate::live::{Forget, LinkState, Live, Need};
 use crate::replica::{Child, Node, Record, Replica};
 use crate::schedule::Schedule;
@@ -69,9 +70,7 @@ pub(crate) struct Inner {
     pub(crate) tick: watch::Sender<u64>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
-    /// How many files of the cache were made, and how many of these have durable names.
-    made_count: AtomicU64,
-    named_count: tokio::sync::Mutex<u64>,
+    names: Arc<Names>,
     fetches: Turns<Need>,
     byte_fetches: Turns<FileId>,
     /// Whoever has this fetches ahead before all others who do.
@@ -138,12 +137,15 @@ impl Client {
         let live = Arc::new(Mutex::new(Live::new(replica)));
         let source = live.clone();
         let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
-            let live = source.lock();
+            let mut live = source.lock();
             cut();
+            live.unwritten.begin();
             live.replica.to_bytes()
         });
-        let log_len = settings.log_len;
-        let log = found.patiently().growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?;
+        let names = Arc::new(Names::default());
+        let found = found.patiently().growing_to(settings.log_len);
+        let found = found.lazily(COMMIT_TIME_MAX, gather(&live, &disk, &names));
+        let log = found.start(host, &disk.tasks(host), snapshot).await?;
         live.lock().log = Some(log.clone());
         let inner = Inner {
             host: host.clone(),
@@ -159,8 +161,7 @@ impl Client {
             found_there: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             unsettled: Mutex::default(),
-            made_count: AtomicU64::new(0),
-            named_count: tokio::sync::Mutex::default(),
+            names,
             fetches: Mutex::default(),
             byte_fetches: Mutex::default(),
             ahead: tokio::sync::Mutex::default(),
@@ -396,7 +397,7 @@ impl Client {
             (live.replica.take_unused(), live.forget_outgoing())
         };
         outgoing.into_iter().for_each(|seq| self.0.remove_file(outgoing_name(seq)));
-        if unused.is_empty() || self.0.log.settled().await.is_err() {
+        if unused.is_empty() || self.0.log.settled_in_time().await.is_err() {
             return;
         }
         for number in unused {
@@ -507,7 +508,9 @@ impl Inner {
             }
         };
         // It may be new.
-        self.made_count.fetch_add(u64::from(make), Relaxed);
+        if make {
+            self.names.made();
+        }
         let mut live = self.live.lock();
         if live.files.len() >= OPEN_COUNT_MAX {
             // Those that nobody uses right now are opened again when they are.
@@ -527,7 +530,7 @@ impl Inner {
 
     /// A new file of the cache, and its number.
     pub(crate) async fn new_data_file(&self) -> Result<(u64, Arc<dyn File>), FsError> {
-        let number = self.live.lock().replica.take_data_number();
+        let number = self.live.lock().take_data_number();
         Ok((number, self.open_or_make(number, true).await?))
     }
 
@@ -539,7 +542,7 @@ impl Inner {
             // Nobody else may have made it yet.
             match (node.data, node.have.is_empty()) {
                 (0, _) => {
-                    let number = live.replica.take_data_number();
+                    let number = live.take_data_number();
                     live.replica.node_mut(id)?.data = number;
                     (number, true)
                 }
@@ -578,14 +581,7 @@ impl Inner {
     /// Makes what was written to a file of the cache durable, and its name.
     pub(crate) async fn sync_bytes(&self, file: &Arc<dyn File>) -> Result<(), FsError> {
         file.sync_data().await.map_err(|error| disk_error(&error))?;
-        let made = self.made_count.load(Relaxed);
-        let mut named = self.named_count.lock().await;
-        if *named < made {
-            let made = self.made_count.load(Relaxed);
-            self.disk.sync_names().await.map_err(|error| disk_error(&error))?;
-            *named = made;
-        }
-        Ok(())
+        self.names.sync(&*self.disk).await.map_err(|error| disk_error(&error))
     }
 
     /// Writes into a file of the cache.

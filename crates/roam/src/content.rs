@@ -7,7 +7,7 @@ use crate::client::{Client, data_name, disk_error};
 use crate::delegation::CLAIM_COUNT_MAX;
 use crate::live::{LinkState, Need, Stop};
 use crate::replica::Record;
-use crate::settings::Writes;
+use crate::settings::{Durability, Writes};
 use bytes::Bytes;
 use host::{File, timeout};
 use roam_wire::channel::Class;
@@ -185,7 +185,8 @@ impl Client {
                 self.0.put_bytes(&to, at, bytes).await?;
                 at += len;
             }
-            self.0.sync_bytes(&to).await
+            self.0.live.lock().unwritten.tells_of(number, to.clone());
+            Ok(())
         };
         match copied.await {
             Ok(()) => {
@@ -256,12 +257,15 @@ impl Client {
         if !anew {
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
         }
-        if !dirty {
-            // After a crash, all that is in it is taken for what was wanted there.
+        // After a crash, all that is in it is taken for what was wanted there.
+        let waits = !dirty && !self.0.live.lock().unwritten.is_fresh(number);
+        if waits {
             self.0.sync_bytes(&file).await?;
         }
-        {
+        let is_fresh = {
             let mut live = self.0.live.lock();
+            let is_fresh = live.unwritten.is_fresh(number);
+            live.unwritten.tells_of(number, file.clone());
             let node = live.replica.node(id)?;
             let before = node.data;
             let is_other = match anew {
@@ -285,9 +289,10 @@ impl Client {
                 node.changes.ready_empty(now);
             }
             live.held.insert(id, file.clone());
-        }
-        if !dirty {
-            self.0.log.settled().await.map_err(|_| FsError::Io)?;
+            is_fresh
+        };
+        if !dirty && !is_fresh {
+            self.durable().await?;
         }
         let mut live = self.0.live.lock();
         let node = live.replica.node_mut(id)?;
@@ -456,7 +461,8 @@ impl Client {
         drop(placing);
         if cuts && is_part {
             // After a crash, nobody could tell where zeroes begin that come after it.
-            self.log_written(id).await?;
+            self.log_written(id, true).await?;
+            self.durable().await?;
             return self.know_stores(id).await;
         }
         let is_shown = self.0.live.lock().is_shown(id);
@@ -467,29 +473,47 @@ impl Client {
         self.know_stores(id).await
     }
 
-    /// Logs what was written to a file, and waits until that is durable. Gives the number of the last operation there is.
+    /// Logs what was written to a file. Gives the number of the last operation there is.
     pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
+        let syncs = self.0.settings.lock().durability == Durability::Always;
+        self.log_file(id, syncs).await?;
+        self.logged().await?;
+        Ok(self.0.live.lock().replica.log().last())
+    }
+
+    /// As [`store`](Self::store), and waits until it is durable.
+    pub(crate) async fn store_durably(&self, id: FileId) -> Result<(), FsError> {
+        self.log_file(id, true).await?;
+        self.durable().await
+    }
+
+    async fn log_file(&self, id: FileId, syncs: bool) -> Result<(), FsError> {
         let _only_writer = self.0.writer(id).await;
         self.find_stores(id).await?;
-        self.log_written(id).await?;
+        self.log_written(id, syncs).await?;
         let expects_stores = self.0.live.lock().expects_stores(id);
         if expects_stores {
             self.prepare(id, false).await?;
             self.know_stores(id).await?;
         }
-        self.0.log.settled().await.map_err(|_| FsError::Io)?;
         self.0.wake();
-        Ok(self.0.live.lock().replica.log().last())
+        Ok(())
     }
 
-    /// Logs what was written to a file, whose bytes are durable then. The caller is its only writer.
-    async fn log_written(&self, id: FileId) -> Result<(), FsError> {
-        if self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun())) {
-            self.0.sync_bytes(&self.changing(id).await?).await?;
+    /// Logs what was written to a file. Its bytes are durable before: now, or when that is written. The
+    /// caller is its only writer.
+    async fn log_written(&self, id: FileId, syncs: bool) -> Result<(), FsError> {
+        let is_begun = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun()));
+        let file = if is_begun { Some(self.changing(id).await?) } else { None };
+        if let Some(file) = &file
+            && syncs
+        {
+            self.0.sync_bytes(file).await?;
         }
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
         let node = live.replica.node(id)?;
+        let data = node.data;
         if node.is_dirty() && node.facts.nlink > 0 {
             match node.to_log() {
                 Some(change) => live.did_store(id, change, now),
@@ -497,6 +521,11 @@ impl Client {
                 None => live.record(Record::Clean(id)),
             }
             live.held.remove(&id);
+            match file {
+                Some(_) if syncs => live.unwritten.is_durable(data),
+                Some(file) => live.unwritten.tells_of(data, file),
+                None => {}
+            }
         }
         Ok(())
     }

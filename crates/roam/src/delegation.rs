@@ -509,7 +509,7 @@ impl Client {
             }
             live.replica.node(file).map_or(0, |node| node.seen)
         };
-        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        self.durable().await?;
         self.set_aside(seq, file, &change).await?;
         self.0.wake();
         Ok(Some(Behind { seq, base, change }))

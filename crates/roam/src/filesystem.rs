@@ -100,7 +100,8 @@ impl Client {
         }
     }
 
-    /// Does something that is logged: it is durable when this answers, and, where the home is near, done there.
+    /// Does something that is logged: it is in the log when this answers, and, where the home is near, done
+    /// there.
     fn change<T: Send + 'static>(
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
@@ -113,7 +114,7 @@ impl Client {
                 Err(Stop::Fs(error)) => return Err(error),
                 Err(Stop::Need(need)) => me.run_later(need, f).await?,
             };
-            me.0.log.settled().await.map_err(|_| FsError::Io)?;
+            me.logged().await?;
             me.0.wake();
             let seq = me.0.live.lock().replica.log().last();
             me.reach_home(seq).await;
@@ -470,8 +471,7 @@ impl FileSystem for Client {
         let me = self.clone();
         Answer::later(async move {
             me.0.live.lock().handle(id, handle, false)?;
-            me.store(id).await?;
-            Ok(())
+            me.store_durably(id).await
         })
     }
 
@@ -479,7 +479,7 @@ impl FileSystem for Client {
         let me = self.clone();
         Answer::later(async move {
             me.0.live.lock().open_directory(id, handle)?;
-            me.0.log.settled().await.map_err(|_| FsError::Io)
+            me.durable().await
         })
     }
 
@@ -714,7 +714,7 @@ impl FileSystem for Client {
             for file in files {
                 me.store(file).await?;
             }
-            me.0.log.settled().await.map_err(|_| FsError::Io)
+            me.durable().await
         })
     }
 

@@ -65,7 +65,7 @@ impl Client {
             }
             live.record(Record::Hoarded { path: path.to_vec(), priority });
         }
-        self.0.log.settled().await.map_err(|_| FsError::Io)
+        self.durable().await
     }
 
     /// Brings what is cached up to date and fetches all that is to be kept; says how far it is.
@@ -84,7 +84,7 @@ impl Client {
             }
         }
         self.settle_bytes().await;
-        self.0.log.settled().await.map_err(|_| FsError::Io)?;
+        self.durable().await?;
         progress(&walk);
         Ok(walk)
     }

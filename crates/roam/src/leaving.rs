@@ -88,6 +88,8 @@ impl Client {
         // What is not there by then is told.
         let _ = timeout(&*self.0.host.clock, time_max, completed).await;
         self.settle_bytes().await;
+        // If the log takes no more, programs hear of that when they write.
+        let _ = self.durable().await;
         self.missing()
     }
 

@@ -1,6 +1,7 @@
 //! A client while it runs: what it knows, what is open, and the connection.
 
 use crate::delegation::{Delegations, Wanted};
+use crate::durability::Unwritten;
 use crate::listings::Listings;
 use crate::locking::Lockings;
 use crate::replay::Outgoing;
@@ -85,6 +86,7 @@ pub enum Forget {
 pub(crate) struct Live {
     pub(crate) replica: Replica,
     pub(crate) log: Option<RecordLog>,
+    pub(crate) unwritten: Unwritten,
     pub(crate) handles: BTreeMap<Handle, Open>,
     pub(crate) listings: Listings,
     last_handle: u64,
@@ -166,6 +168,7 @@ impl Live {
         Live {
             replica,
             log: None,
+            unwritten: Unwritten::default(),
             handles: BTreeMap::new(),
             listings: Listings::default(),
             last_handle: 0,
@@ -228,6 +231,13 @@ impl Live {
                 self.sources.insert(seq, source);
             }
         }
+    }
+
+    /// The number of a new file of the cache.
+    pub(crate) fn take_data_number(&mut self) -> u64 {
+        let number = self.replica.take_data_number();
+        self.unwritten.made(number);
+        number
     }
 
     /// Stores of a file that wait, and of which the bytes are nowhere but in the file.

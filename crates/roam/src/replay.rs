@@ -175,7 +175,7 @@ impl Client {
             }
             (batch, live.replica.acknowledged())
         };
-        inner.log.settled().await.map_err(|_| FsError::Io)?;
+        self.durable().await?;
         let mut operations = Vec::with_capacity(batch.len());
         for (seq, operation) in batch {
             let bases = {
@@ -424,6 +424,9 @@ impl Client {
                     }
                 }
                 live.record(Record::Answered(applied));
+                if let (Some(log), Some(operation)) = (live.log.clone(), &about) {
+                    live.unwritten.were_taken(operation.files(), log.counts());
+                }
                 if became && let Some(Operation::Make { file, made, .. }) = &about {
                     live.became(*file);
                     merged.extend((made.kind == Kind::Directory).then(|| live.replica.real(*file)));

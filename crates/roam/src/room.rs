@@ -171,15 +171,19 @@ impl Live {
         dear
     }
 
-    /// Which files are given up for so many bytes: of those that can be had again, and that nobody uses or fetches; only of what is less dear than a file, if one is said.
-    fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>) -> Vec<FileId> {
+    /// Which files are given up for so many bytes: of those that can be had again, and that no program uses and no
+    /// task fetches; only of what is less dear than a file, if one is said. `at_once`: their bytes go before it is
+    /// durable that they are given up.
+    fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>, at_once: bool) -> Vec<FileId> {
         let dear = self.priorities();
         let dear = |file: FileId| dear.get(&file).copied().unwrap_or(0);
+        let durable = self.log.as_ref().map_or(0, |log| log.counts().1);
         let nodes = self.replica.nodes().filter(|(id, node)| {
+            let is_own = self.replica.is_own(*id) || at_once && self.unwritten.may_be_own_again(*id, durable);
             let is_used =
                 self.open_counts.contains_key(id) || self.mapped.contains_key(&node.data) || fetched.contains(id);
             let gives_way = instead.is_none_or(|instead| dear(*id) < dear(instead));
-            node.data > 0 && gives_way && !is_used && !self.replica.is_own(*id)
+            node.data > 0 && gives_way && !is_used && !is_own
         });
         let kept = nodes.map(|(file, node)| {
             let used = self.used.get(&file).copied().unwrap_or(0);
@@ -233,10 +237,10 @@ impl Inner {
 
     /// Gives up so many bytes that can be had again, if there are as many, for any file, or only of those that are less dear. Gives the files of the
     /// cache that they were in.
-    fn give_up(&self, bytes: u64, instead: Option<FileId>) -> Vec<u64> {
+    fn give_up(&self, bytes: u64, instead: Option<FileId>, at_once: bool) -> Vec<u64> {
         let fetched = self.fetched_now();
         let mut live = self.live.lock();
-        let chosen = live.idle_first(bytes, &fetched, instead);
+        let chosen = live.idle_first(bytes, &fetched, instead, at_once);
         let data = chosen.iter().filter_map(|file| Some(live.replica.node(*file).ok()?.data)).collect();
         chosen.into_iter().for_each(|file| live.record(Record::Dropped(file)));
         data
@@ -245,7 +249,7 @@ impl Inner {
     /// The disk is full: gives up what can be had again, for as many bytes at least, if there is anything. It is gone when this returns; a crash may leave
     /// the cache without what it thinks that it has, which is noticed when it is opened.
     pub(crate) async fn free_disk(&self, bytes: u64, instead: Option<FileId>) -> bool {
-        let given = self.give_up(bytes.max(GIVE_UP_LEN), instead);
+        let given = self.give_up(bytes.max(GIVE_UP_LEN), instead, true);
         // What is open stays on the disk though it was removed.
         let was_open = !std::mem::take(&mut self.live.lock().lately).is_empty();
         for number in &given {
@@ -323,7 +327,7 @@ impl Client {
             match inner.look_for_room(len) {
                 Room::Free(_) | Room::Beyond => return Ok(()),
                 Room::GiveUp(bytes) => {
-                    if inner.give_up(bytes, None).is_empty() {
+                    if inner.give_up(bytes, None, false).is_empty() {
                         return Ok(());
                     }
                     let me = self.clone();
@@ -369,7 +373,7 @@ impl Client {
             let _ = self.free_log().await;
         }
         if let Room::GiveUp(bytes) = self.0.look_for_room(0) {
-            self.0.give_up(bytes, None);
+            self.0.give_up(bytes, None, false);
         }
     }
 
@@ -377,7 +381,7 @@ impl Client {
     pub(crate) fn has_room_ahead(&self, len: u64, instead: Option<FileId>) -> bool {
         match self.0.look_for_room(len) {
             Room::Free(_) => !self.0.was_full(),
-            Room::GiveUp(bytes) => !self.0.give_up(bytes, instead).is_empty(),
+            Room::GiveUp(bytes) => !self.0.give_up(bytes, instead, false).is_empty(),
             Room::Wait | Room::Beyond => false,
         }
     }

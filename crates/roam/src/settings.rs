@@ -75,6 +75,16 @@ const CACHE_FILES: usize = 500_000;
 /// Files that the Batched strategy asks for together.
 const BATCHED: usize = 50;
 
+/// When what was done is durable ([`COMMIT_TIME_MAX`](crate::COMMIT_TIME_MAX)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// After a second at the latest, and when a program waits for it.
+    #[default]
+    Grouped,
+    /// When it is answered, and what is in a file when that is closed.
+    Always,
+}
+
 /// See the module's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -100,6 +110,8 @@ pub struct Settings {
     pub cache_files: usize,
     /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
     pub silence_believed: Duration,
+    /// When what was done is durable.
+    pub durability: Durability,
     /// The log of the cache may grow by so many bytes before it begins again with a snapshot. Worlds choose it; users
     /// do not.
     pub log_len: u64,
@@ -119,6 +131,7 @@ impl Settings {
             cache_bytes: ROAMING_CACHE_BYTES,
             cache_files: CACHE_FILES,
             silence_believed: SILENCE_BELIEVED,
+            durability: Durability::Grouped,
             log_len: record_log::LOG_LEN,
         }
     }
@@ -287,6 +300,26 @@ impl fmt::Display for Unit {
             Unit::Auto => "auto",
             Unit::File => "file",
             Unit::Block => "block",
+        })
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "grouped" => Ok(Durability::Grouped),
+            "always" => Ok(Durability::Always),
+            _ => Err(format!("{text:?} is no durability: choose grouped or always")),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durability::Grouped => "grouped",
+            Durability::Always => "always",
         })
     }
 }

@@ -6,8 +6,9 @@ mod rig;
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use crate::rig::setup::Setup;
+use host::SplitMix64;
 use record_log::LOG_LEN;
-use roam::Unit;
+use roam::{COMMIT_TIME_MAX, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -137,7 +138,7 @@ fn regression_what_is_written_before_a_snapshot_is_there_after_a_crash() {
         Ok::<(), FsError>(())
     });
     written.expect("it is written");
-    let setup = setup.restart(false);
+    let setup = setup.crash(false);
     let read = setup.rig.sim.block_on(async { read_all(&setup.client, find(&setup.client, "/top").await?).await });
     assert_eq!(read.as_deref(), Ok(&b"top and more"[..]));
 }
@@ -146,7 +147,7 @@ fn regression_what_is_written_before_a_snapshot_is_there_after_a_crash() {
 fn crash_of_a_client_at_every_step_of_what_it_does() {
     for (steps, power) in (0..).map(|n| (n / 2, n % 2 == 0)) {
         let when = format!("{steps} steps, a loss of power: {power}");
-        let setup = away(Rig::new(steps));
+        let setup = away(Rig::new(steps)).always();
         let acknowledged = Arc::new(AtomicUsize::new(0));
         let (client, count) = (setup.client.clone(), acknowledged.clone());
         setup.machine.crash_after(steps);
@@ -160,7 +161,7 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
         let (crashed, count) = (!setup.machine.is_up(), acknowledged.load(Relaxed));
         setup.machine.crash_after(u64::MAX);
         assert!(crashed || count == session().len(), "{when}: {count}");
-        let setup = setup.restart(power);
+        let setup = setup.crash(power);
         let there = view(&setup);
         // What was under way may have been done; of what is written, any part.
         let under_way = session().into_iter().nth(count);
@@ -186,19 +187,88 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
     }
 }
 
+/// What is not waited for is durable within a second. After a crash at any step, the mount is as it was after
+/// some operation, and all that was waited for was done before.
+#[test]
+fn crash_of_a_client_at_every_step_leaves_what_was_done_up_to_some_operation() {
+    let (mut lost, mut commits) = (0, 0);
+    for (steps, power) in (0..).map(|n| (n / 2, n % 2 == 0)) {
+        let when = format!("{steps} steps, a loss of power: {power}");
+        let setup = away(Rig::new(steps));
+        let random = SplitMix64::new(steps);
+        let (acknowledged, durable) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (client, count, synced) = (setup.client.clone(), acknowledged.clone(), durable.clone());
+        let clock = setup.machine.host().clock;
+        let syncs = setup.disk.counts().syncs;
+        setup.machine.crash_after(steps);
+        drop(setup.machine.run(async move {
+            for op in session() {
+                perform(&client, &op).await.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+                let done = count.fetch_add(1, Relaxed) + 1;
+                match random.below(8) {
+                    0 => {
+                        client.sync().await.expect("synced");
+                        synced.store(done, Relaxed);
+                    }
+                    1 => {
+                        clock.sleep(COMMIT_TIME_MAX + Duration::from_millis(100)).await;
+                        synced.store(done, Relaxed);
+                    }
+                    2 => clock.sleep(COMMIT_TIME_MAX / 2).await,
+                    _ => {}
+                }
+            }
+        }));
+        setup.rig.sim.run_for(Duration::from_secs(60));
+        let crashed = !setup.machine.is_up();
+        let (count, synced) = (acknowledged.load(Relaxed), durable.load(Relaxed));
+        setup.machine.crash_after(u64::MAX);
+        assert!(crashed || count == session().len(), "{when}: {count}");
+        commits = setup.disk.counts().syncs - syncs;
+        let setup = setup.crash(power);
+        let there = view(&setup);
+        let mut differences = Vec::new();
+        // Of what is written first that is not there as a whole, there may be any part.
+        let known = (synced..session().len().min(count + 1) + 1).rev().find_map(|count| {
+            let parts = session().get(count).map(parts_of).unwrap_or_default();
+            let parts = parts.iter().map(|part| {
+                let opened = model(&setup, count);
+                setup.rig.sim.block_on(perform(&opened, part)).expect("opened");
+                opened
+            });
+            let found = std::iter::once(model(&setup, count)).chain(parts).find(|model| {
+                differences.extend(difference(&model.dump(), &there));
+                difference(&model.dump(), &there).is_none()
+            })?;
+            Some((count, found))
+        });
+        let Some((found, known)) = known else {
+            panic!("{when}, {count} were acknowledged, {synced} were durable: {differences:?}");
+        };
+        lost += count.saturating_sub(found);
+        setup.online(true);
+        check(&setup, &known, &when);
+        if !crashed {
+            break;
+        }
+    }
+    assert!(lost > 100, "{lost} operations were lost that no program waited for");
+    assert!(commits < session().len() as u64, "{commits} syncs");
+}
+
 #[test]
 fn crash_of_a_client_at_every_step_of_bringing_home_what_it_did() {
     for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {
         let (power, repeats) = (kind % 2 == 0, kind / 2 == 0);
         let when = format!("{steps} steps, a loss of power: {power}, delivered twice: {repeats}");
-        let setup = away(Rig::new(steps));
+        let setup = away(Rig::new(steps)).always();
         session().into_iter().for_each(|op| setup.done(op));
         setup.network.repeat_requests.store(repeats, Relaxed);
         setup.machine.crash_after(steps);
         setup.online(true);
         let crashed = !setup.machine.is_up();
         setup.machine.crash_after(u64::MAX);
-        let setup = setup.restart(power);
+        let setup = setup.crash(power);
         setup.online(true);
         check(&setup, &model(&setup, session().len()), &when);
         if !crashed {

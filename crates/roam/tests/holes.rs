@@ -24,7 +24,7 @@ fn old() -> Vec<u8> {
 
 /// A client far from a home that has a long log, of which it has cached nothing.
 fn far(seed: u64) -> Setup {
-    let setup = Setup::new(seed);
+    let setup = Setup::new(seed).always();
     setup.at_home_do(Op::Write("/log".into(), How::Replace, old()));
     setup.network.bytes_per_second.store(BYTES_PER_SECOND, Relaxed);
     setup.client.set(|settings| settings.unit = Unit::Block);
@@ -110,7 +110,7 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     setup.append("a line\n");
     assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("what was written"), b"a line\n");
     assert_eq!(setup.read_at("/log", LEN as u64 - 10, 17), Err(FsError::TimedOut));
-    let setup = setup.restart(true);
+    let setup = setup.crash(true);
     setup.rig.sim.run_for(Duration::from_secs(60));
     assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("what was written"), b"a line\n");
     setup.append("and another\n");
@@ -128,7 +128,7 @@ fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     assert_eq!(setup.read_at("/log", 500_000, 100).expect("read"), old()[500_000..500_100]);
     setup.append("a line\n");
     setup.network.up.store(false, Relaxed);
-    let setup = setup.restart(true);
+    let setup = setup.crash(true);
     setup.rig.sim.run_for(Duration::from_secs(60));
     assert_eq!(setup.read_at("/log", 500_000, 100).expect("it was fetched"), old()[500_000..500_100]);
 }
@@ -187,7 +187,7 @@ fn what_is_cut_is_cut_and_reads_as_zeroes_where_it_is_extended() {
         let setup = far(6);
         setup.done(Op::Truncate("/log".into(), 300_000));
         setup.done(Op::Write("/log".into(), How::At(400_000), b"after".to_vec()));
-        let setup = if crash { setup.restart(true) } else { setup };
+        let setup = if crash { setup.crash(true) } else { setup };
         setup.rig.sim.run_for(Duration::from_secs(300));
         let mut all = old()[..300_000].to_vec();
         all.resize(400_000, 0);
@@ -229,7 +229,7 @@ fn after(log: &[u8], count: usize) -> Vec<u8> {
 
 /// A client without a network that knows of a short log, and has nothing of it.
 fn away(rig: Rig) -> Setup {
-    let setup = Setup::of(rig, 0);
+    let setup = Setup::of(rig, 0).always();
     setup.at_home_do(Op::Write("/log".into(), How::Replace, short()));
     setup.rig.sync();
     setup.client.set(|settings| settings.unit = Unit::Block);
@@ -271,7 +271,7 @@ fn crash_of_a_client_at_every_step_of_writing_into_holes() {
         let (crashed, count) = (!setup.machine.is_up(), acknowledged.load(Relaxed));
         setup.machine.crash_after(u64::MAX);
         assert!(crashed || count == session().len(), "{when}: {count}");
-        let setup = setup.restart(power);
+        let setup = setup.crash(power);
         setup.online(true);
         let there = setup.home_has("/log");
         // Of what was being written, there may be any part, and zeroes beyond the end that there was.
@@ -300,7 +300,7 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_was_written_into_holes(
         setup.online(true);
         let crashed = !setup.machine.is_up();
         setup.machine.crash_after(u64::MAX);
-        let setup = setup.restart(power);
+        let setup = setup.crash(power);
         setup.online(true);
         check(&setup, &after(&short(), session().len()), &when);
         if !crashed {
@@ -334,7 +334,7 @@ fn crash_at_every_step_of_a_conflict_leaves_both_versions() {
                 setup.rig.start_home();
                 setup
             }
-            (false, true) => setup.restart(worst),
+            (false, true) => setup.crash(worst),
             _ => setup,
         };
         setup.online(true);

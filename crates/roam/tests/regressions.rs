@@ -6,7 +6,7 @@ use host::sim::SimDisk;
 use rig::Rig;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
-use roam::{LinkState, Validation, Writes};
+use roam::{COMMIT_TIME_MAX, LinkState, Validation, Writes};
 use roam_wire::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
@@ -40,11 +40,11 @@ impl Setup {
 #[test]
 fn regression_what_was_closed_is_there_after_a_loss_of_power() {
     for seed in 0..SEED_COUNT {
-        let setup = Setup::new(seed);
+        let setup = Setup::new(seed).always();
         setup.done(Op::List(String::new()));
         setup.online(false);
         setup.write("/file", How::Replace, "closed");
-        let setup = setup.restart(true);
+        let setup = setup.crash(true);
         assert_eq!(setup.read("/file"), "closed", "seed {seed}");
         setup.online(true);
         assert_eq!(setup.at_home("/file").as_deref(), Ok("closed"), "seed {seed}");
@@ -80,8 +80,8 @@ fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
             let (id, handle) = open_to_write(&setup.client, "/file", How::Append).await.unwrap();
             setup.client.write(&Cred::ROOT, id, handle, 0, b"written").await.unwrap();
         });
-        setup.rig.sim.run_for(Duration::from_secs(1));
-        let setup = setup.restart(false);
+        setup.rig.sim.run_for(2 * COMMIT_TIME_MAX);
+        let setup = setup.crash(false);
         assert_eq!(setup.read("/file"), "written", "seed {seed}");
         let setup = setup.restart(true);
         assert_eq!(setup.read("/file"), "written", "seed {seed}");

@@ -287,7 +287,7 @@ fn regression_reading_needs_no_room() {
 
 #[test]
 fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
-    let setup = Setup::new(1);
+    let setup = Setup::new(1).always();
     setup.done(Op::List("/".into()));
     setup.online(false);
     (0..10).for_each(|number| setup.try_to_write(number).expect("written"));

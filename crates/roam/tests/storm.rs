@@ -190,6 +190,13 @@ fn regression_what_comes_before_it_is_known_what_was_missed_is_not_all() {
     run(203_569, Sort::Alone, "sim_clients_on_files_of_their_own");
 }
 
+/// On a full disk, a client removed bytes from its cache that the home had taken. Before the log said so
+/// durably, the client crashed, had the operation again, and missed the bytes.
+#[test]
+fn regression_what_is_given_up_on_a_full_disk_is_home_for_good() {
+    run(703_518, Sort::Alone, "sim_clients_on_files_of_their_own");
+}
+
 /// The home watched only directories that a client had listed. When other programs made directories in
 /// another, clients that knew its facts kept the old link count.
 #[test]

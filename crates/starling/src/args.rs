@@ -381,6 +381,10 @@ pub struct Behaviour {
     /// question) or single.
     #[arg(long, value_name = "HOW")]
     pub validation: Option<roam::Validation>,
+    /// When what programs do is durable on this machine: grouped (after a second, or when they wait for it by fsync) or
+    /// always (when it is answered, and what is in a file when that is closed).
+    #[arg(long, value_name = "WHEN")]
+    pub durability: Option<roam::Durability>,
     /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the home; without a network it is kept beyond that.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,
@@ -396,6 +400,7 @@ pub struct Behaviour {
   starling set ./work --consistency poll=30s
   starling set ./work --writes manual          `starling sync --home ./work` sends what waits
   starling set ./work --cache-size 5GiB --unit block
+  starling set ./work --durability always        each close waits until the file is on this machine's disk
 
 Holds until the mount ends.")]
 pub struct Set {

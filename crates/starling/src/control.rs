@@ -65,6 +65,8 @@ pub enum Request {
         unit: Option<String>,
         /// How the cache is found to be valid.
         validation: Option<String>,
+        /// When what was done is durable.
+        durability: Option<String>,
         /// Bound of the cache in bytes.
         cache_bytes: Option<u64>,
         /// How many files the mount caches metadata for.

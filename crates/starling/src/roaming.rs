@@ -137,6 +137,7 @@ impl Behaviour {
         settings.writes = self.writes.unwrap_or(settings.writes);
         settings.unit = self.unit.unwrap_or(settings.unit);
         settings.validation = self.validation.unwrap_or(settings.validation);
+        settings.durability = self.durability.unwrap_or(settings.durability);
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
         settings.cache_files = self.cache_files.map_or(settings.cache_files, |count| count as usize);
     }
@@ -537,7 +538,8 @@ pub fn show_status(s: &Value) {
     println!("hoarded       {} paths", s["hoarded"]);
     let text = |field: &str| s[field].as_str().unwrap_or("?").to_string();
     println!("reads         {}", text("reads"));
-    println!("behaviour     consistency {}, writes {}, unit {}", text("consistency"), text("writes"), text("unit"));
+    let [consistency, writes, unit, durability] = ["consistency", "writes", "unit", "durability"].map(text);
+    println!("behaviour     consistency {consistency}, writes {writes}, unit {unit}, durability {durability}");
     println!(
         "rate          {}/s up, {}/s down, as far as was measured",
         bytes(&s["rate"]["up"]),
@@ -552,13 +554,14 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
         behaviour.writes.map(|w| format!("writes {w}")),
         behaviour.unit.map(|u| format!("unit {u}")),
         behaviour.validation.map(|v| format!("validation {v}")),
+        behaviour.durability.map(|d| format!("durability {d}")),
         behaviour.cache_size.map(|s| format!("cache size {}", show(s))),
         behaviour.cache_files.map(|count| format!("cache files {count}")),
     ];
     let shown: Vec<String> = shown.into_iter().flatten().collect();
     if shown.is_empty() {
         return Err(usage(
-            "say what to set: --consistency, --writes, --unit, --validation, --cache-size or --cache-files; see --help",
+            "say what to set: --consistency, --writes, --unit, --validation, --durability, --cache-size or --cache-files; see --help",
         ));
     }
     let request = Request::Set {
@@ -566,6 +569,7 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
         writes: behaviour.writes.map(|w| w.to_string()),
         unit: behaviour.unit.map(|u| u.to_string()),
         validation: behaviour.validation.map(|v| v.to_string()),
+        durability: behaviour.durability.map(|d| d.to_string()),
         cache_bytes: behaviour.cache_size,
         cache_files: behaviour.cache_files,
     };

@@ -133,12 +133,13 @@ impl Mounted {
                 }
                 Ok(json!({}))
             }),
-            Request::Set { consistency, writes, unit, validation, cache_bytes, cache_files } => {
+            Request::Set { consistency, writes, unit, validation, durability, cache_bytes, cache_files } => {
                 let behaviour = Behaviour {
                     consistency: consistency.map(|text| text.parse()).transpose()?,
                     writes: writes.map(|text| text.parse()).transpose()?,
                     unit: unit.map(|text| text.parse()).transpose()?,
                     validation: validation.map(|text| text.parse()).transpose()?,
+                    durability: durability.map(|text| text.parse()).transpose()?,
                     cache_size: cache_bytes,
                     cache_files,
                 };
@@ -210,6 +211,11 @@ impl Mounted {
                         Some(LinkState::Disconnected) => hoarding::get_ready(&clients, now, progress).await,
                         _ => json!({}),
                     };
+                    if state == Some(LinkState::Disconnected) {
+                        for client in &clients {
+                            client.sync().await.map_err(|error| format!("making what was done durable: {error}"))?;
+                        }
+                    }
                     clients.iter().for_each(|client| client.pin(state));
                     Ok(left)
                 })
@@ -428,6 +434,7 @@ impl Mounted {
             "consistency": settings.consistency.to_string(),
             "writes": settings.writes.to_string(),
             "unit": settings.unit.to_string(),
+            "durability": settings.durability.to_string(),
             "rate": { "up": rate(Direction::Up), "down": rate(Direction::Down) },
         });
         if let (Some(status), Value::Object(mount)) = (status.as_object_mut(), mount) {

@@ -72,6 +72,7 @@ fn a_clock_that_is_wrong_or_set_loses_nothing() {
     let pending = laptop.ask(&["pending"]);
     assert!(pending.as_array().expect("a list").iter().any(|what| what["path"] == "waits"), "{pending}");
     fs::write(home.exported.join("theirs"), "2").expect("write");
+    run(starling().arg("sync").arg(&laptop.mountpoint));
     laptop.stop(libc::SIGKILL);
     set(-3 * YEAR);
     laptop.mount_again();
@@ -195,6 +196,7 @@ fn a_full_disk_refuses_what_has_no_room_and_loses_nothing() {
         .collect();
     let count = written.iter().filter(|written| **written).count();
     assert!((4..24).contains(&count), "{count} files of 1 MiB on a disk of 24 MiB");
+    run(starling().arg("sync").arg(&laptop.mountpoint));
     laptop.stop(libc::SIGKILL);
     laptop.mount_again();
     run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));

@@ -11,7 +11,7 @@ use linkem::units::Rate;
 use linkem::{Direction, Shape};
 use roaming::{Home, LONG, Laptop, noise, warm};
 use serde_json::Value;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 use xattr::{get_xattr, set_xattr};
@@ -122,6 +122,7 @@ fn a_mount_needs_no_network_once_it_was_attached() {
     assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
     fs::write(laptop.mountpoint.join("made.txt"), "made without a network").expect("write");
     fs::write(laptop.mountpoint.join("cached.txt"), "changed").expect("write");
+    run(starling().arg("sync").arg(&laptop.mountpoint));
     // The battery runs out.
     laptop.stop(libc::SIGKILL);
     laptop.mount_again();
@@ -131,6 +132,49 @@ fn a_mount_needs_no_network_once_it_was_attached() {
     assert_eq!(fs::read_to_string(home.exported.join("made.txt")).expect("read"), "made without a network");
     assert_eq!(fs::read_to_string(home.exported.join("cached.txt")).expect("read"), "changed");
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("other.txt")).expect("read"), "other");
+}
+
+/// What a program does without a network is there after the mount's process is killed: at once if the program
+/// waited for it, or if the mount is to work so, and otherwise what was done a while ago.
+#[test]
+fn what_is_done_is_durable_when_it_is_waited_for_and_soon_after() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    let mut laptop = Laptop::mount(&home, below.path(), "laptop");
+    assert_eq!(fs::read_dir(&laptop.mountpoint).expect("list").count(), 0);
+    home.stop(libc::SIGTERM);
+    let write = |laptop: &Laptop, name: &str| fs::write(laptop.mountpoint.join(name), name).expect("write");
+    let killed = |laptop: &mut Laptop, names: &[&str]| {
+        laptop.stop(libc::SIGKILL);
+        laptop.mount_again();
+        for name in names {
+            assert_eq!(fs::read_to_string(laptop.mountpoint.join(name)).expect(name), *name);
+        }
+    };
+    write(&laptop, "before");
+    fs::create_dir(laptop.mountpoint.join("dir")).expect("mkdir");
+    write(&laptop, "synced");
+    File::open(laptop.mountpoint.join("synced")).and_then(|file| file.sync_all()).expect("fsync");
+    killed(&mut laptop, &["before", "synced"]);
+    write(&laptop, "in a directory");
+    File::open(laptop.mountpoint.join("dir")).and_then(|dir| dir.sync_all()).expect("fsync");
+    killed(&mut laptop, &["in a directory"]);
+    write(&laptop, "a while ago");
+    std::thread::sleep(4 * roam::COMMIT_TIME_MAX);
+    killed(&mut laptop, &["a while ago"]);
+    write(&laptop, "unmounted");
+    laptop.stop(libc::SIGTERM);
+    laptop.mount_again();
+    let told = run(starling().args(["set", "--durability", "always"]).arg(&laptop.mountpoint));
+    assert!(told.contains("durability always"), "{told}");
+    assert_eq!(laptop.ask(&["status"])["durability"], "always");
+    write(&laptop, "closed");
+    killed(&mut laptop, &["unmounted", "closed"]);
+    home.start();
+    laptop.wait_until_home(LONG);
+    for name in ["before", "synced", "in a directory", "a while ago", "unmounted", "closed"] {
+        assert_eq!(fs::read_to_string(home.exported.join(name)).expect(name), name);
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use super::session::{Op, find, perform, read_all};
 use super::{Network, Rig};
 use host::sim::{Machine, SimDisk};
-use roam::Client;
+use roam::{Client, Durability};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::FsError;
+use vfs::FileSystem;
 
 const DELAY: Duration = Duration::from_millis(50);
 
@@ -45,7 +46,22 @@ impl Setup {
         self.rig.sim.run_for(Duration::from_secs(60));
     }
 
+    /// All that the client answers is durable.
+    pub fn always(self) -> Setup {
+        self.client.set(|settings| settings.durability = Durability::Always);
+        self
+    }
+
+    /// As [`crash`](Self::crash), when all that was done is durable, if it can be.
     pub fn restart(self, power: bool) -> Setup {
+        if self.machine.is_up() {
+            let _ = self.rig.sim.block_on(self.client.sync().into_future());
+        }
+        self.crash(power)
+    }
+
+    /// The client crashes, with or without a loss of power, and starts again.
+    pub fn crash(self, power: bool) -> Setup {
         let Setup { rig, client, network, disk, machine } = self;
         machine.crash();
         drop(client);

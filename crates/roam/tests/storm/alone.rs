@@ -3,7 +3,8 @@
 use crate::rig::session::{How, Op, find, perform, random_path, read_all};
 use crate::trees::{below, differ};
 use crate::weather::Storm;
-use crate::worker::Worker;
+use crate::worker::{Past, Worker};
+use roam::Durability;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{FsError, Kind};
@@ -45,11 +46,16 @@ impl Worker {
                 false => self.mind.lock().pending = None,
             };
         }
+        let before = shadow.snapshot();
         let expected = perform(&shadow, &op).await;
         if done != expected {
             self.fail(format!("{op:?} gave {done:?} instead of {expected:?}"));
         }
         let mut mind = self.mind.lock();
+        if self.client.settings().durability == Durability::Grouped && done.is_ok() {
+            let unclear = mind.unclear.clone();
+            mind.past.push(Past { op: op.clone(), before, unclear });
+        }
         mind.pending = None;
         if op.writes().is_some() && op.writes() == mind.unclear.as_deref() && done.is_ok() {
             mind.unclear = None;
@@ -66,13 +72,14 @@ impl Worker {
         (!is_old && !is_part).then_some(now)
     }
 
-    /// Finds out whether what was under way was done.
+    /// Finds out what was done: all but for what was under way, or, after a crash, what came before something
+    /// that is not durable, of which a part may be there.
     pub async fn find_out(&self) {
-        let (shadow, pending, unclear, top) = {
+        let (shadow, pending, unclear, top, has_lost) = {
             let mind = self.mind.lock();
-            (mind.shadow.clone(), mind.pending.clone(), mind.unclear.clone(), format!("/c{}", mind.number))
+            let top = format!("/c{}", mind.number);
+            (mind.shadow.clone(), mind.pending.clone(), mind.unclear.clone(), top, mind.has_lost)
         };
-        let Some(op) = pending else { return };
         let view = loop {
             match walk(&self.client).await {
                 Ok(view) => break view,
@@ -84,35 +91,57 @@ impl Worker {
                 Err(error) => return self.fail(format!("looking: {error}")),
             }
         };
-        if let (Op::Write(path, How::Replace, bytes), None) = (&op, &unclear)
+        if let (Some(op @ Op::Write(path, How::Replace, bytes)), None, false) = (&pending, &unclear, has_lost)
             && let Some(mixed) = self.mixed(path, bytes, &shadow).await
         {
             return self.fail(format!("after a crash at {op:?}, {path} is {mixed:?}"));
         }
-        let made = match &op {
-            Op::Write(path, ..) => Op::Make(path.clone(), 0o644),
-            other => other.clone(),
+        let past = pending.clone().map(|op| Past { op, before: shadow.snapshot(), unclear: unclear.clone() });
+        let mut candidates = Vec::new();
+        let mut under_way = |op: &Op, before: &MemFs, unclear: Option<String>| {
+            let made = match op {
+                Op::Write(path, ..) => Op::Make(path.clone(), 0o644),
+                other => other.clone(),
+            };
+            let unclear = op.writes().map(str::to_string).or(unclear);
+            candidates.push((Some(made), before.snapshot(), unclear.clone()));
+            candidates.push((None, before.snapshot(), unclear));
         };
-        let after = shadow.snapshot();
-        let _ = perform(&after, &made).await;
-        let unclear_too = op.writes().map(str::to_string).or(unclear);
+        if let Some(op) = &pending {
+            under_way(op, &shadow, unclear.clone());
+        }
+        if has_lost {
+            let mind = self.mind.lock();
+            mind.past.iter().rev().for_each(|past| under_way(&past.op, &past.before, past.unclear.clone()));
+        }
+        if pending.is_none() {
+            candidates.insert(0, (None, shadow, unclear));
+        }
         let mut why = Vec::new();
-        for candidate in [after, shadow] {
+        for (made, candidate, unclear) in candidates {
+            if let Some(made) = made {
+                let _ = perform(&candidate, &made).await;
+            }
             let tree = candidate.dump();
-            let blind = same_file(&tree, unclear_too.as_deref());
+            let blind = same_file(&tree, unclear.as_deref());
             match differ(&below(&tree, &top), &below(&view, &top), &blind) {
                 Some(difference) => why.push(difference),
                 None => {
                     let mut mind = self.mind.lock();
                     let there = !blind.is_empty();
-                    (mind.shadow, mind.pending, mind.unclear) = (candidate, None, unclear_too.filter(|_| there));
+                    (mind.shadow, mind.pending, mind.unclear) = (candidate, None, unclear.filter(|_| there));
+                    match has_lost {
+                        true => (mind.past, mind.has_lost) = (Vec::new(), false),
+                        // It may be lost yet.
+                        false => mind.past.extend(past),
+                    }
                     drop(mind);
                     self.say("knows again");
                     return;
                 }
             }
         }
-        self.fail(format!("after a crash at {op:?}, neither {why:?}"));
+        self.fail(format!("after a crash at {pending:?}, none of {why:?}"));
     }
 }
 
@@ -127,7 +156,7 @@ impl Storm {
                 return Err(format!("client {number} is in trouble: {troubles:?}"));
             }
             let mind = laptop.mind.lock();
-            if mind.pending.is_some() {
+            if mind.pending.is_some() || mind.has_lost {
                 continue;
             }
             let (shadow, top) = (mind.shadow.dump(), format!("/c{number}"));

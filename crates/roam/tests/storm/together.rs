@@ -4,6 +4,7 @@ use crate::ROOT;
 use crate::rig::session::{How, Op, close, find, open_to_write, parent, perform, read_all, read_open};
 use crate::weather::{FILE_LEN_MAX, Storm};
 use crate::worker::Worker;
+use roam::Durability;
 use std::collections::BTreeSet;
 use types::{Answer, FsError, Kind};
 use vfs::FileSystem;
@@ -73,6 +74,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Something was written and acknowledged.
+    fn written(&self, tag: &str, path: &str) {
+        let is_durable = self.client.settings().durability == Durability::Always;
+        match is_durable {
+            true => self.ledger.lock().acked.insert(tag.into(), path.into()),
+            false => self.mind.lock().young.insert(tag.into(), path.into()),
+        };
+    }
+
     fn drop_tags(&self, seen: BTreeSet<String>) {
         if !seen.is_empty() {
             self.say(format!("drops {seen:?}"));
@@ -122,7 +132,7 @@ impl Worker {
         let written = written.await;
         close(client, id, handle).await?;
         written?;
-        self.ledger.lock().acked.insert(tag.into(), path.into());
+        self.written(tag, path);
         Ok(())
     }
 
@@ -198,6 +208,7 @@ impl Worker {
             }
             self.mind.lock().line = Some(line.clone());
             perform(client, &Op::Write(path.clone(), How::Append, line.clone().into_bytes())).await?;
+            client.sync().await?;
             let mut mind = self.mind.lock();
             mind.line = None;
             mind.lines += &line;
@@ -234,6 +245,8 @@ impl Storm {
     }
 
     pub fn check_tags(&mut self) -> Result<(), String> {
+        // What no crash has taken is there.
+        self.laptops.iter().for_each(|laptop| laptop.mind.lock().is_durable(&mut self.ledger.lock()));
         let mut there = tags_of(&self.rig.fs);
         there.extend(self.tags_in_caches()?);
         let ledger = self.ledger.lock();

@@ -10,8 +10,9 @@ use host::SplitMix64;
 use host::sim::{Machine, SimDisk, Snapshot};
 use parking_lot::Mutex;
 use record_log::LOG_LEN;
-use roam::{Client, Consistency, Line, Settings, Unit, Validation, Writes};
+use roam::{Client, Consistency, Durability, Line, Settings, Unit, Validation, Writes};
 use roam_wire::message::User;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -141,6 +142,9 @@ impl Storm {
             shadow,
             pending: None,
             unclear: None,
+            past: Vec::new(),
+            has_lost: false,
+            young: BTreeMap::new(),
             lines: String::new(),
             keeps_a_list: !self.backups,
             line: None,
@@ -163,7 +167,17 @@ impl Storm {
         say(&*self.clock(), "world", what);
     }
 
+    /// When what clients do is durable.
+    fn durability(&self) -> Durability {
+        match self.seed % 8 {
+            1 | 6 | 7 => Durability::Always,
+            _ if self.sort == Sort::Merging => Durability::Always,
+            _ => Durability::Grouped,
+        }
+    }
+
     fn start(&mut self, number: usize) {
+        let durability = self.durability();
         let laptop = &mut self.laptops[number];
         if laptop.running.is_some() {
             return;
@@ -181,6 +195,7 @@ impl Storm {
         }
         settings.silence_believed = self.silence_believed;
         settings.log_len = self.rig.log_len;
+        settings.durability = durability;
         let (host, disk, dialer) = (machine.host(), laptop.disk.mount(&machine), Arc::new(laptop.network.clone()));
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,
@@ -208,6 +223,7 @@ impl Storm {
         let power = self.random.chance(1, 2);
         let Some((machine, _)) = self.laptops[number].running.take() else { return };
         machine.crash();
+        self.laptops[number].mind.lock().crashed();
         if power {
             self.laptops[number].disk.power_loss();
         }

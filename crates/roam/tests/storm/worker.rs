@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::FileId;
+use vfs::FileSystem;
 use vfs::fs::Cred;
 use vfs::mem::MemFs;
 
@@ -52,6 +53,12 @@ pub struct Mind {
     pub pending: Option<Op>,
     /// The contents of this are not known.
     pub unclear: Option<String>,
+    /// What was done since all was durable that was done.
+    pub past: Vec<Past>,
+    /// The client has crashed, and some of that may be lost.
+    pub has_lost: bool,
+    /// Written and acknowledged since, and where.
+    pub young: BTreeMap<String, String>,
     /// It keeps a list of its own, which nothing else may come into conflict with.
     pub keeps_a_list: bool,
     /// Of its own list.
@@ -60,6 +67,29 @@ pub struct Mind {
     pub line: Option<String>,
     /// A directory that it stays in.
     pub inside: Option<(FileId, String)>,
+}
+
+/// Something that was done, and may not be durable.
+pub struct Past {
+    pub op: Op,
+    /// What there was before,
+    pub before: MemFs,
+    /// with contents of this that were not known.
+    pub unclear: Option<String>,
+}
+
+impl Mind {
+    /// The client has crashed.
+    pub fn crashed(&mut self) {
+        self.has_lost = !self.past.is_empty();
+        self.young.clear();
+    }
+
+    /// All that was done is durable.
+    pub fn is_durable(&mut self, ledger: &mut Ledger) {
+        self.past.clear();
+        ledger.acked.append(&mut self.young);
+    }
 }
 
 /// What a worker works with.
@@ -102,7 +132,7 @@ impl Worker {
         }
         let (sort, pending) = {
             let mind = self.mind.lock();
-            (mind.sort, mind.pending.is_some())
+            (mind.sort, mind.pending.is_some() || mind.has_lost)
         };
         match sort {
             Sort::Alone if pending => self.find_out().await,
@@ -113,6 +143,9 @@ impl Worker {
         }
         while !self.stop.load(Relaxed) {
             self.pause(700).await;
+            if self.mind.lock().random.chance(1, 8) && self.client.sync().await.is_ok() {
+                self.mind.lock().is_durable(&mut self.ledger.lock());
+            }
             match sort {
                 Sort::Alone => self.alone().await,
                 Sort::Together => self.together().await,

@@ -1,0 +1,162 @@
+//! When what was done here is durable.
+//!
+//! An operation is answered when it is in its place in the log, in memory. The log is written at the latest
+//! after [`COMMIT_TIME_MAX`], when a program waits for it (fsync, `starling sync`), and before anything of it
+//! is sent home. What was written to files is durable before the records are that tell of it. So after a
+//! crash the mount is as it was after some operation, and all that was waited for was done before.
+//!
+//! A file of the cache that no written record names may be changed without waiting: after a crash, no
+//! record asks for what it was.
+
+use crate::client::Client;
+use crate::live::Live;
+use crate::settings::Durability;
+use host::{Disk, File, join_all};
+use parking_lot::Mutex;
+use record_log::Gather;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use types::{FileId, FsError};
+
+/// What was done is durable after so long, unless the disk takes longer.
+pub const COMMIT_TIME_MAX: Duration = Duration::from_secs(1);
+/// So many files are open at most until they are durable.
+const FILE_COUNT_MAX: usize = 128;
+/// More files than these are made durable with all others on their file system, at once.
+const SYNC_COUNT_MAX: usize = 2;
+
+/// Which names of files of the cache are durable.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// How many files were made.
+    made: AtomicU64,
+    /// How many of these have durable names.
+    durable: tokio::sync::Mutex<u64>,
+}
+
+impl Names {
+    /// A file may have been made.
+    pub(crate) fn made(&self) {
+        self.made.fetch_add(1, Relaxed);
+    }
+
+    /// Makes all names durable, where any are not.
+    pub(crate) async fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        let made = self.made.load(Relaxed);
+        let mut durable = self.durable.lock().await;
+        if *durable < made {
+            let made = self.made.load(Relaxed);
+            disk.sync_names().await?;
+            *durable = made;
+        }
+        Ok(())
+    }
+}
+
+/// Files of the cache that records name which are not written yet.
+#[derive(Default)]
+pub(crate) struct Unwritten {
+    /// Those that were made since: no written record names them.
+    fresh: BTreeSet<u64>,
+    /// Those with bytes that must be durable before.
+    changed: BTreeMap<u64, Arc<dyn File>>,
+    /// Files that the home has taken something of, with how many records were appended by then: before these
+    /// are durable, a crash makes them this client's own again.
+    taken: BTreeMap<FileId, u64>,
+}
+
+impl Unwritten {
+    /// A file of this number was made.
+    pub(crate) fn made(&mut self, number: u64) {
+        self.fresh.insert(number);
+    }
+
+    /// True if no written record names a file of this number.
+    pub(crate) fn is_fresh(&self, number: u64) -> bool {
+        self.fresh.contains(&number)
+    }
+
+    /// A record tells of bytes of this file.
+    pub(crate) fn tells_of(&mut self, number: u64, file: Arc<dyn File>) {
+        self.changed.insert(number, file);
+    }
+
+    /// All bytes of this file are durable.
+    pub(crate) fn is_durable(&mut self, number: u64) {
+        self.changed.remove(&number);
+    }
+
+    /// The home has taken something of these files, and the log says so since so many records; so many of all
+    /// are durable.
+    pub(crate) fn were_taken(&mut self, files: Vec<FileId>, (appended, durable): (u64, u64)) {
+        self.taken.retain(|_, position| *position > durable);
+        self.taken.extend(files.into_iter().map(|file| (file, appended)));
+    }
+
+    /// True if a crash may make a file this client's own again, when so many records are durable.
+    pub(crate) fn may_be_own_again(&self, file: FileId, durable: u64) -> bool {
+        self.taken.get(&file).is_some_and(|position| *position > durable)
+    }
+
+    /// Records to come are of another group.
+    pub(crate) fn begin(&mut self) {
+        self.fresh.clear();
+    }
+
+    /// What was appended so far is about to be written.
+    pub(crate) fn cut(&mut self) -> Vec<Arc<dyn File>> {
+        self.begin();
+        std::mem::take(&mut self.changed).into_values().collect()
+    }
+}
+
+/// Makes files durable before the log is written that tells of them.
+pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<Names>) -> Gather {
+    let (live, disk, names) = (Arc::downgrade(live), disk.clone(), names.clone());
+    Arc::new(move |cut| {
+        let Some(live) = live.upgrade() else {
+            cut();
+            return Box::pin(std::future::ready(Ok(())));
+        };
+        let files = {
+            let mut live = live.lock();
+            cut();
+            live.unwritten.cut()
+        };
+        let (disk, names) = (disk.clone(), names.clone());
+        Box::pin(async move {
+            if files.len() > SYNC_COUNT_MAX {
+                match disk.sync_all().await {
+                    Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                    synced => return synced,
+                }
+            }
+            let synced = join_all(files.iter().map(|file| file.sync_data()).collect()).await;
+            synced.into_iter().collect::<io::Result<()>>()?;
+            names.sync(&*disk).await
+        })
+    })
+}
+
+impl Client {
+    /// What was recorded before is in its place: durable already, if the user wants that of each operation.
+    /// EIO if the log takes no more.
+    pub(crate) async fn logged(&self) -> Result<(), FsError> {
+        let log = &self.0.log;
+        let is_much = log.is_behind() || self.0.live.lock().unwritten.changed.len() >= FILE_COUNT_MAX;
+        let waits = is_much || self.0.settings.lock().durability == Durability::Always;
+        match waits {
+            true => self.durable().await,
+            false if log.is_closed() => Err(FsError::Io),
+            false => Ok(()),
+        }
+    }
+
+    /// What was recorded before is durable. EIO if it cannot be.
+    pub(crate) async fn durable(&self) -> Result<(), FsError> {
+        self.0.log.settled().await.map_err(|_| FsError::Io)
+    }
+}
