@@ -10,6 +10,7 @@ mod lan;
 mod locks;
 mod lottery;
 mod mutations;
+mod near;
 mod repository;
 mod revalidation;
 mod rig;
@@ -62,6 +63,8 @@ enum Name {
     WanRepository,
     /// A producer at home whose files are read far from there
     WanProducer,
+    /// Small files near home and without a network, beside sshfs
+    Near,
     /// A cache near home, beside the local disk
     LanWarm,
     /// Very many cached files
@@ -91,6 +94,7 @@ impl Name {
             Name::WanPostmark => wan::measure_postmark(site, quick),
             Name::WanRepository => repository::measure_repository(site, quick),
             Name::WanProducer => repository::measure_producer(site, quick),
+            Name::Near => near::measure(site, quick),
             Name::LanWarm => lan::measure_warm(site, quick),
             Name::LanMany => lan::measure_many(site, quick),
             Name::LanPending => lan::measure_pending(site, quick),
