@@ -32,8 +32,8 @@ use tokio::sync::{Notify, oneshot};
 use types::BoxFuture;
 use types::codec::DecodeError;
 
-/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot, unless the owner
-/// has [chosen](Found::growing_to) another length.
+/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot, unless
+/// the owner has [chosen](Found::growing_to) another length.
 pub const LOG_LEN: u64 = 4 << 20;
 /// Space for the log is set aside in steps of this many bytes.
 const ALLOCATION_STEP: u64 = 1 << 20;
@@ -166,10 +166,14 @@ impl Queue {
         self.released_count < self.held_count
     }
 
+    /// True if a record may be written, as far as it alone is concerned.
+    fn is_released(&self, waiting: &Waiting) -> bool {
+        waiting.held.is_none_or(|number| number < self.released_count)
+    }
+
     /// True if some of what waits may be written.
     fn is_ready(&self) -> bool {
-        let is_held = |waiting: &Waiting| waiting.held.is_some_and(|number| number >= self.released_count);
-        self.waiting.front().is_some_and(|waiting| !is_held(waiting))
+        self.waiting.front().is_some_and(|waiting| self.is_released(waiting))
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -417,9 +421,10 @@ impl Writer {
             self.until_due().await;
             let ((mut group, closing, closed), gathered) = self.gather();
             let has_none = group.is_empty();
+            // Also without records: the owner tells of what it gathered now only once.
             let gathered = match gathered {
-                Some(gathered) if group.iter().any(|waiting| waiting.record.is_some()) => gathered.await,
-                _ => Ok(()),
+                Some(gathered) => gathered.await,
+                None => Ok(()),
             };
             let written = match gathered {
                 Ok(()) if has_none => Ok(()),
@@ -500,7 +505,7 @@ impl Writer {
         let queue = &mut *self.shared.queue.lock();
         let (mut len, mut count) = (0, 0);
         for waiting in &queue.waiting {
-            if waiting.held.is_some_and(|number| number >= queue.released_count) {
+            if !queue.is_released(waiting) {
                 break;
             }
             let frame_len = waiting.frame_len();

@@ -439,6 +439,18 @@ fn a_lazy_log_writes_in_time_or_when_it_is_waited_for() {
     assert!(clock.now() >= begun + Duration::from_millis(900), "it was not hurried");
 }
 
+/// The owner tells of something before it appends the record that names it, and another task waits for the log
+/// meanwhile. What was gathered for that group was dropped, since it had no records.
+#[test]
+fn regression_what_is_gathered_is_made_durable_also_without_records() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, 1 << 30);
+    let Lazily { owner, gathered } = start_lazily(&sim, &sim.machine("node"), &disk, LOG_LEN);
+    let before = gathered.lock().0;
+    sim.block_on(owner.log.settled()).expect("settled");
+    assert_eq!(gathered.lock().0, before + 1);
+}
+
 /// After any crash, each number that is there was gathered before, and all that was waited for is there.
 #[test]
 fn sim_what_a_lazy_log_tells_of_is_durable_before() {

@@ -108,8 +108,8 @@ pub(crate) fn outgoing_name(seq: u64) -> String {
     format!("o{seq:x}")
 }
 
-/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that is
-/// there. What was not there when the change began is not known to be now, and stays as the home has it.
+/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that
+/// is there. What was not there when the change began is not known to be now, and stays as the home has it.
 fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
     let has_holes = |node: &&Node| !node.kept.missing(0..node.begun_size).is_empty();
     let Some(node) = node.filter(has_holes) else {

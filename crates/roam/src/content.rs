@@ -265,7 +265,9 @@ impl Client {
         let is_fresh = {
             let mut live = self.0.live.lock();
             let is_fresh = live.unwritten.is_fresh(number);
-            live.unwritten.tells_of(number, file.clone());
+            if !waits {
+                live.unwritten.tells_of(number, file.clone());
+            }
             let node = live.replica.node(id)?;
             let before = node.data;
             let is_other = match anew {

@@ -1,7 +1,7 @@
 //! When what was done here is durable.
 //!
-//! An operation is answered when it is in its place in the log, in memory. The log is written at the latest
-//! after [`COMMIT_TIME_MAX`], when a program waits for it (fsync, `starling sync`), and before anything of it
+//! An operation is answered when it is in its place in the log, in memory. The log is written
+//! [`COMMIT_TIME_MAX`] after that, when a program waits for it (fsync, `starling sync`), and before anything of it
 //! is sent home. What was written to files is durable before the records are that tell of it. So after a
 //! crash the mount is as it was after some operation, and all that was waited for was done before.
 //!
@@ -89,10 +89,8 @@ impl Unwritten {
         self.changed.remove(&number);
     }
 
-    /// The home has taken something of these files, and the log says so since so many records; so many of all
-    /// are durable.
-    pub(crate) fn were_taken(&mut self, files: Vec<FileId>, (appended, durable): (u64, u64)) {
-        self.taken.retain(|_, position| *position > durable);
+    /// The home has taken something of these files, and the log says so since so many records.
+    pub(crate) fn were_taken(&mut self, files: Vec<FileId>, appended: u64) {
         self.taken.extend(files.into_iter().map(|file| (file, appended)));
     }
 
@@ -106,9 +104,10 @@ impl Unwritten {
         self.fresh.clear();
     }
 
-    /// What was appended so far is about to be written.
-    pub(crate) fn cut(&mut self) -> Vec<Arc<dyn File>> {
+    /// What was appended so far is about to be written; so many records are durable.
+    pub(crate) fn cut(&mut self, durable: u64) -> Vec<Arc<dyn File>> {
         self.begin();
+        self.taken.retain(|_, position| *position > durable);
         std::mem::take(&mut self.changed).into_values().collect()
     }
 }
@@ -124,7 +123,8 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
         let files = {
             let mut live = live.lock();
             cut();
-            live.unwritten.cut()
+            let durable = live.log.as_ref().map_or(0, |log| log.counts().1);
+            live.unwritten.cut(durable)
         };
         let (disk, names) = (disk.clone(), names.clone());
         Box::pin(async move {

@@ -425,7 +425,7 @@ impl Client {
                 }
                 live.record(Record::Answered(applied));
                 if let (Some(log), Some(operation)) = (live.log.clone(), &about) {
-                    live.unwritten.were_taken(operation.files(), log.counts());
+                    live.unwritten.were_taken(operation.files(), log.counts().0);
                 }
                 if became && let Some(Operation::Make { file, made, .. }) = &about {
                     live.became(*file);

@@ -78,7 +78,7 @@ const BATCHED: usize = 50;
 /// When what was done is durable ([`COMMIT_TIME_MAX`](crate::COMMIT_TIME_MAX)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After a second at the latest, and when a program waits for it.
+    /// After about a second, and when a program waits for it.
     #[default]
     Grouped,
     /// When it is answered, and what is in a file when that is closed.

@@ -20,25 +20,34 @@ fn text(path: &str, text: &str) -> Op {
     Op::Write(path.into(), How::Replace, text.as_bytes().to_vec())
 }
 
-/// A file with two names, which is changed in place, is being changed when the home crashes after so many steps; another program changes it before the home
-/// starts again. True if the home has crashed.
-fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str) -> bool) -> bool {
+/// A file with two names has been changed without a network. The home crashes after so many steps of taking that;
+/// Says whether it has crashed.
+fn crash_in_place(steps: u64, mine: Op) -> (Setup, bool) {
     let setup = Setup::new(steps);
     setup.done(text("/file", &"old ".repeat(8)));
     setup.done(Op::Link("/file".into(), "/link".into()));
     setup.online(true);
     setup.online(false);
-    let mine = "mine".repeat(8);
-    setup.done(text("/file", &mine));
+    setup.done(mine);
     let home = setup.rig.home.lock().clone().expect("home");
     home.machine.crash_after(steps);
     setup.online(true);
     let crashed = !home.machine.is_up();
     home.machine.crash_after(u64::MAX);
+    if crashed {
+        setup.rig.crash_home();
+    }
+    (setup, crashed)
+}
+
+/// A file with two names, which is changed in place, is being changed when the home crashes after so many steps; another program changes it before the home
+/// starts again. True if the home has crashed.
+fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str) -> bool) -> bool {
+    let mine = "mine".repeat(8);
+    let (setup, crashed) = crash_in_place(steps, text("/file", &mine));
     if !crashed {
         return false;
     }
-    setup.rig.crash_home();
     let was_done = setup.at_home("/file").as_deref() == Ok(&mine);
     at_home(&setup, theirs);
     setup.rig.start_home();
@@ -75,19 +84,8 @@ fn regression_what_is_changed_while_the_home_is_down_is_not_the_clients() {
 #[test]
 fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() {
     for steps in 0.. {
-        let setup = Setup::new(steps);
-        setup.done(text("/file", &"old ".repeat(8)));
-        setup.done(Op::Link("/file".into(), "/link".into()));
-        setup.online(true);
-        setup.online(false);
-        setup.done(Op::Write("/file".into(), How::At(6), b"mine".to_vec()));
-        let home = setup.rig.home.lock().clone().expect("home");
-        home.machine.crash_after(steps);
-        setup.online(true);
-        let crashed = !home.machine.is_up();
-        home.machine.crash_after(u64::MAX);
+        let (setup, crashed) = crash_in_place(steps, Op::Write("/file".into(), How::At(6), b"mine".to_vec()));
         if crashed {
-            setup.rig.crash_home();
             setup.rig.lose_power(steps % 2 == 0);
             setup.rig.start_home();
             setup.rig.sim.run_for(Duration::from_secs(120));
@@ -106,19 +104,10 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
 fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there() {
     let mut stored = 0;
     for steps in 0.. {
-        let setup = Setup::new(steps);
-        setup.done(text("/file", &"old ".repeat(8)));
-        setup.done(Op::Link("/file".into(), "/link".into()));
-        setup.online(true);
-        setup.online(false);
-        setup.done(text("/file", "mine"));
-        let home = setup.rig.home.lock().clone().expect("home");
-        home.machine.crash_after(steps);
-        setup.online(true);
-        if home.machine.is_up() {
+        let (setup, crashed) = crash_in_place(steps, text("/file", "mine"));
+        if !crashed {
             break;
         }
-        setup.rig.crash_home();
         let is_stored = setup.at_home("/file").as_deref() == Ok("mine");
         let all = setup.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
         let copies = all.filter(|path| path.starts_with("/.starling/before-"));

@@ -211,12 +211,14 @@ impl Mounted {
                         Some(LinkState::Disconnected) => hoarding::get_ready(&clients, now, progress).await,
                         _ => json!({}),
                     };
+                    let mut durable = Ok(());
                     if state == Some(LinkState::Disconnected) {
                         for client in &clients {
-                            client.sync().await.map_err(|error| format!("making what was done durable: {error}"))?;
+                            durable = durable.and(client.sync().await);
                         }
                     }
                     clients.iter().for_each(|client| client.pin(state));
+                    durable.map_err(|error| format!("the mount is offline; making what was done durable: {error}"))?;
                     Ok(left)
                 })
             }

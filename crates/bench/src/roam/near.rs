@@ -193,7 +193,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
         let rates = Who::ALL.map(|who| number(rate(who, step.title)));
         table.row([step.title.to_owned()].into_iter().chain(rates));
     }
-    let [one, four, synced, unlink, rename, copy, postmark] = [0, 1, 2, 3, 4, 5, 6].map(|at| STEPS[at].title);
+    let [one, four, synced, unlink, rename, copy, postmark] = STEPS.map(|step| step.title);
     let beside_sshfs = |step: &'static str, limit| {
         let what = format!("near home, of sshfs's rate: {step}");
         Figure::at_least(what, rate(Who::Near, step) / rate(Who::Sshfs, step), limit, "x")
