@@ -11,7 +11,8 @@ pub fn cache(bytes: &[u8]) -> bool {
     match kind % 3 {
         0 => {
             let Ok(replica) = Replica::from_bytes(rest) else { return false };
-            assert_eq!(replica.to_bytes(), rest);
+            // One of an older version is written as one of this.
+            assert_eq!(Replica::from_bytes(&replica.to_bytes()).as_ref(), Ok(&replica));
         }
         1 => {
             let Ok(record) = Record::from_bytes(rest) else { return false };

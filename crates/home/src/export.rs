@@ -60,6 +60,10 @@ pub trait Export: FileSystem {
     fn clone_file(&self, _from: At, _to: At) -> Answer<()> {
         Answer::err(FsError::NotSupported)
     }
+    /// Does work that calls this file system very often where its calls cost least: on a thread that may block.
+    fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
+        work
+    }
     /// The next thing that was noticed, also of what the home did itself.
     fn noticed(&self) -> BoxFuture<Noticed>;
 }

@@ -1,6 +1,7 @@
 //! Looking at a volume's files: which id means which file of the file system behind, what it is like now, and what others have changed.
 
 use crate::claims::Claims;
+use crate::company::Company;
 use crate::export::{Export, Noticed};
 use crate::ledger::Ledger;
 use crate::promises::Promise;
@@ -94,6 +95,11 @@ impl Live {
 
     pub(crate) fn standing(&self, key: &[u8; 32]) -> u64 {
         self.standing.get(key).copied().unwrap_or(0)
+    }
+
+    /// True if a client has attached to a volume over a later connection than this one.
+    pub(crate) fn is_older(&self, key: &[u8; 32], volume: &str, connection: u64) -> bool {
+        self.newest.get(&(*key, volume.to_string())).is_some_and(|newest| *newest > connection)
     }
 
     pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
@@ -228,6 +234,7 @@ pub(crate) struct Exported {
     /// Rises when bytes of a promised store have come.
     pub(crate) arrived: watch::Sender<u64>,
     pub(crate) claims: Claims,
+    pub(crate) company: Company,
 }
 
 /// As whom the file system does what a user asks.
@@ -267,6 +274,7 @@ impl Exported {
             kept_before: Mutex::default(),
             arrived: watch::Sender::new(0),
             claims: Claims::new(host, live.lock().state.delegated(name)),
+            company: Company::default(),
         });
         let root = volume.fs.getattr(FileId::ROOT).await?;
         let identity = volume.fs.identity(FileId::ROOT).await?;

@@ -2,7 +2,7 @@
 //!
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
-//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away.
+//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away; `company`: whether a client is alone.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
 //!   they are done.
 //! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
@@ -15,6 +15,7 @@
 mod apply;
 mod claims;
 pub mod clients;
+mod company;
 pub mod delegations;
 pub mod export;
 mod exported;

@@ -55,6 +55,10 @@ impl Export for LocalDir {
         LocalDir::clone_file(self, from, to)
     }
 
+    fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
+        LocalDir::together(self, work)
+    }
+
     fn noticed(&self) -> BoxFuture<Noticed> {
         let noticed = LocalDir::noticed(self);
         Box::pin(async move {

@@ -15,13 +15,16 @@ use roam_wire::delegation::{Hold, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::line;
 use roam_wire::lock::Lock;
-use roam_wire::message::{DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack};
+use roam_wire::message::{
+    Company, DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack,
+};
 use roam_wire::operation::Operation;
 use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::oneshot;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::{FILE_SIZE_MAX, OpenFlags};
 
@@ -157,6 +160,7 @@ impl Client {
             if let Some(attached) = live.attached.get_mut(&place.volume.name) {
                 attached.retain(|attached| !Arc::ptr_eq(&attached.push, &self.push));
             }
+            place.volume.company.leave(&self.push);
         }
     }
 
@@ -200,7 +204,6 @@ impl Client {
             return refused(Refusal::Stranger);
         }
         let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
-        let root = volume.root()?;
         let uid = self.home.live.lock().state.grant(&self.key, name).map(|(_, grant)| grant.user.uid);
         let Some(uid) = uid else { return refused(Refusal::Volume) };
         // Groups are as with a login: those that he is in now, until he comes again.
@@ -212,18 +215,55 @@ impl Client {
             tracing::debug!(%error, "how long files can be is not known");
             FILE_SIZE_MAX
         });
+        let company = {
+            let live = self.home.live.lock();
+            let Some((author, _)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
+            if live.is_older(&self.key, name, self.connection) {
+                return refused(Refusal::Detached);
+            }
+            if self.is_barred(&volume, author, &watch) {
+                return refused(Refusal::Busy);
+            }
+            volume.company.join(author, self.push.clone())
+        };
+        volume.company.gathered(&self.push, &*self.home.host.clock).await;
+        let logs = (incarnation, acknowledged, newest);
+        let attached = self.attach_to(volume.clone(), logs, stamp, watch, known_now, file_len_max, company).await;
+        if attached.is_err() {
+            volume.company.leave(&self.push);
+        }
+        attached
+    }
+
+    /// True if a client that comes with delegations of this run has to wait, since others were promised what it had.
+    fn is_barred(&self, volume: &Exported, author: u32, watch: &Watch) -> bool {
+        matches!(watch, Watch::Delegations { run, .. } if *run == self.home.run) && volume.claims.is_barred(author)
+    }
+
+    /// As [`attach`](Self::attach), to a volume that there is.
+    #[allow(clippy::too_many_arguments)]
+    async fn attach_to(
+        &self,
+        volume: Arc<Exported>,
+        (incarnation, acknowledged, newest): (u64, u64, FileId),
+        stamp: Option<Stamp>,
+        watch: Watch,
+        known_now: Option<User>,
+        file_len_max: u64,
+        company: Company,
+    ) -> Answered {
+        let refused = |refusal| Err(Stop::Refused(refusal));
+        let (root, name) = (volume.root()?, &volume.name.clone()[..]);
         let mut begun = None;
         let seen_by = volume.clone();
         let mut reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
             // It was sent before the client went on elsewhere, and would take away what it was given there.
-            if live.newest.get(&(self.key, name.to_string())).is_some_and(|newest| *newest > self.connection) {
+            if live.is_older(&self.key, name, self.connection) {
                 return refused(Refusal::Detached);
             }
-            if matches!(watch, Watch::Delegations { run, .. } if run == self.home.run)
-                && volume.claims.is_barred(author)
-            {
+            if self.is_barred(&volume, author, &watch) {
                 return refused(Refusal::Busy);
             }
             let before = grant.user.clone();
@@ -278,7 +318,7 @@ impl Client {
             let whose = Whose { key, author, user: user.clone(), incarnation };
             let standing = live.standing(&key);
             *self.to.lock() = Some(Place { whose, volume, delegated, standing });
-            Reply::Attached { root, user, since, heard, kept, file_len_max }
+            Reply::Attached { root, user, since, heard, kept, file_len_max, company }
         };
         if let Some((volume, author)) = begun {
             volume.drop_uploads(author).await;
@@ -466,7 +506,11 @@ impl Client {
             Request::Take { seq, pieces } => self.take(whose, volume, seq, pieces).await?,
             Request::Apply { acknowledged, operations } => {
                 self.acknowledge(&mut self.home.live.lock(), &volume.name, whose.incarnation, acknowledged);
-                Reply::Applied(self.home.apply(volume, whose, &operations).await?)
+                let (home, applied_to, whose) = (self.home.clone(), volume.clone(), whose.clone());
+                let (done, answer) = oneshot::channel();
+                let work = async move { drop(done.send(home.apply(&applied_to, &whose, &operations).await)) };
+                volume.fs.together(Box::pin(work)).await;
+                Reply::Applied(answer.await.map_err(|_| FsError::Io)??)
             }
             Request::Space => {
                 let stat = volume.fs.statfs().await?;
@@ -505,6 +549,10 @@ impl Client {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
                 volume.claims.returning(whose.author, &recalls, through);
+                Reply::Done
+            }
+            Request::Joined { number } => {
+                volume.company.knows(&self.push, number);
                 Reply::Done
             }
             // It was heard of.

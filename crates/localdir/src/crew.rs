@@ -6,15 +6,48 @@
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, geteuid, umask};
 use rustix::thread::{UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe};
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::thread::Thread;
 use tokio::sync::oneshot;
-use types::FsError;
+use types::{BoxFuture, FsError};
 use vfs::fs::Cred;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+thread_local! {
+    /// The thread does a [work](work), in which operations are done at once.
+    static AT_WORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True on a thread that does a [work](work).
+pub fn is_at_work() -> bool {
+    AT_WORK.get()
+}
+
+/// Wakes a thread that does a work and waits.
+struct Waiting(Thread);
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Does all of a work on this thread, which sleeps whenever the work waits for something.
+pub fn work(mut work: BoxFuture<()>) {
+    let waker = Waker::from(Arc::new(Waiting(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    AT_WORK.set(true);
+    while work.as_mut().poll(&mut context).is_pending() {
+        std::thread::park();
+    }
+    AT_WORK.set(false);
+}
 
 /// The threads. They end when this is dropped and their jobs are done.
 pub struct Crew {

@@ -43,12 +43,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use types::{Answer, FileId, FsError};
+use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::Cred;
 use vfs::locks::Locks;
 
 /// Threads that do system calls at the same time.
 const THREAD_COUNT: usize = 8;
+/// Threads that do works of many system calls, which may wait for each other.
+const WORK_COUNT: usize = 4;
 /// Longest path that is looked up in one system call: what Linux takes at most.
 const PATH_LEN_MAX: usize = 4_095;
 
@@ -69,6 +71,8 @@ pub(crate) struct Inner {
     handles: Mutex<Handles>,
     locks: Locks,
     crew: Crew,
+    /// For works that may wait for what the crew does.
+    workers: Crew,
     watches: Watches,
 }
 
@@ -109,6 +113,7 @@ impl LocalDir {
             handles: Mutex::default(),
             locks: Locks::default(),
             crew: Crew::start(THREAD_COUNT)?,
+            workers: Crew::start(WORK_COUNT)?,
             watches,
         })))
     }
@@ -134,8 +139,23 @@ impl LocalDir {
         })
     }
 
+    /// Does work on a thread of its own, on which each operation is done at once: it costs no hand-over to another thread.
+    pub fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
+        let done = self.0.workers.run(move || {
+            crew::work(work);
+            Ok(())
+        });
+        // A work that panicked has said so.
+        Box::pin(async move {
+            let _ = done.await;
+        })
+    }
+
     /// An operation that runs on a thread.
     fn later<T: Send + 'static>(&self, job: impl FnOnce(&Inner) -> Result<T, FsError> + Send + 'static) -> Answer<T> {
+        if crew::is_at_work() {
+            return Answer::Now(job(&self.0));
+        }
         let inner = self.0.clone();
         Answer::later(self.0.crew.run(move || job(&inner)))
     }

@@ -22,7 +22,7 @@ use rustls::{
 use std::sync::Arc;
 
 /// The protocol, with its version.
-const PROTOCOL: &[u8] = b"starling-roam/3";
+const PROTOCOL: &[u8] = b"starling-roam/4";
 /// The name that clients ask for, wherever the home is.
 pub(crate) const NAME: &str = "home.starling";
 /// Tickets that a home keeps; two for each connection that was made.

@@ -135,10 +135,18 @@ struct Waiting {
     record: Option<Bytes>,
     /// Its number, if it is not written before that is released.
     held: Option<u64>,
-    done: Done,
+    /// `None`: nobody waits for it.
+    done: Option<Done>,
 }
 
 impl Waiting {
+    fn answer(self, how: Result<(), AppendError>) {
+        if let Some(done) = self.done {
+            // Whoever has gone does not want to know.
+            let _ = done.send(how);
+        }
+    }
+
     fn frame_len(&self) -> usize {
         self.record.as_ref().map_or(0, |record| frame_len(record.len()))
     }
@@ -186,6 +194,7 @@ impl Queue {
 
 struct Shared {
     queue: Mutex<Queue>,
+    is_lazy: bool,
     wake: Notify,
     /// Bytes of records for which there is room although the disk is full; `u64::MAX`: it is not.
     room: AtomicU64,
@@ -279,7 +288,8 @@ impl Found {
         source: Source,
     ) -> Result<RecordLog, AppendError> {
         let (room, durable_count) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), room, durable_count });
+        let is_lazy = self.lazy.is_some();
+        let shared = Arc::new(Shared { queue: Mutex::default(), is_lazy, wake: Notify::new(), room, durable_count });
         let mut writer = Writer {
             shared: shared.clone(),
             files: self.files,
@@ -311,13 +321,18 @@ impl RecordLog {
     /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
     /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done }))
+        self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done: Some(done) }))
+    }
+
+    /// As [`append`](Self::append), for whoever does not wait for the record itself.
+    pub fn post(&self, record: Bytes) {
+        self.enqueue(|queue| queue.push(Waiting { record: Some(record), held: None, done: None }));
     }
 
     /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is [released](Self::release).
     pub fn append_held(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
-            queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done });
+            queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: Some(done) });
             queue.held_count += 1;
         })
     }
@@ -332,6 +347,16 @@ impl RecordLog {
     /// True if so much waits to be written that an owner should wait for it before it appends more.
     pub fn is_behind(&self) -> bool {
         self.0.0.queue.lock().len >= 2 * LAZY_LEN_MAX
+    }
+
+    /// Bytes of records that wait to be written.
+    pub fn waiting_len(&self) -> u64 {
+        self.0.0.queue.lock().len
+    }
+
+    /// The owner has something to record when the log is written next, which a lazy log does in its time.
+    pub fn nudge(&self) {
+        self.enqueue(|queue| queue.push(Waiting { record: None, held: None, done: None }));
     }
 
     /// How many records were ever appended, and how many of these are durable: the first ones.
@@ -364,14 +389,14 @@ impl RecordLog {
     /// Done when all that was appended before is durable. A lazy log writes it at once.
     pub fn settled(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
-            queue.push(Waiting { record: None, held: None, done });
+            queue.push(Waiting { record: None, held: None, done: Some(done) });
             queue.is_urgent = true;
         })
     }
 
     /// As [`settled`](Self::settled), but a lazy log takes its time.
     pub fn settled_in_time(&self) -> BoxFuture<Result<(), AppendError>> {
-        self.wait(|queue, done| queue.push(Waiting { record: None, held: None, done }))
+        self.wait(|queue, done| queue.push(Waiting { record: None, held: None, done: Some(done) }))
     }
 
     /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that there is nothing to replay.
@@ -379,16 +404,30 @@ impl RecordLog {
         self.wait(|queue, done| queue.closing.push(done))
     }
 
+    /// False if nothing is accepted any more.
+    fn enqueue(&self, enqueue: impl FnOnce(&mut Queue)) -> bool {
+        let shared = &self.0.0;
+        let is_news = {
+            let queue = &mut *shared.queue.lock();
+            if queue.closed {
+                return false;
+            }
+            let before = (queue.waiting.is_empty(), queue.is_urgent, queue.closing.len());
+            enqueue(queue);
+            // The writer of a lazy log sleeps until what it knows to wait is due.
+            !shared.is_lazy || before.0 || before != (false, queue.is_urgent, queue.closing.len())
+        };
+        if is_news {
+            shared.wake.notify_one();
+        }
+        true
+    }
+
     fn wait(&self, enqueue: impl FnOnce(&mut Queue, Done)) -> BoxFuture<Result<(), AppendError>> {
         let (done, answer) = oneshot::channel();
-        {
-            let queue = &mut *self.0.0.queue.lock();
-            if queue.closed {
-                return Box::pin(std::future::ready(Err(AppendError::Closed)));
-            }
-            enqueue(queue, done);
+        if !self.enqueue(|queue| enqueue(queue, done)) {
+            return Box::pin(std::future::ready(Err(AppendError::Closed)));
         }
-        self.0.0.wake.notify_one();
         Box::pin(async move { answer.await.unwrap_or(Err(AppendError::Closed)) })
     }
 }
@@ -568,7 +607,7 @@ impl Writer {
         if let Err(error) = self.find_room(end).await {
             if error == AppendError::Full && !self.is_patient {
                 // What the owner has applied is not there: only a snapshot could bring both together again.
-                group.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Full))));
+                group.drain(..).for_each(|waiting| waiting.answer(Err(AppendError::Full)));
             }
             return Err(error);
         }
@@ -590,7 +629,7 @@ impl Writer {
     fn answer(&self, group: &mut VecDeque<Waiting>) {
         let count = group.iter().filter(|waiting| waiting.record.is_some()).count();
         self.shared.durable_count.fetch_add(count as u64, Relaxed);
-        group.drain(..).for_each(|waiting| drop(waiting.done.send(Ok(()))));
+        group.drain(..).for_each(|waiting| waiting.answer(Ok(())));
     }
 
     /// Writes a snapshot, which covers `group` and all that waits, and answers these.
@@ -638,10 +677,10 @@ impl Writer {
 
     /// Accepts nothing more. What was being written ends as said, what only waited is not there.
     fn end(&self, group: VecDeque<Waiting>, how: AppendError) {
-        group.into_iter().for_each(|waiting| drop(waiting.done.send(Err(how.clone()))));
+        group.into_iter().for_each(|waiting| waiting.answer(Err(how.clone())));
         let queue = &mut *self.shared.queue.lock();
         (queue.closed, queue.len) = (true, 0);
-        queue.waiting.drain(..).for_each(|waiting| drop(waiting.done.send(Err(AppendError::Closed))));
+        queue.waiting.drain(..).for_each(|waiting| waiting.answer(Err(AppendError::Closed)));
         queue.closing.drain(..).for_each(|done| drop(done.send(Err(AppendError::Closed))));
     }
 }

@@ -319,6 +319,11 @@ pub enum Request {
     Lock(Locking),
     /// The first lock that stands in the way of this one.
     TestLock(Lock),
+    /// The client knows that it [has company](Pushed::Company), and the home has seen all that it did before.
+    Joined {
+        /// What the home told it.
+        number: u64,
+    },
 }
 wire_enum!(Request {
     1 => Enroll { secret },
@@ -341,6 +346,7 @@ wire_enum!(Request {
     18 => Returning { recalls, through },
     19 => Lock(locking),
     20 => TestLock(lock),
+    21 => Joined { number },
 });
 
 /// What a home answers.
@@ -367,6 +373,8 @@ pub enum Reply {
         kept: Option<Kept>,
         /// Bytes of the longest file that the file system behind can hold.
         file_len_max: u64,
+        /// Whether other clients are attached to the volume.
+        company: Company,
     },
     /// What changed.
     Since(Since),
@@ -435,7 +443,7 @@ pub enum Reply {
 wire_enum!(Reply {
     0 => Done,
     1 => Enrolled { volumes },
-    2 => Attached { root, user, since, heard, kept, file_len_max },
+    2 => Attached { root, user, since, heard, kept, file_len_max, company },
     3 => Since(since),
     4 => Facts(facts),
     5 => Stale(files),
@@ -452,6 +460,16 @@ wire_enum!(Reply {
     16 => Taken(pieces),
     17 => InTheWay(lock),
 });
+
+/// Whether a client is alone with a volume: then nobody misses what it has closed and not sent yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Company {
+    /// Counts what the home says of this: what has a smaller number is of before.
+    pub number: u64,
+    /// Other clients are attached to the volume.
+    pub others: bool,
+}
+wire_struct!(Company { number, others });
 
 /// A name, and what it means.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -488,12 +506,16 @@ pub enum Pushed {
     },
     /// Nothing will be told any more, nor done, before the client attaches again.
     Detached,
+    /// Other clients attach to the volume, or the last of them has left. If others do, they wait until the client has
+    /// [joined](Request::Joined) them.
+    Company(Company),
 }
 wire_enum!(Pushed {
     1 => Changed { files, stamp, more },
     2 => Recall(recalls),
     3 => Wanted { seq, offset, len },
     4 => Detached,
+    5 => Company(company),
 });
 
 impl<T: Wire> Wire for Box<T> {

@@ -5,7 +5,7 @@ use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::lock::{Lock, Locking, Space};
 use roam_wire::message::{
-    Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
+    Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
 };
 use roam_wire::operation::{Attributes, Change, Made, Operation};
 use roam_wire::piece::Piece;
@@ -144,6 +144,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("lock", request(Request::Lock(locking))),
             ("test_lock", request(Request::TestLock(lock))),
             ("space", request(Request::Space)),
+            ("joined", request(Request::Joined { number: 8 })),
             ("ids", request(Request::Ids)),
             ("done", reply(Reply::Done)),
             ("enrolled", reply(Reply::Enrolled { volumes: vec!["home".into(), "work".into()] })),
@@ -156,6 +157,7 @@ fn the_corpus_has_what_this_program_writes() {
                     heard: 7,
                     kept: Some(Kept { run: 5, all: true, locks: true, term: 6 }),
                     file_len_max: 17_592_186_040_320,
+                    company: Company { number: 8, others: true },
                 }),
             ),
             ("current", reply(Reply::Since(Since::Current))),
@@ -176,6 +178,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("refused", reply(Reply::Refused(Refusal::Forgotten))),
             ("recall", plain(2, Pushed::Recall(vec![recall]).to_bytes())),
             ("detached", plain(2, Pushed::Detached.to_bytes())),
+            ("company", plain(2, Pushed::Company(Company { number: 9, others: false }).to_bytes())),
             ("wanted", plain(2, Pushed::Wanted { seq: 9, offset: 65536, len: 4096 }.to_bytes())),
             ("pushed", plain(2, Pushed::Changed { files: vec![file], stamp, more: false }.to_bytes())),
         ],

@@ -8,7 +8,7 @@ use roam_wire::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_wire::journal::{Since, Stamp};
 use roam_wire::lock::{Lock, Locking, Space};
 use roam_wire::message::{
-    Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
+    Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
 use roam_wire::operation::{Attributes, Change, Made, Operation, Place, RANGE_COUNT_MAX};
 use roam_wire::piece::Piece;
@@ -271,6 +271,7 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u64>(), prop::collection::vec(piece(), 0..9)).prop_map(|(seq, pieces)| Request::Take { seq, pieces }),
         locking().prop_map(Request::Lock),
         lock().prop_map(Request::TestLock),
+        any::<u64>().prop_map(|number| Request::Joined { number }),
     ]
 }
 
@@ -281,12 +282,12 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         prop::collection::vec(".{0,9}", 0..3).prop_map(|volumes| Reply::Enrolled { volumes }),
         prop::collection::vec(any::<u64>(), 0..9).prop_map(Reply::Taken),
-        (file(), user(), since(), any::<[u64; 2]>(), prop::option::of(any::<([u64; 2], [bool; 2])>())).prop_map(
-            |(root, user, since, [heard, file_len_max], kept)| {
+        (file(), user(), since(), any::<([u64; 3], bool)>(), prop::option::of(any::<([u64; 2], [bool; 2])>()))
+            .prop_map(|(root, user, since, ([heard, file_len_max, number], others), kept)| {
+                let company = Company { number, others };
                 let kept = kept.map(|([run, term], [all, locks])| Kept { run, all, locks, term });
-                Reply::Attached { root, user, since, heard, kept, file_len_max }
-            }
-        ),
+                Reply::Attached { root, user, since, heard, kept, file_len_max, company }
+            }),
         since().prop_map(Reply::Since),
         prop::collection::vec(facts(), 0..4).prop_map(Reply::Facts),
         files().prop_map(Reply::Stale),
@@ -337,6 +338,7 @@ proptest! {
         comes_back(&Pushed::Changed { files, stamp, more: true });
         comes_back(&Pushed::Recall(vec![recall, recall]));
         comes_back(&Pushed::Detached);
+        comes_back(&Pushed::Company(Company { number: seq, others: offset % 2 == 0 }));
     }
 
     /// A value has one encoding.

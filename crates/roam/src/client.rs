@@ -19,7 +19,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
-use tokio::sync::{OwnedMutexGuard, mpsc, watch};
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc, watch};
 use types::codec::DecodeError;
 use types::{FileId, FsError, Time};
 use vfs::locks::Locks;
@@ -68,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) found_there: AtomicU64,
     /// Rises whenever there may be something to do for who waits.
     pub(crate) tick: watch::Sender<u64>,
+    /// There may be more to send home.
+    pub(crate) more: Arc<Notify>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
     names: Arc<Names>,
@@ -75,6 +77,8 @@ pub(crate) struct Inner {
     byte_fetches: Turns<FileId>,
     /// Whoever has this fetches ahead before all others who do.
     pub(crate) ahead: tokio::sync::Mutex<()>,
+    /// One at a time makes files of contents that are in memory.
+    pub(crate) filing: tokio::sync::Mutex<()>,
     /// One writer of a file at a time.
     writers: Turns<FileId>,
     /// One at a time puts bytes into a file of the cache, and says that they are there.
@@ -160,11 +164,13 @@ impl Client {
             attempts: AtomicU64::new(0),
             found_there: AtomicU64::new(0),
             tick: watch::Sender::new(0),
+            more: Arc::default(),
             unsettled: Mutex::default(),
             names,
             fetches: Mutex::default(),
             byte_fetches: Mutex::default(),
             ahead: tokio::sync::Mutex::default(),
+            filing: tokio::sync::Mutex::default(),
             writers: Mutex::default(),
             places: Mutex::default(),
         };
@@ -182,20 +188,42 @@ impl Client {
         let names: BTreeSet<String> = inner.disk.list().await?.into_iter().collect();
         let (dirty, used) = {
             let mut live = inner.live.lock();
-            let is_there = |data: u64| names.contains(&data_name(data));
+            let needed: BTreeSet<u64> = live.replica.needed().collect();
+            let unneeded: Vec<u64> = live
+                .replica
+                .all_contents()
+                .map(|(number, _)| number)
+                .filter(|number| !needed.contains(number))
+                .collect();
+            unneeded.into_iter().for_each(|number| live.replica.forget_contents(number));
+            let is_there = |data: u64| names.contains(&data_name(data)) || live.replica.contents(data).is_some();
             let lost = live.replica.nodes().filter(|(_, n)| !n.kept.is_empty() && !is_there(n.data));
             lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.record(Record::Lost(id)));
+            // What was written in memory is not there.
+            let apart: Vec<_> =
+                live.replica.nodes().filter(|(_, n)| n.is_apart).map(|(id, n)| (id, n.to_log())).collect();
+            let when = inner.host.clock.wall();
+            for (id, owed) in apart {
+                live.record(match owed {
+                    Some(change) => Record::Did { operation: Operation::Store { file: id, change }, when },
+                    None => Record::Clean(id),
+                });
+            }
             let dirty: Vec<_> =
                 live.replica.nodes().filter(|(_, n)| n.is_dirty()).map(|(id, n)| (id, n.data)).collect();
-            let used: BTreeSet<String> = live.replica.needed().map(data_name).collect();
+            let in_files = live.replica.needed().filter(|number| live.replica.contents(*number).is_none());
+            let used: BTreeSet<String> = in_files.map(data_name).collect();
             (dirty, used)
         };
         for (id, data) in dirty {
             let name = data_name(data);
-            let size = match names.contains(&name) {
+            let in_log = self.look(|replica, _| replica.contents(data).map(|bytes| bytes.len() as u64));
+            let is_there = in_log.is_some() || names.contains(&name);
+            let size = match in_log {
+                Some(len) => len,
                 // Nothing was ever written.
-                false => 0,
-                true => {
+                None if !is_there => 0,
+                None => {
                     // What is found now may still be lost.
                     let file = inner.disk.open(&name, false).await?;
                     file.sync_data().await?;
@@ -207,7 +235,7 @@ impl Client {
             let mut live = inner.live.lock();
             let nameless = live.replica.node(id).map_or(true, |node| node.facts.nlink == 0);
             if !nameless {
-                let change = changed_since(live.replica.node(id).ok(), names.contains(&name).then_some(size), when);
+                let change = changed_since(live.replica.node(id).ok(), is_there.then_some(size), when);
                 live.record(match change {
                     Some(change) => Record::Did { operation: Operation::Store { file: id, change }, when },
                     None => Record::Clean(id),
@@ -215,8 +243,15 @@ impl Client {
             }
         }
         let bases: Vec<u64> = self.look(|replica, _| replica.nodes().map(|(_, node)| node.base).collect());
-        for base in bases.into_iter().filter(|base| names.contains(&data_name(*base))) {
-            let len = inner.disk.open(&data_name(base), false).await?.len().await?;
+        for base in bases.into_iter().filter(|base| *base > 0) {
+            let in_log = self.look(|replica, _| replica.contents(base).map(|bytes| bytes.len() as u64));
+            let len = match in_log {
+                Some(len) => len,
+                None if names.contains(&data_name(base)) => {
+                    inner.disk.open(&data_name(base), false).await?.len().await?
+                }
+                None => continue,
+            };
             inner.live.lock().base_lens.insert(base, len);
         }
         for name in names {
@@ -407,6 +442,9 @@ impl Client {
                 live.shown.remove(&number);
                 live.mapped.remove(&number);
                 live.base_lens.remove(&number);
+                if live.replica.contents(number).is_some() {
+                    live.replica.forget_contents(number);
+                }
             }
             // What stays is removed when the cache is opened.
             let _ = self.0.disk.remove(&data_name(number)).await;
@@ -442,6 +480,11 @@ impl Client {
 impl Inner {
     pub(crate) fn wake(&self) {
         self.tick.send_modify(|tick| *tick += 1);
+    }
+
+    /// There may be more to send home.
+    pub(crate) fn wake_replay(&self) {
+        self.more.notify_one();
     }
 
     /// Only one at a time learns the same.
@@ -480,6 +523,12 @@ impl Inner {
         try_turn(&self.writers, id)
     }
 
+    /// True if nobody changes a file's bytes, or puts some into the cache. Whoever has `Live` locked may do both until it is not any more.
+    pub(crate) fn is_idle(&self, id: FileId) -> bool {
+        let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
+        is_idle(&self.writers) && is_idle(&self.places)
+    }
+
     /// Until this is dropped, nobody else puts bytes into a file of the cache. Nobody who has it waits for the home.
     pub(crate) async fn placing(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.places, id).await
@@ -491,10 +540,23 @@ impl Inner {
     }
 
     async fn open_or_make(&self, number: u64, make: bool) -> Result<Arc<dyn File>, FsError> {
-        let known = self.live.lock().files.get(&number).cloned();
-        if let Some(file) = known {
-            return Ok(file);
+        let known = {
+            let live = self.live.lock();
+            let small = live.in_memory(number).map(|small| small as Arc<dyn File>);
+            small.or_else(|| live.files.get(&number).cloned())
+        };
+        match known {
+            Some(file) => Ok(file),
+            None => self.open_file(number, make).await,
         }
+    }
+
+    /// A file of the cache with this number that is to be on the disk.
+    pub(crate) async fn make_data_file(&self, number: u64) -> Result<Arc<dyn File>, FsError> {
+        self.open_file(number, true).await
+    }
+
+    async fn open_file(&self, number: u64, make: bool) -> Result<Arc<dyn File>, FsError> {
         let file = loop {
             match self.disk.open(&data_name(number), make).await {
                 Ok(file) => break file,
@@ -552,11 +614,28 @@ impl Inner {
         Ok((number, self.open_or_make(number, is_new).await?))
     }
 
+    /// Files of the cache were made.
+    pub(crate) fn made_names(&self) {
+        self.names.made();
+    }
+
+    /// Makes all that is on the cache's disk durable, with its names.
+    pub(crate) async fn sync_disk(&self) -> Result<(), FsError> {
+        match self.disk.sync_all().await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            synced => return synced.map_err(|error| disk_error(&error)),
+        }
+        Err(FsError::NotSupported)
+    }
+
     /// Looks whether the file of the cache is there that should have a file's bytes, and long enough. The caller is the file's only writer.
     pub(crate) async fn check_data(&self, id: FileId) -> Result<(), FsError> {
         let (data, end) = {
             let live = self.live.lock();
             let node = live.replica.node(id)?;
+            if live.in_memory(node.data).is_some() {
+                return Ok(());
+            }
             // What is being changed may have been cut.
             let end = node.have.iter().last().map(|range| if node.is_dirty() { 0 } else { range.end });
             match end {

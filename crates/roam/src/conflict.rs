@@ -307,7 +307,9 @@ impl Replica {
     fn take_bytes(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
         (node.have, node.kept, node.changes) = (Ranges::default(), Ranges::default(), Changes::Logged);
-        std::mem::take(&mut node.data)
+        node.is_apart = false;
+        let data = std::mem::take(&mut node.data);
+        node.unlogged.take().map_or(data, |unlogged| unlogged.data)
     }
 
     /// A file that was thought to have lost its last name has it still.

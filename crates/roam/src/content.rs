@@ -5,7 +5,7 @@
 
 use crate::client::{Client, data_name, disk_error};
 use crate::delegation::CLAIM_COUNT_MAX;
-use crate::live::{LinkState, Need, Stop};
+use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::Record;
 use crate::settings::{Durability, Writes};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
-use types::{FileId, FsError, Kind};
+use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Appended, At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
 
@@ -41,6 +41,69 @@ enum Missing {
     Never(FsError),
     Facts(Need),
     Bytes,
+}
+
+impl Live {
+    /// True if whoever has done something waits until the home has it.
+    pub(crate) fn waits_for_home(&self, writes: Writes) -> bool {
+        match writes {
+            Writes::Through => matches!(self.state, LinkState::Connected | LinkState::Weak),
+            Writes::Manual | Writes::Delayed(_) => false,
+            _ => {
+                // Under delegations others may be about to attach, and are to see all that was answered.
+                let is_missed = self.company.others || self.delegations.is_some();
+                self.state == LinkState::Connected && is_missed && self.replica.log().len() <= REACH_COUNT_MAX
+            }
+        }
+    }
+
+    /// Bytes were changed by `cred`.
+    pub(crate) fn changed(
+        &mut self,
+        cred: &Cred,
+        id: FileId,
+        now: Time,
+        change: impl FnOnce(&mut Change),
+    ) -> Result<(), FsError> {
+        let mode = perm::mode_after_write(cred, &self.replica.node(id)?.subject());
+        let node = self.replica.node_mut(id)?;
+        let change = node.changes.make(node.facts.size, now, change).cloned();
+        // The home has refused to make it, and it was taken out of the tree.
+        let change = change.ok_or(if node.facts.nlink == 0 { FsError::Stale } else { FsError::Io })?;
+        node.have.cut(change.cut.min(change.size));
+        node.have.add(change.cut..change.size);
+        node.have.add_all(&change.ranges);
+        (node.facts.size, node.facts.blocks) = (change.size, change.size.div_ceil(512));
+        (node.facts.mtime, node.facts.ctime) = (now, now);
+        if let Some(unlogged) = &mut node.unlogged {
+            unlogged.written_at = Some(now);
+            self.wrote_small(id);
+        }
+        if mode.is_some() {
+            let attributes = Attributes { mode, ..Attributes::default() };
+            self.record(Record::Did { operation: Operation::Set { file: id, attributes }, when: now });
+        }
+        Ok(())
+    }
+
+    /// Logs what was written to a file, without its bytes, but for those of a small file.
+    pub(crate) fn log_changes(&mut self, id: FileId, now: Time) -> Result<(), FsError> {
+        let node = self.replica.node(id)?;
+        if !node.is_dirty() || node.facts.nlink == 0 {
+            return Ok(());
+        }
+        match node.to_log() {
+            Some(change) if node.unlogged.is_some() => self.log_small(id, change, now)?,
+            Some(change) => self.did_store(id, change, now),
+            // It was made here and never written, or only made ready.
+            None => {
+                self.end_small(id);
+                self.record(Record::Clean(id));
+            }
+        }
+        self.held.remove(&id);
+        Ok(())
+    }
 }
 
 impl Client {
@@ -218,6 +281,9 @@ impl Client {
         if self.0.live.lock().replica.node(id)?.changes.is_ready() {
             return Ok(true);
         }
+        if self.prepare_small(id, truncates).await? {
+            return Ok(true);
+        }
         let may_have_holes = truncates || self.complete_or_leave(id).await?;
         let (dirty, is_shown) = {
             let live = self.0.live.lock();
@@ -230,6 +296,8 @@ impl Client {
             true => self.0.new_data_file().await?,
             false => {
                 self.0.check_data(id).await?;
+                let data = self.0.live.lock().replica.node(id)?.data;
+                self.leave_log(data).await?;
                 self.0.data_file(id).await?
             }
         };
@@ -321,22 +389,7 @@ impl Client {
     /// Bytes were changed by `cred`.
     pub(crate) fn changed(&self, cred: &Cred, id: FileId, change: impl FnOnce(&mut Change)) -> Result<(), FsError> {
         let now = self.0.host.clock.wall();
-        let mut live = self.0.live.lock();
-        let mode = perm::mode_after_write(cred, &live.replica.node(id)?.subject());
-        let node = live.replica.node_mut(id)?;
-        let change = node.changes.make(node.facts.size, now, change).cloned();
-        // The home has refused to make it, and it was taken out of the tree.
-        let change = change.ok_or(if node.facts.nlink == 0 { FsError::Stale } else { FsError::Io })?;
-        node.have.cut(change.cut.min(change.size));
-        node.have.add(change.cut..change.size);
-        node.have.add_all(&change.ranges);
-        (node.facts.size, node.facts.blocks) = (change.size, change.size.div_ceil(512));
-        (node.facts.mtime, node.facts.ctime) = (now, now);
-        if mode.is_some() {
-            let attributes = Attributes { mode, ..Attributes::default() };
-            live.record(Record::Did { operation: Operation::Set { file: id, attributes }, when: now });
-        }
-        Ok(())
+        self.0.live.lock().changed(cred, id, now, change)
     }
 
     /// Waits until the file may be changed here, by nobody else.
@@ -391,6 +444,7 @@ impl Client {
             return Ok(Appended { offset, count });
         }
         self.spare(id, offset..end).await?;
+        self.outgrow(id, end).await?;
         let _placing = self.0.placing(id).await;
         if let Err(error) = self.put(id, offset, data).await {
             // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are expected.
@@ -447,6 +501,7 @@ impl Client {
         self.find_stores(id).await?;
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
+        self.outgrow(id, size).await?;
         let file = self.changing(id).await?;
         self.spare(id, size..FILE_SIZE_MAX.max(size)).await?;
         let placing = self.0.placing(id).await;
@@ -515,31 +570,23 @@ impl Client {
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
         let node = live.replica.node(id)?;
-        let data = node.data;
-        if node.is_dirty() && node.facts.nlink > 0 {
-            match node.to_log() {
-                Some(change) => live.did_store(id, change, now),
-                // It was made here and never written, or only made ready.
-                None => live.record(Record::Clean(id)),
-            }
-            live.held.remove(&id);
-            match file {
-                Some(_) if syncs => live.unwritten.is_durable(data),
-                Some(file) => live.unwritten.tells_of(data, file),
-                None => {}
-            }
+        let (data, is_logged) = (node.data, node.is_dirty() && node.facts.nlink > 0);
+        live.log_changes(id, now)?;
+        match file {
+            Some(_) if is_logged && (syncs || live.in_memory(data).is_some()) => live.unwritten.is_durable(data),
+            Some(file) if is_logged => live.unwritten.tells_of(data, file),
+            _ => {}
         }
         Ok(())
     }
 
-    /// Where the home is near, waits until it has what was done here up to an operation, but not for long: what was done is durable here.
+    /// Where the home is near, and other clients are attached to the volume, waits until it has what was done here up to an operation, but not for long.
     pub(crate) async fn reach_home(&self, seq: u64) {
         let writes = self.0.settings.lock().writes;
-        match writes {
-            Writes::Through => self.wait_for_home(seq).await,
-            Writes::Manual | Writes::Delayed(_) => {}
-            _ if self.0.live.lock().replica.log().len() > REACH_COUNT_MAX => {}
-            _ => drop(timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await),
+        if writes == Writes::Through {
+            self.wait_for_home(seq).await;
+        } else if self.0.live.lock().waits_for_home(writes) {
+            let _ = timeout(&*self.0.host.clock, REACH_TIME_MAX, self.wait_for_home(seq)).await;
         }
     }
 

@@ -112,6 +112,13 @@ impl Unwritten {
     }
 }
 
+impl Live {
+    /// True if whoever does something has to wait until some of what was done is durable, or a file of the cache.
+    pub(crate) fn is_much_unwritten(&self) -> bool {
+        self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
+    }
+}
+
 /// Makes files durable before the log is written that tells of them.
 pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<Names>) -> Gather {
     let (live, disk, names) = (Arc::downgrade(live), disk.clone(), names.clone());
@@ -122,6 +129,7 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
         };
         let files = {
             let mut live = live.lock();
+            live.hold_small();
             cut();
             let durable = live.log.as_ref().map_or(0, |log| log.counts().1);
             live.unwritten.cut(durable)
@@ -142,10 +150,35 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
 }
 
 impl Client {
+    /// True if whoever has done something has to wait: for the log, or for the home.
+    pub(crate) fn waits(&self, live: &Live) -> bool {
+        let (durability, writes) = {
+            let settings = self.0.settings.lock();
+            (settings.durability, settings.writes)
+        };
+        durability == Durability::Always
+            || self.0.log.is_behind()
+            || self.0.log.is_closed()
+            || live.is_much_unwritten()
+            || live.waits_for_home(writes)
+    }
+
+    /// Something was logged, and nobody waits for it.
+    pub(crate) fn logged_more(&self, live: &Live) {
+        if !live.is_offline() {
+            self.0.wake_replay();
+        }
+    }
+
     /// What was recorded before is in its place: durable already, if the user wants that of each operation.
     /// EIO if the log takes no more.
     pub(crate) async fn logged(&self) -> Result<(), FsError> {
         let log = &self.0.log;
+        let has_too_many_contents = self.0.live.lock().has_too_many_contents();
+        if has_too_many_contents {
+            // Where that cannot be done, they stay in the log.
+            let _ = self.file_contents().await;
+        }
         let is_much = log.is_behind() || self.0.live.lock().unwritten.changed.len() >= FILE_COUNT_MAX;
         let waits = is_much || self.0.settings.lock().durability == Durability::Always;
         match waits {

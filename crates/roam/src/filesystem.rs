@@ -10,7 +10,7 @@ use bytes::Bytes;
 use host::timeout;
 use roam_wire::channel::Class;
 use roam_wire::message::{Reply, Request};
-use roam_wire::operation::{Operation, is_of_machine};
+use roam_wire::operation::{Attributes, Operation, is_of_machine};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -106,8 +106,18 @@ impl Client {
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
     ) -> Answer<T> {
+        let now = self.0.host.clock.wall();
+        let first = {
+            let mut live = self.0.live.lock();
+            let first = f(&mut live, now);
+            if first.is_ok() && !self.waits(&live) {
+                self.logged_more(&live);
+                drop(live);
+                return Answer::Now(first.map_err(|_| FsError::Io));
+            }
+            first
+        };
         let me = self.clone();
-        let first = self.try_once(&f);
         Answer::later(async move {
             let value = match first {
                 Ok(value) => value,
@@ -119,6 +129,21 @@ impl Client {
             let seq = me.0.live.lock().replica.log().last();
             me.reach_home(seq).await;
             Ok(value)
+        })
+    }
+
+    fn set_attributes(&self, id: FileId, attributes: Attributes) -> Answer<Attr> {
+        self.change(move |live, now| {
+            // What was written before was written then, as far as anybody is to know.
+            if let (Some(mtime), Ok(node)) = (attributes.mtime, live.replica.node_mut(id)) {
+                node.changes.date(mtime);
+            }
+            if attributes != Attributes::default() {
+                let operation = Operation::Set { file: id, attributes };
+                live.permit(&operation)?;
+                live.record(Record::Did { operation, when: now });
+            }
+            Ok(live.node(id)?.facts.attr())
         })
     }
 
@@ -185,10 +210,11 @@ impl Client {
             }
             Ok(files)
         });
-        Answer::later(async move {
-            done.await?.into_iter().for_each(|file| me.0.reap(file));
-            Ok(())
-        })
+        let reap = move |files: Vec<FileId>| files.into_iter().for_each(|file| me.0.reap(file));
+        match done {
+            Answer::Now(done) => Answer::Now(done.map(reap)),
+            done => Answer::later(async move { done.await.map(reap) }),
+        }
     }
 }
 
@@ -292,17 +318,20 @@ impl FileSystem for Client {
             set.uid = set.uid.map(|set| if set == uid { user.uid } else { set });
             set.gid = set.gid.map(|set| if set == gid { user.gid } else { set });
         }
+        let checked = {
+            let cred = cred.clone();
+            self.run(move |live, now| {
+                let writable = match handle {
+                    Some(handle) => live.handle(id, handle, false)?.flags.write,
+                    None => false,
+                };
+                live.setattr(&cred, id, writable, set, now)
+            })
+        };
+        if let Answer::Now(Ok((attributes, None))) = checked {
+            return self.entry(self.set_attributes(id, attributes));
+        }
         Answer::later(async move {
-            let checked = {
-                let cred = cred.clone();
-                me.run(move |live, now| {
-                    let writable = match handle {
-                        Some(handle) => live.handle(id, handle, false)?.flags.write,
-                        None => false,
-                    };
-                    live.setattr(&cred, id, writable, set, now)
-                })
-            };
             let (attributes, size) = checked.await?;
             if let Some(size) = size {
                 me.end_of(size, 0)?;
@@ -312,19 +341,7 @@ impl FileSystem for Client {
                 let stored = if open { Ok(()) } else { me.store(id).await.map(drop) };
                 resized.and(stored)?;
             }
-            let changed = me.change(move |live, now| {
-                // What was written before was written then, as far as anybody is to know.
-                if let (Some(mtime), Ok(node)) = (attributes.mtime, live.replica.node_mut(id)) {
-                    node.changes.date(mtime);
-                }
-                if attributes != Default::default() {
-                    let operation = Operation::Set { file: id, attributes };
-                    live.permit(&operation)?;
-                    live.record(Record::Did { operation, when: now });
-                }
-                Ok(live.node(id)?.facts.attr())
-            });
-            let attr = changed.await?;
+            let attr = me.set_attributes(id, attributes).await?;
             Ok(me.shown(attr))
         })
     }
@@ -362,10 +379,13 @@ impl FileSystem for Client {
             let attr = live.did_make(operation, now)?;
             Ok((attr, live.open_handle(attr.id, flags, false)))
         });
-        Answer::later(async move {
-            let (attr, handle) = made.await?;
-            Ok((me.shown(attr), handle))
-        })
+        match made {
+            Answer::Now(made) => Answer::Now(made.map(|(attr, handle)| (self.shown(attr), handle))),
+            made => Answer::later(async move {
+                let (attr, handle) = made.await?;
+                Ok((me.shown(attr), handle))
+            }),
+        }
     }
 
     fn mkdir(&self, cred: &Cred, parent: FileId, name: &[u8], mode: u32, umask: u32) -> Answer<Entry> {
@@ -456,12 +476,21 @@ impl FileSystem for Client {
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         let id = self.real(id);
+        match self.write_now(&self.act_as(cred), id, handle, Some(offset), data) {
+            Ok(None) => {}
+            done => return Answer::Now(done.map(|done| done.map_or(0, |done| done.count))),
+        }
         let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
         Answer::later(async move { me.write(cred, id, handle, Some(offset), data).await.map(|done| done.count) })
     }
 
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
         let id = self.real(id);
+        match self.write_now(&self.act_as(cred), id, handle, None, data) {
+            Ok(None) => {}
+            Ok(Some(done)) => return Answer::ok(done),
+            Err(error) => return Answer::err(error),
+        }
         let (me, cred, data) = (self.clone(), self.act_as(cred), Bytes::copy_from_slice(data));
         Answer::later(async move { me.write(cred, id, handle, None, data).await })
     }
@@ -495,6 +524,11 @@ impl FileSystem for Client {
         if !writes || !dirty {
             return unlocked;
         }
+        match self.store_now(id) {
+            Ok(true) => return unlocked,
+            Ok(false) => {}
+            Err(error) => return Answer::err(error),
+        }
         let me = self.clone();
         Answer::later(async move {
             unlocked.await?;
@@ -518,7 +552,7 @@ impl FileSystem for Client {
         let released = flock_owner.map(|owner| self.release_locks(asked, LockSpace::Flock, owner));
         let unlocked = released.unwrap_or_else(|| Answer::ok(()));
         let dirty = self.look(|replica, _| replica.node(id).is_ok_and(|n| n.is_dirty() && n.facts.nlink > 0));
-        if is_written && dirty {
+        if is_written && dirty && !matches!(self.store_now(id), Ok(true)) {
             let me = self.clone();
             return Answer::later(async move {
                 me.store(id).await?;

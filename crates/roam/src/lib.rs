@@ -35,6 +35,7 @@ pub mod schedule;
 pub mod settings;
 mod shown;
 mod silence;
+mod small;
 #[cfg(test)]
 mod testing;
 mod there;

@@ -9,7 +9,7 @@ use host::{Either, first, timeout};
 use roam_wire::channel::{Channel, Class, DialError, Dialer};
 use roam_wire::delegation::Watch;
 use roam_wire::journal::Since;
-use roam_wire::message::{Pushed, Refusal, Reply, Request, unpack};
+use roam_wire::message::{Company, Pushed, Refusal, Reply, Request, unpack};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -164,9 +164,9 @@ impl Client {
             let request =
                 Request::Attach { volume: volume.clone(), incarnation, acknowledged, stamp, newest, watch, attempt };
             let reply = inner.ask_over(channel, Class::Interactive, &request).await;
-            let (membership, since, heard, kept) = match reply {
-                Ok(Reply::Attached { root, user, since, heard, kept, file_len_max }) => {
-                    (Membership { root, user, incarnation, file_len_max }, since, heard, kept)
+            let (membership, since, heard, kept, company) = match reply {
+                Ok(Reply::Attached { root, user, since, heard, kept, file_len_max, company }) => {
+                    (Membership { root, user, incarnation, file_len_max }, since, heard, kept, company)
                 }
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
@@ -220,6 +220,7 @@ impl Client {
             live.channel = Some(channel.clone());
             live.told_over = is_told.then(|| Arc::downgrade(channel));
             live.attached_over = Some(Arc::downgrade(channel));
+            live.company = company;
             live.caught_up = inner.host.clock.now();
             live.state = LinkState::Weak;
             break kept;
@@ -315,6 +316,7 @@ impl Client {
                 self.0.detached(channel);
                 return false;
             }
+            Ok(Pushed::Company(company)) => self.take_company(company),
             Err(error) => {
                 tracing::error!(%error, "what the home pushes makes no sense");
                 channel.close();
@@ -323,6 +325,30 @@ impl Client {
             }
         }
         true
+    }
+}
+
+impl Client {
+    /// Other clients attach, and wait for what was closed here and not sent; or all of them have left.
+    fn take_company(&self, company: Company) {
+        let last = {
+            let mut live = self.0.live.lock();
+            if company.number <= live.company.number {
+                return;
+            }
+            live.company = company;
+            live.replica.log().last()
+        };
+        if !company.others {
+            return;
+        }
+        let me = self.clone();
+        self.0.host.tasks.spawn(Box::pin(async move {
+            // Who cannot send it is not waited for, either.
+            if me.send_through(last).await.is_ok() {
+                let _ = me.0.ask(Class::Replay, &Request::Joined { number: company.number }).await;
+            }
+        }));
     }
 }
 
@@ -634,6 +660,9 @@ async fn settle(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         client.settle_bytes().await;
         client.remove_unused().await;
+        if let Err(error) = client.file_contents().await {
+            tracing::warn!(%error, "contents of small files stay in the log");
+        }
         client.renew_ids().await;
         client.0.judge();
         drop(client);

@@ -8,12 +8,14 @@ use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
 use crate::silence::Probe;
+use crate::small::SmallFile;
 use crate::there::Lately;
 use crate::together::Waits;
 use host::File;
 use record_log::RecordLog;
 use roam_wire::channel::Channel;
 use roam_wire::codec::Wire;
+use roam_wire::message::Company;
 use roam_wire::operation::{Change, Operation};
 use roam_wire::ranges::Ranges;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -93,6 +95,12 @@ pub(crate) struct Live {
     pub(crate) open_counts: HashMap<FileId, u32>,
     /// The files of the cache with bytes that are being changed: they stay open, so that a sync hears of all that went wrong.
     pub(crate) held: HashMap<FileId, Arc<dyn File>>,
+    /// Files of the cache that are changed in memory, by number.
+    pub(crate) small: HashMap<u64, Arc<SmallFile>>,
+    /// Those of which the log does not have all bytes, with how long they are.
+    pub(crate) unheld: BTreeMap<u64, (FileId, u64)>,
+    /// The sum of these lengths, in bytes.
+    pub(crate) unheld_len: u64,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
     /// Files of the cache, by number, that others were given to read or map: what is in them changes as the file does.
@@ -141,6 +149,8 @@ pub(crate) struct Live {
     /// The connection whose attach answer this client has applied. A stamp pushed before that must not count:
     /// the answer may tell of earlier changes.
     pub(crate) attached_over: Option<Weak<dyn Channel>>,
+    /// Whether other clients are attached to the volume, as far as the home has said.
+    pub(crate) company: Company,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
     /// What the home is asked at the moment after a silence.
@@ -174,6 +184,9 @@ impl Live {
             last_handle: 0,
             open_counts: HashMap::new(),
             held: HashMap::new(),
+            small: HashMap::new(),
+            unheld: BTreeMap::new(),
+            unheld_len: 0,
             files: HashMap::new(),
             shown: HashSet::new(),
             mapped: HashMap::new(),
@@ -199,6 +212,7 @@ impl Live {
             channel: None,
             told_over: None,
             attached_over: None,
+            company: Company { number: 0, others: true },
             caught_up: Duration::ZERO,
             probe: None,
             state: LinkState::Disconnected,
@@ -218,7 +232,7 @@ impl Live {
     pub(crate) fn record(&mut self, record: Record) {
         if let Some(log) = &self.log {
             // Whoever must know that it is durable waits for the log to settle.
-            drop(log.append(record.to_bytes().into()));
+            log.post(record.to_bytes().into());
         }
         let made = self.replica.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
@@ -253,6 +267,11 @@ impl Live {
     /// Logs what was written to a file.
     pub(crate) fn did_store(&mut self, file: FileId, change: Change, when: Time) {
         let file = self.replica.real(file);
+        self.did_store_with(file, Record::Did { operation: Operation::Store { file, change }, when });
+    }
+
+    /// Logs what was written to a file, by a record.
+    pub(crate) fn did_store_with(&mut self, file: FileId, record: Record) {
         let last = |live: &Live| {
             let mut naming = live.replica.log().naming(file);
             naming
@@ -262,7 +281,7 @@ impl Live {
                 .map(|(seq, _)| seq)
         };
         let before = last(self);
-        self.record(Record::Did { operation: Operation::Store { file, change }, when });
+        self.record(record);
         if let Some(seq) = before
             && last(self) == before
         {
@@ -324,8 +343,10 @@ impl Live {
     /// Forgets what has no name as far as is known here, and is not open.
     pub(crate) fn doubt_nameless(&mut self, id: FileId) {
         let id = self.replica.real(id);
+        let data = self.replica.node(id).map_or(0, |node| node.data);
         if !self.open_counts.contains_key(&id) && self.replica.forget_nameless(id) {
             self.held.remove(&id);
+            self.leave_small(data);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::live::{LinkState, Need};
 use crate::replica::{Record, Replica};
 use crate::schedule::Direction;
 use bytes::Bytes;
-use host::File;
+use host::{Either, File, first};
 use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
@@ -38,7 +38,7 @@ pub(crate) enum Outgoing {
 pub(crate) async fn replay(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
-        let mut tick = client.0.tick.subscribe();
+        let (mut tick, more) = (client.0.tick.subscribe(), client.0.more.clone());
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
@@ -53,7 +53,7 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
             Ok(May::Through(_)) => {}
             Ok(May::Later) => clock.sleep(LOOK_PERIOD).await,
             Ok(May::Not) => {
-                if tick.changed().await.is_err() {
+                if let Either::Left(Err(_)) = first(tick.changed(), more.notified()).await {
                     return;
                 }
             }

@@ -25,10 +25,12 @@ mod node;
 mod paths;
 
 pub use changes::Changes;
-pub use node::Node;
+pub use node::{Node, Unlogged};
 
 use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;
+use crate::small::SMALL_LEN_MAX;
+use bytes::Bytes;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Change, Operation};
@@ -136,6 +138,39 @@ pub enum Record {
     },
     /// A file's bytes were not changed since they were last logged.
     Clean(FileId),
+    /// A file's bytes are about to be changed in memory. The cache keeps them as they are until
+    /// [`Stored`](Self::Stored).
+    Marked(FileId),
+    /// Something was stored in a small file, of which the log has the bytes.
+    Stored {
+        /// The file.
+        file: FileId,
+        /// The number of its contents.
+        data: u64,
+        /// Where they are kept as they were; 0: nowhere.
+        base: u64,
+        /// What the home is to hear of.
+        change: Change,
+        /// The bytes are all of the file; otherwise they are what the change says, range after range, of contents that the log has.
+        is_all: bool,
+        /// The bytes.
+        bytes: Bytes,
+        /// When.
+        when: Time,
+    },
+    /// A small file is being written, and the log has what is in it so far.
+    Held {
+        /// The file.
+        file: FileId,
+        /// The number of its contents.
+        data: u64,
+        /// Where they are kept as they were; 0: nowhere.
+        base: u64,
+        /// All of them.
+        bytes: Bytes,
+    },
+    /// Contents of these numbers are files of the cache now, durably.
+    Filed(Vec<u64>),
     /// A path is to be kept in the cache, with all below it; `None`: not any more.
     Hoarded {
         /// From the root, without a slash at its beginning.
@@ -166,7 +201,27 @@ wire_enum!(Record {
     19 => Reopened { number, case },
     20 => Renewed(first, count),
     21 => Forgotten { dir, files },
+    22 => Marked(file),
+    23 => Stored { file, data, base, change, is_all, bytes, when },
+    24 => Filed(numbers),
+    25 => Held { file, data, base, bytes },
 });
+
+/// Contents after a change, of which these are the bytes. `None` if they do not go together.
+fn patched(before: &Bytes, change: &Change, mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut after = before.to_vec();
+    after.truncate(usize::try_from(change.cut).unwrap_or(usize::MAX));
+    if change.size > SMALL_LEN_MAX {
+        return None;
+    }
+    after.resize(change.size as usize, 0);
+    for range in change.ranges.iter() {
+        let (piece, rest) = bytes.split_at_checked(usize::try_from(range.end - range.start).ok()?)?;
+        after.get_mut(range.start as usize..range.end as usize)?.copy_from_slice(piece);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(after)
+}
 
 fn makes(operation: &Operation, file: FileId) -> bool {
     matches!(operation, Operation::Make { .. }) && operation.file() == file
@@ -199,6 +254,10 @@ pub struct Replica {
     /// The greatest id that the home has named.
     newest: u64,
     next_data: u64,
+    /// Contents that are in the log, and not in files of the cache, by their numbers.
+    contents: BTreeMap<u64, Bytes>,
+    /// How many bytes these are.
+    contents_len: u64,
     hoard: BTreeMap<Vec<u8>, u8>,
     /// Files of the cache that nobody needs any more; not lasting.
     unused: Vec<u64>,
@@ -333,7 +392,8 @@ impl Replica {
 
     /// All files of the cache that are needed.
     pub fn needed(&self) -> impl Iterator<Item = u64> {
-        let nodes = self.nodes.values().flat_map(|node| [node.data, node.base]);
+        let logged = |node: &Node| node.unlogged.as_ref().map_or(0, |unlogged| unlogged.data.max(unlogged.base));
+        let nodes = self.nodes.values().flat_map(move |node| [node.data, node.base, logged(node)]);
         let troubles = self.troubles.values().flat_map(|trouble| [trouble.base, trouble.kept]);
         nodes.chain(troubles).filter(|number| *number > 0)
     }
@@ -419,16 +479,16 @@ impl Replica {
                 self.uses(base)?;
                 let file = self.real(file);
                 let node = self.nodes.get_mut(&file)?;
+                let before = node.unlogged.take().map_or(node.data, |unlogged| unlogged.data);
                 if node.data != data {
-                    self.unused.push(node.data);
                     (node.data, node.have, node.kept) = (data, Ranges::default(), Ranges::default());
                 }
                 node.have.add_all(&have);
                 (node.kept, node.begun_size) = (have, size);
                 node.changes.mark();
-                // What the home has is what was there before the first change since it heard of one.
-                let unused = if node.base == 0 { std::mem::replace(&mut node.base, base) } else { base };
-                self.unused.push(unused);
+                node.is_apart = false;
+                let unused = node.keep_base(base);
+                self.unused.extend([unused, if before == data { 0 } else { before }]);
             }
             Record::Hoarded { path, priority: Some(priority) } => {
                 self.hoard.insert(path, priority);
@@ -436,7 +496,35 @@ impl Replica {
             Record::Hoarded { path, priority: None } => {
                 self.hoard.remove(&path)?;
             }
-            Record::Clean(file) => self.node_mut(file).ok()?.changes = Changes::Logged,
+            Record::Clean(file) => {
+                let node = self.node_mut(file).ok()?;
+                (node.changes, node.is_apart) = (Changes::Logged, false);
+            }
+            Record::Marked(file) => {
+                let node = self.node_mut(file).ok()?;
+                node.changes.mark();
+                node.is_apart = true;
+            }
+            Record::Stored { file, data, base, change, is_all, bytes, when } => {
+                let contents = match is_all {
+                    true => bytes,
+                    false => patched(self.contents.get(&data)?, &change, &bytes)?.into(),
+                };
+                if contents.len() as u64 != change.size {
+                    return None;
+                }
+                self.has_contents(file, (data, base), contents)?;
+                self.did(Operation::Store { file, change }, when)?;
+            }
+            Record::Held { file, data, base, bytes } => {
+                let len = bytes.len() as u64;
+                self.has_contents(file, (data, base), bytes)?;
+                let node = self.node_mut(file).ok()?;
+                node.changes.mark();
+                node.begun_size = len;
+                (node.facts.size, node.facts.blocks) = (len, len.div_ceil(512));
+            }
+            Record::Filed(numbers) => numbers.into_iter().for_each(|number| self.forget_contents(number)),
             Record::Did { operation, when } => self.did(operation, when)?,
             Record::Pinned(through) => self.log.pin(through),
             Record::Answered(applied) => self.answered(applied),
@@ -469,6 +557,49 @@ impl Replica {
             }
         }
         Some(())
+    }
+
+    /// The log has what is in a small file from now on.
+    fn has_contents(&mut self, file: FileId, (data, base): (u64, u64), contents: Bytes) -> Option<()> {
+        self.uses(data)?;
+        self.uses(base)?;
+        let len = contents.len() as u64;
+        if data == 0 || len > SMALL_LEN_MAX {
+            return None;
+        }
+        let file = self.real(file);
+        let node = self.nodes.get_mut(&file)?;
+        let before = node.unlogged.take().map_or(node.data, |unlogged| unlogged.data);
+        (node.data, node.have, node.kept) = (data, Ranges::of(0..len), Ranges::of(0..len));
+        node.is_apart = false;
+        let unused = node.keep_base(base);
+        self.unused.extend([unused, if before == data { 0 } else { before }]);
+        self.forget_contents(data);
+        self.contents_len += len;
+        self.contents.insert(data, contents);
+        Some(())
+    }
+
+    /// Contents that only the log has.
+    pub fn contents(&self, number: u64) -> Option<&Bytes> {
+        self.contents.get(&number)
+    }
+
+    /// All of them, the oldest first.
+    pub(crate) fn all_contents(&self) -> impl Iterator<Item = (u64, &Bytes)> {
+        self.contents.iter().map(|(number, bytes)| (*number, bytes))
+    }
+
+    /// How many bytes they are.
+    pub(crate) fn contents_len(&self) -> u64 {
+        self.contents_len
+    }
+
+    /// The log does not have contents any more, or nobody needs them.
+    pub(crate) fn forget_contents(&mut self, number: u64) {
+        if let Some(bytes) = self.contents.remove(&number) {
+            self.contents_len -= bytes.len() as u64;
+        }
     }
 
     /// This may be a copy of what it was, which does not know what that has made with its ids since; or the home is, and may give its own again.

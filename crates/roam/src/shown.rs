@@ -84,6 +84,9 @@ impl Client {
         // After a crash, all of it goes home.
         self.complete(id).await?;
         self.prepare(id, false).await?;
+        if self.0.live.lock().is_in_memory(id) {
+            self.leave_memory(id).await?;
+        }
         self.spare(id, 0..FILE_SIZE_MAX).await?;
         let number = self.0.live.lock().replica.node(id)?.data;
         let mark = mark_of(&self.0.open_data(number).await?).await?;

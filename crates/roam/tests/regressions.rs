@@ -610,6 +610,8 @@ fn regression_a_time_that_was_set_before_closing_stays() {
 #[test]
 fn regression_nobody_near_home_waits_for_a_long_log() {
     let rig = Rig::new(11);
+    // A client that is alone never waits.
+    let _other = rig.new_client(2, Duration::from_millis(3));
     let (client, network, disk, machine) = rig.new_client(1, Duration::from_millis(3));
     let setup = Setup { rig, client, network, disk, machine };
     let waiting = || setup.client.look(|replica, _| replica.log().len());

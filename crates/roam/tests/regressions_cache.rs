@@ -225,9 +225,10 @@ fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
     // What is sent next does not stand behind an answer that never comes.
     setup.wait();
     setup.network.lose_answers.store(true, Relaxed);
-    setup.write("/file", "mine");
+    setup.done(Op::Make("/file".into(), 0o644));
     setup.rig.sim.run_for(Duration::from_secs(5));
     assert_eq!(setup.at_home("/file").as_deref(), Ok(""));
+    setup.write("/file", "mine");
     setup.online(false);
     let (other, ..) = setup.rig.new_client(2, DELAY);
     other.set(|settings| settings.consistency = Consistency::Strong);

@@ -11,7 +11,8 @@ use std::time::Duration;
 use types::FsError;
 use vfs::fs::{Cred, FileSystem};
 
-const LEN: usize = 64 << 10;
+/// More than what a small file has.
+const LEN: usize = 80 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn path(number: usize) -> String {

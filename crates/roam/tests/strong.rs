@@ -33,6 +33,12 @@ const AWAY_MAX_MS: u64 = 15_000;
 const CALM: Duration = Duration::from_secs(25);
 const STORM_TIME: Duration = Duration::from_secs(240);
 
+/// What was done before is durable, if the disk is not slow.
+const YOUNG: Duration = Duration::from_millis(1_500);
+
+/// Of reads that count for nothing.
+const NO_REGISTER: u64 = u64::MAX;
+
 /// Something that was read or written of a register; no end: nobody knows whether it was.
 #[derive(Clone, Debug)]
 struct Event {
@@ -49,14 +55,35 @@ struct Event {
 struct History {
     events: Vec<Event>,
     next: u64,
-    /// Who made which name.
-    made: BTreeMap<u64, Vec<usize>>,
-    /// Increments under the lock that are known to be done, and all that were begun.
-    counted: (u64, u64),
+    /// Who made which name, and when.
+    made: BTreeMap<u64, Vec<(usize, Duration)>>,
+    /// Increments under the lock that are known to be done, by whom and when, and how many were begun.
+    counted: (Vec<(usize, Duration)>, u64),
     /// Who is in the critical section.
     inside: Option<usize>,
     failures: Vec<String>,
     done: u64,
+}
+
+impl History {
+    /// A client crashes: what it did last need not be durable. What it read last may be of that.
+    fn crashed(&mut self, client: usize, now: Duration) {
+        let is_young = |when: Duration| when + YOUNG > now;
+        for event in self.events.iter_mut().filter(|event| event.client == client && event.ended.is_some_and(is_young))
+        {
+            match event.writes {
+                true => event.ended = None,
+                false => event.register = NO_REGISTER,
+            }
+        }
+        let is_kept = |(who, when): &(usize, Duration)| *who != client || !is_young(*when);
+        self.made.values_mut().for_each(|made| made.retain(is_kept));
+        self.counted.0.retain(is_kept);
+        if self.inside == Some(client) {
+            // It has the lock, for ever.
+            self.inside = None;
+        }
+    }
 }
 
 struct Laptop {
@@ -205,7 +232,9 @@ impl Worker {
         {
             let mut history = self.history.lock();
             history.inside = None;
-            history.counted.0 += u64::from(counted.is_ok());
+            if counted.is_ok() {
+                history.counted.0.push((self.number, self.clock.now()));
+            }
         }
         loop {
             match perform(&self.client, &Op::Unlink("/lock".into())).await {
@@ -218,7 +247,7 @@ impl Worker {
     async fn make_name(&self) -> Result<(), FsError> {
         let name = self.clock.now().as_secs() / 3;
         perform(&self.client, &Op::MakeDir(format!("/names/{name}"))).await?;
-        self.history.lock().made.entry(name).or_default().push(self.number);
+        self.history.lock().made.entry(name).or_default().push((self.number, self.clock.now()));
         Ok(())
     }
 }
@@ -302,12 +331,7 @@ impl Storm {
         if power {
             self.laptops[number].disk.power_loss();
         }
-        let mut history = self.history.lock();
-        if history.inside == Some(number) {
-            // It has the lock, for ever.
-            history.inside = None;
-        }
-        drop(history);
+        self.history.lock().crashed(number, self.rig.sim.now());
         self.say(format!("client {number} crashes{}", if power { ", and loses power" } else { "" }));
     }
 
@@ -393,13 +417,13 @@ impl Storm {
             return Err(failure.clone());
         }
         if let Some((name, makers)) = history.made.iter().find(|(_, makers)| makers.len() > 1) {
-            return Err(format!("clients {makers:?} have made {name}"));
+            return Err(format!("clients have made {name}, and when: {makers:?}"));
         }
         check(&history.events)?;
         self.wanted = self.laptops.iter().map(|laptop| laptop.network.wanted.load(Relaxed)).sum();
         let count = self.rig.sim.block_on(async { read_all(&self.rig.fs, find(&self.rig.fs, "/count").await?).await });
         let count = u64::from_le_bytes(count.expect("counter")[..].try_into().expect("counter"));
-        let (least, most) = history.counted;
+        let (least, most) = (history.counted.0.len() as u64, history.counted.1);
         if !(least..=most).contains(&count) {
             return Err(format!("{least} to {most} were counted, and the counter says {count}"));
         }
@@ -413,7 +437,7 @@ fn check(events: &[Event]) -> Result<(), String> {
         let write = |event: &&Event| event.writes && event.register == read.register && event.value == read.value;
         events.iter().find(write)
     };
-    let reads: Vec<&Event> = events.iter().filter(|event| !event.writes).collect();
+    let reads: Vec<&Event> = events.iter().filter(|event| !event.writes && event.register != NO_REGISTER).collect();
     for read in &reads {
         let source = wrote(read);
         if read.value > 0 && source.is_none_or(|write| write.begun > read.ended.unwrap_or_default()) {

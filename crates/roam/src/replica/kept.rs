@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept. Before, the size was not there that a file had when a change of it began.
-const VERSION: u16 = 6;
+/// Version of what is kept.
+const VERSION: u16 = 7;
+/// Before, no contents were in the log.
+const VERSION_WITHOUT_CONTENTS: u16 = 6;
 
 /// A node, as it is kept.
 struct Kept {
@@ -37,8 +39,15 @@ impl Wire for Replica {
         (self.nodes.len() as u64).encode(out);
         for node in self.nodes.values() {
             let is_dirty = node.is_dirty();
-            let Node { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, base, .. } =
+            let Node { mut facts, seen, is_stale, names, names_of, parent, mut data, kept, begun_size, base, .. } =
                 node.clone();
+            if let Some(unlogged) = &node.unlogged {
+                data = unlogged.data;
+                (facts.size, facts.blocks) = (unlogged.size, unlogged.size.div_ceil(512));
+                if Some(facts.mtime) == unlogged.written_at {
+                    (facts.mtime, facts.ctime) = unlogged.times;
+                }
+            }
             Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base }.encode(out);
         }
         self.log.encode(out);
@@ -52,11 +61,14 @@ impl Wire for Replica {
         self.next_trouble.encode(out);
         self.aliases.encode(out);
         self.meant.encode(out);
+        let apart: Vec<FileId> = self.nodes().filter(|(_, node)| node.is_apart).map(|(id, _)| id).collect();
+        apart.encode(out);
+        self.contents.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let version = u16::decode(r)?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_WITHOUT_CONTENTS {
             return Err(DecodeError::Version { what: "the cache", found: version, known: VERSION });
         }
         let (membership, stamp) = (Wire::decode(r)?, Wire::decode(r)?);
@@ -89,7 +101,7 @@ impl Wire for Replica {
         }
         let log = OpLog::decode(r)?;
         nodes.values_mut().for_each(|node| node.listed_at = log.pinned());
-        let replica = Replica {
+        let mut replica = Replica {
             membership,
             stamp,
             nodes,
@@ -99,6 +111,8 @@ impl Wire for Replica {
             ids: Wire::decode(r)?,
             newest: Wire::decode(r)?,
             next_data: Wire::decode(r)?,
+            contents: BTreeMap::new(),
+            contents_len: 0,
             hoard: Wire::decode(r)?,
             unused: Vec::new(),
             logged_again: Vec::new(),
@@ -107,6 +121,17 @@ impl Wire for Replica {
             aliases: Wire::decode(r)?,
             meant: Wire::decode(r)?,
         };
+        if version == VERSION {
+            for file in Vec::<FileId>::decode(r)? {
+                replica.node_mut(file).map_err(|_| DecodeError::Invalid("file that is changed"))?.is_apart = true;
+            }
+            replica.contents = Wire::decode(r)?;
+            let lens = replica.contents.values().map(|bytes| bytes.len() as u64);
+            replica.contents_len = lens.sum();
+            if replica.contents.keys().any(|number| *number == 0 || *number > NUMBER_MAX) {
+                return Err(DecodeError::Invalid("number of contents"));
+            }
+        }
         if replica.aliases.values().any(|real| replica.aliases.contains_key(real)) {
             return Err(DecodeError::Invalid("id that means another file"));
         }

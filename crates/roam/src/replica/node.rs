@@ -37,11 +37,37 @@ pub struct Node {
     pub begun_size: u64,
     /// What of its bytes was not logged yet.
     pub changes: Changes,
+    /// What is written goes to other contents than those of which the log tells, until it is logged. After a crash nothing was written.
+    pub is_apart: bool,
+    /// What the log tells of it, while it is changed in memory. Not lasting.
+    pub unlogged: Option<Box<Unlogged>>,
     /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
     pub base: u64,
 }
 
+/// What the log tells of a file that is changed in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unlogged {
+    /// The number of its contents.
+    pub(crate) data: u64,
+    /// Its size, in bytes.
+    pub(crate) size: u64,
+    /// When its bytes, and anything of it, were changed.
+    pub(crate) times: (Time, Time),
+    /// Which of its bytes are in the cache.
+    pub(crate) have: Ranges,
+    /// The number of its contents as the home has them, if they are to be kept; 0: they are not.
+    pub(crate) base: u64,
+    /// When it was written last.
+    pub(crate) written_at: Option<Time>,
+}
+
 impl Node {
+    /// What the home has is what was there before the first change since it heard of one. Gives the number that is not needed for that.
+    pub(super) fn keep_base(&mut self, base: u64) -> u64 {
+        if self.base == 0 { std::mem::replace(&mut self.base, base) } else { base }
+    }
+
     pub(super) fn new(facts: Facts) -> Node {
         let (have, kept) = (Ranges::default(), Ranges::default());
         let parent = facts.id;
@@ -58,6 +84,8 @@ impl Node {
             kept,
             begun_size: 0,
             changes: Changes::default(),
+            is_apart: false,
+            unlogged: None,
             base: 0,
         }
     }

@@ -1,0 +1,637 @@
+//! Contents of small files, in memory and in the log.
+//!
+//! What is written to a small file stays in memory until the file is closed or synced. Then the record that logs
+//! the store ([`Record::Stored`](crate::replica::Record::Stored)) carries the bytes. So a small file costs no
+//! system call and no sync of its own: writing the log once makes all that were closed durable. Later, in the
+//! background, many of them are written to files of the cache together, which are made durable with one sync
+//! ([`Client::file_contents`]).
+//!
+//! Invariants: the contents that the log has ([`Replica::contents`](crate::replica::Replica::contents)) go before
+//! a file of the cache with the same number, until the log says that the file is durable
+//! ([`Record::Filed`](crate::replica::Record::Filed)). A file of which the home's version may be wanted as a base is
+//! never changed in place: what is written goes to another number.
+//!
+//! After a crash, what was written and not logged is not there: the file is as it was logged last.
+
+use crate::client::{Client, data_name, disk_error};
+use crate::live::Live;
+use crate::replica::{Node, Record, Unlogged};
+use bytes::Bytes;
+use host::File;
+use parking_lot::Mutex;
+use roam_wire::operation::Change;
+use roam_wire::ranges::Ranges;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use types::{BoxFuture, FileId, FsError, Kind, Time};
+use vfs::fs::{Appended, Cred, Handle};
+
+/// Longer files are files of the cache from the start: copying their bytes into the log would cost more than it
+/// saves.
+pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
+/// Contents stay in memory and in the log up to so many bytes: of files that live for a moment nothing else is
+/// ever written.
+const CONTENTS_LEN: u64 = 16 << 20;
+/// Beyond so many bytes whoever writes waits until some are files of the cache.
+const CONTENTS_LEN_MAX: u64 = 64 << 20;
+/// Bytes that small files have and the log has not, with those that wait to be written to the log: a log keeps more room than this
+/// when its disk is full.
+const UNLOGGED_LEN_MAX: u64 = 1 << 20;
+/// Files that are synced together at most one by one; more of them with all others on their disk.
+const SYNC_COUNT_MAX: usize = 2;
+
+enum Content {
+    /// As the log has it.
+    Logged(Bytes),
+    /// Changed since.
+    Changed(Vec<u8>),
+}
+
+/// A file of the cache that is in memory.
+pub(crate) struct SmallFile(Mutex<Content>);
+
+impl SmallFile {
+    pub(crate) fn new(bytes: Bytes) -> Arc<SmallFile> {
+        Arc::new(SmallFile(Mutex::new(Content::Logged(bytes))))
+    }
+
+    fn read(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let content = self.0.lock();
+        let bytes: &[u8] = match &*content {
+            Content::Logged(bytes) => bytes,
+            Content::Changed(bytes) => bytes,
+        };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let range = start..start.saturating_add(len);
+        if bytes.len() < range.end {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Ok(match &*content {
+            Content::Logged(bytes) => bytes.slice(range),
+            Content::Changed(bytes) => Bytes::copy_from_slice(&bytes[range]),
+        })
+    }
+
+    /// Changes what is in it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut content = self.0.lock();
+        if let Content::Logged(bytes) = &*content {
+            *content = Content::Changed(bytes.to_vec());
+        }
+        match &mut *content {
+            Content::Changed(bytes) => change(bytes),
+            Content::Logged(_) => unreachable!("it was just made one that is changed"),
+        }
+    }
+
+    /// Writes bytes; what lies between its end and `offset` reads as zeroes.
+    pub(crate) fn write(&self, offset: u64, piece: &[u8]) {
+        self.change(|bytes| {
+            let start = offset as usize;
+            let end = start + piece.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[start..end].copy_from_slice(piece);
+        });
+    }
+
+    /// All that is in it, to be logged.
+    fn logged(&self) -> Bytes {
+        let mut content = self.0.lock();
+        let bytes = match &mut *content {
+            Content::Logged(bytes) => bytes.clone(),
+            Content::Changed(bytes) => Bytes::from(std::mem::take(bytes)),
+        };
+        *content = Content::Logged(bytes.clone());
+        bytes
+    }
+
+    fn len_now(&self) -> u64 {
+        match &*self.0.lock() {
+            Content::Logged(bytes) => bytes.len() as u64,
+            Content::Changed(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+fn ready<T: Send + 'static>(value: T) -> BoxFuture<io::Result<T>> {
+    Box::pin(std::future::ready(Ok(value)))
+}
+
+/// Never waits. Syncing is up to the log.
+impl File for SmallFile {
+    fn read_at(&self, offset: u64, len: usize) -> BoxFuture<io::Result<Bytes>> {
+        Box::pin(std::future::ready(self.read(offset, len)))
+    }
+
+    fn write_at(&self, offset: u64, pieces: Vec<Bytes>) -> BoxFuture<io::Result<()>> {
+        let mut at = offset;
+        for piece in pieces {
+            self.write(at, &piece);
+            at += piece.len() as u64;
+        }
+        ready(())
+    }
+
+    fn write_and_sync(&self, writes: Vec<(u64, Vec<Bytes>)>) -> BoxFuture<io::Result<()>> {
+        for (offset, pieces) in writes {
+            drop(self.write_at(offset, pieces));
+        }
+        ready(())
+    }
+
+    fn sync_data(&self) -> BoxFuture<io::Result<()>> {
+        ready(())
+    }
+
+    fn len(&self) -> BoxFuture<io::Result<u64>> {
+        ready(self.len_now())
+    }
+
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        self.change(|bytes| bytes.resize(len as usize, 0));
+        ready(())
+    }
+
+    fn allocate(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        self.set_len(len.max(self.len_now()))
+    }
+
+    fn change_mark(&self) -> BoxFuture<io::Result<u128>> {
+        Box::pin(std::future::ready(Err(ErrorKind::Unsupported.into())))
+    }
+
+    fn descriptor(&self) -> Option<Arc<dyn AsFd + Send + Sync>> {
+        None
+    }
+}
+
+impl Live {
+    /// A file of the cache that is in memory.
+    pub(crate) fn in_memory(&self, number: u64) -> Option<Arc<SmallFile>> {
+        let open = self.small.get(&number).cloned();
+        open.or_else(|| self.replica.contents(number).cloned().map(SmallFile::new))
+    }
+
+    /// True if what is written to a file goes to memory now.
+    pub(crate) fn is_in_memory(&self, id: FileId) -> bool {
+        self.replica.node(id).is_ok_and(|node| node.unlogged.is_some())
+    }
+
+    /// True if what is written to a file may go to memory; `empties`: none of what is in it is wanted.
+    pub(crate) fn may_be_small(&self, id: FileId, empties: bool) -> bool {
+        let Ok(node) = self.replica.node(id) else { return false };
+        let fits = empties || node.is_whole() && node.facts.size <= SMALL_LEN_MAX;
+        let is_seen = self.shown.contains(&node.data) || self.mapped.contains_key(&node.data);
+        // On a full disk whoever writes is to hear of it.
+        let has_room = self.has_room_in_memory(0);
+        node.facts.kind == Kind::File && fits && !is_seen && has_room && !node.changes.is_ready()
+    }
+
+    /// A file is about to be changed in memory, from what is in it, or from nothing. False if it is not as it was when `before` was read.
+    pub(crate) fn begin_small(
+        &mut self,
+        id: FileId,
+        before: &Before,
+        empties: bool,
+        now: Time,
+    ) -> Result<bool, FsError> {
+        let node = self.replica.node(id)?;
+        if !before.is_of(node) || !self.may_be_small(id, empties) {
+            return Ok(false);
+        }
+        let (data, size, is_dirty) = (node.data, node.facts.size, node.is_dirty());
+        let at_home = !self.replica.is_own(id) && node.base == 0 && node.facts.version > 0 && node.is_whole();
+        let base = if at_home { data } else { 0 };
+        if base > 0 {
+            self.base_lens.insert(base, size);
+        }
+        if !is_dirty {
+            self.record(Record::Marked(self.replica.real(id)));
+        }
+        // What waits to go home of it is what it was.
+        let old: Arc<dyn File> = match before.bytes.clone() {
+            Some(bytes) => SmallFile::new(bytes),
+            None => SmallFile::new(Bytes::new()),
+        };
+        if data > 0 && before.bytes.is_some() {
+            let seqs: Vec<u64> = self.unspared(id).map(|(seq, _)| seq).collect();
+            self.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
+        }
+        let number = match self.replica.contents(data).is_some() && base == 0 {
+            true => data,
+            false => self.replica.take_data_number(),
+        };
+        let bytes = if empties { Bytes::new() } else { before.bytes.clone().unwrap_or_default() };
+        let len = bytes.len() as u64;
+        let node = self.replica.node_mut(id)?;
+        let facts = &node.facts;
+        node.unlogged = Some(Box::new(Unlogged {
+            data,
+            size,
+            times: (facts.mtime, facts.ctime),
+            have: node.have.clone(),
+            base,
+            written_at: None,
+        }));
+        (node.data, node.have) = (number, Ranges::of(0..len));
+        if empties {
+            (node.facts.size, node.facts.blocks) = (0, 0);
+            node.changes.ready_empty(now);
+        } else if !node.changes.ready() {
+            return Ok(false);
+        }
+        self.small.insert(number, SmallFile::new(bytes));
+        Ok(true)
+    }
+
+    /// Bytes of a file were changed in memory: the log has them within its time, also if nobody closes the file.
+    pub(crate) fn wrote_small(&mut self, file: FileId) {
+        let Ok(Node { data, facts, .. }) = self.replica.node(file) else { return };
+        let (data, len) = (*data, facts.size);
+        let is_first = self.unheld.is_empty();
+        let before = self.unheld.insert(data, (file, len)).map_or(0, |(_, len)| len);
+        self.unheld_len = self.unheld_len - before + len;
+        if is_first && let Some(log) = &self.log {
+            log.nudge();
+        }
+    }
+
+    /// A file is not in memory any more.
+    pub(crate) fn leave_small(&mut self, number: u64) {
+        self.small.remove(&number);
+        self.is_held(number);
+    }
+
+    fn is_held(&mut self, number: u64) {
+        if let Some((_, len)) = self.unheld.remove(&number) {
+            self.unheld_len -= len;
+        }
+    }
+
+    /// The log gets what is in small files that are being written.
+    pub(crate) fn hold_small(&mut self) {
+        self.unheld_len = 0;
+        for (number, (file, _)) in std::mem::take(&mut self.unheld) {
+            let file = self.replica.real(file);
+            let Ok(Node { data, facts, unlogged: Some(unlogged), .. }) = self.replica.node(file) else { continue };
+            let Some(small) = self.small.get(&number).filter(|_| *data == number && facts.nlink > 0) else { continue };
+            let (bytes, base, written_at) = (small.logged(), unlogged.base, unlogged.written_at);
+            let (size, times) = (bytes.len() as u64, (facts.mtime, facts.ctime));
+            self.record(Record::Held { file, data: number, base, bytes });
+            if let Ok(node) = self.replica.node_mut(file) {
+                let have = node.have.clone();
+                node.unlogged = Some(Box::new(Unlogged { data: number, size, times, have, base: 0, written_at }));
+            }
+        }
+    }
+
+    /// True if so many bytes more may be written in memory: the log has room for them, however full its disk is.
+    fn has_room_in_memory(&self, len: u64) -> bool {
+        let Some(log) = &self.log else { return true };
+        log.room().is_none() && log.waiting_len() + self.unheld_len + len <= UNLOGGED_LEN_MAX
+    }
+
+    /// Logs what was written in memory to a file, with its bytes.
+    pub(crate) fn log_small(&mut self, id: FileId, change: Change, when: Time) -> Result<(), FsError> {
+        let file = self.replica.real(id);
+        let node = self.replica.node(file)?;
+        let (data, base) = (node.data, node.unlogged.as_ref().map_or(0, |unlogged| unlogged.base));
+        let Some(small) = self.small.remove(&data) else { return Err(FsError::Io) };
+        self.is_held(data);
+        let all = small.logged();
+        let is_all = self.replica.contents(data).is_none();
+        let bytes = match is_all {
+            true => all,
+            false => {
+                let mut bytes = Vec::with_capacity(change.ranges.len() as usize);
+                change.ranges.iter().for_each(|range| bytes.extend(&all[range.start as usize..range.end as usize]));
+                bytes.into()
+            }
+        };
+        self.did_store_with(file, Record::Stored { file, data, base, is_all, change, bytes, when });
+        Ok(())
+    }
+
+    /// What was only made ready in memory was not changed.
+    pub(crate) fn end_small(&mut self, id: FileId) {
+        let Ok(node) = self.replica.node_mut(id) else { return };
+        let Some(unlogged) = node.unlogged.take() else { return };
+        let number = std::mem::replace(&mut node.data, unlogged.data);
+        node.have = unlogged.have;
+        self.leave_small(number);
+    }
+}
+
+impl Live {
+    /// Makes a file ready to be changed in memory, if that needs no waiting.
+    fn begin_small_now(&mut self, id: FileId, empties: bool, now: Time) -> Result<bool, FsError> {
+        let node = self.replica.node(id)?;
+        if node.unlogged.is_some() && node.changes.is_ready() {
+            return Ok(!empties);
+        }
+        let bytes = match self.replica.contents(node.data) {
+            Some(bytes) => Some(bytes.clone()),
+            None if node.facts.size == 0 => None,
+            None if empties && self.unspared(id).next().is_none() => None,
+            None => return Ok(false),
+        };
+        let before = Before::of(node, bytes);
+        self.begin_small(id, &before, empties, now)
+    }
+
+    /// Writes into a small file, at an offset or at the end. Nothing if that needs waiting for something.
+    fn write_small(
+        &mut self,
+        cred: &Cred,
+        (id, handle): (FileId, Handle),
+        offset: Option<u64>,
+        data: &[u8],
+        now: Time,
+    ) -> Result<Option<Appended>, FsError> {
+        let is_append = self.writable(id, handle)?.flags.append;
+        let node = self.replica.node(id)?;
+        let (size, len) = (node.facts.size, data.len() as u64);
+        let offset = offset.filter(|_| !is_append).unwrap_or(size);
+        let end = offset.saturating_add(len);
+        let fits = len > 0 && end <= SMALL_LEN_MAX.min(self.replica.file_len_max());
+        if !fits
+            || self.delegations.is_some()
+            || !self.has_room_in_memory(end)
+            || !self.begin_small_now(id, false, now)?
+            || !self.spare.take(len)
+        {
+            return Ok(None);
+        }
+        let number = self.replica.node(id)?.data;
+        let Some(small) = self.small.get(&number) else { return Ok(None) };
+        small.write(offset, data);
+        self.changed(cred, id, now, |change| {
+            change.ranges.add(offset..end);
+            change.size = change.size.max(end);
+        })?;
+        Ok(Some(Appended { offset, count: data.len() as u32 }))
+    }
+
+    /// Logs what was written to a file. False if that needs waiting for something.
+    fn log_now(&mut self, id: FileId, now: Time) -> Result<bool, FsError> {
+        let node = self.replica.node(id)?;
+        if node.unlogged.is_none() && node.changes.is_begun() || self.delegations.is_some() || self.expects_stores(id) {
+            return Ok(false);
+        }
+        self.log_changes(id, now)?;
+        Ok(true)
+    }
+}
+
+impl Client {
+    /// As [`write`](Self::write), if that needs no waiting.
+    pub(crate) fn write_now(
+        &self,
+        cred: &Cred,
+        id: FileId,
+        handle: Handle,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<Option<Appended>, FsError> {
+        let now = self.0.host.clock.wall();
+        let mut live = self.0.live.lock();
+        if !self.0.is_idle(id) {
+            return Ok(None);
+        }
+        live.write_small(cred, (id, handle), offset, data, now)
+    }
+
+    /// Logs what was written to a file, if that needs no waiting, neither for the log nor for the home.
+    pub(crate) fn store_now(&self, id: FileId) -> Result<bool, FsError> {
+        let now = self.0.host.clock.wall();
+        let mut live = self.0.live.lock();
+        if !self.0.is_idle(id) || self.waits(&live) || !live.log_now(id, now)? {
+            return Ok(false);
+        }
+        self.logged_more(&live);
+        Ok(true)
+    }
+}
+
+/// What a file was before it is changed in memory.
+pub(crate) struct Before {
+    data: u64,
+    size: u64,
+    contents: u64,
+    /// Nothing if none of it is wanted.
+    bytes: Option<Bytes>,
+}
+
+impl Before {
+    fn of(node: &Node, bytes: Option<Bytes>) -> Before {
+        Before { data: node.data, size: node.facts.size, contents: node.facts.contents, bytes }
+    }
+
+    fn is_of(&self, node: &Node) -> bool {
+        (self.data, self.size, self.contents) == (node.data, node.facts.size, node.facts.contents)
+    }
+}
+
+impl Client {
+    /// Makes a file ready to be changed in memory, if it may be. The caller is its only writer.
+    pub(crate) async fn prepare_small(&self, id: FileId, empties: bool) -> Result<bool, FsError> {
+        let (before, is_wanted) = {
+            let live = self.0.live.lock();
+            if !live.may_be_small(id, empties) {
+                return Ok(false);
+            }
+            let node = live.replica.node(id)?;
+            // What waits to go home of it is wanted also if what is written next is not made of it.
+            let waits = node.data > 0 && live.unspared(id).next().is_some();
+            let is_wanted = (!empties || waits) && node.facts.size > 0 && node.is_whole();
+            (Before::of(node, None), is_wanted && node.facts.size <= SMALL_LEN_MAX)
+        };
+        let bytes = match is_wanted {
+            true => {
+                self.0.check_data(id).await?;
+                let file = match self.0.open_data(before.data).await {
+                    // It is asked for again.
+                    Err(FsError::NotFound) => return Ok(false),
+                    file => file?,
+                };
+                match file.read_at(0, before.size as usize).await {
+                    Ok(bytes) => Some(bytes),
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                    Err(error) => return Err(disk_error(&error)),
+                }
+            }
+            false => None,
+        };
+        let now = self.0.host.clock.wall();
+        let mut live = self.0.live.lock();
+        // A longer one that waits is set aside as a file.
+        if bytes.is_none() && before.size > 0 && live.unspared(id).next().is_some() {
+            return Ok(false);
+        }
+        live.begin_small(id, &Before { bytes, ..before }, empties, now)
+    }
+
+    /// A file that is changed in memory and is about to be so long becomes a file of the cache, if that is too
+    /// long, or there is no room for it in the log. The caller is its only writer.
+    pub(crate) async fn outgrow(&self, id: FileId, len: u64) -> Result<(), FsError> {
+        if !self.0.live.lock().is_in_memory(id) {
+            return Ok(());
+        }
+        if len <= SMALL_LEN_MAX {
+            let has_room = || self.0.live.lock().has_room_in_memory(len);
+            if has_room() {
+                return Ok(());
+            }
+            if self.0.log.room().is_none() {
+                self.durable().await?;
+            }
+            if has_room() {
+                return Ok(());
+            }
+        }
+        self.leave_memory(id).await
+    }
+
+    /// A file that is changed in memory becomes a file of the cache. The caller is its only writer.
+    pub(crate) async fn leave_memory(&self, id: FileId) -> Result<(), FsError> {
+        let _nobody_else = self.0.filing.lock().await;
+        let (number, bytes, is_logged) = {
+            let mut live = self.0.live.lock();
+            let data = live.replica.node(id)?.data;
+            let small = live.small.get(&data).cloned().ok_or(FsError::Io)?;
+            // From here on the log does not get what is in it.
+            live.is_held(data);
+            (data, small.logged(), live.replica.contents(data).is_some())
+        };
+        let filed = async {
+            let file = self.0.make_data_file(number).await?;
+            let emptied = file.set_len(0).await;
+            emptied.map_err(|error| disk_error(&error))?;
+            self.0.put_bytes(&file, 0, bytes).await?;
+            if is_logged {
+                self.0.sync_bytes(&file).await?;
+            }
+            Ok(file)
+        };
+        let file = filed.await;
+        let mut live = self.0.live.lock();
+        let file = match file {
+            Ok(file) => file,
+            Err(error) => {
+                live.files.remove(&number);
+                live.wrote_small(id);
+                return Err(error);
+            }
+        };
+        if is_logged {
+            live.record(Record::Filed(vec![number]));
+        }
+        let node = live.replica.node(id)?;
+        let base = node.unlogged.as_ref().map_or(0, |unlogged| unlogged.base);
+        let (have, size) = (node.have.clone(), node.facts.size);
+        live.unwritten.tells_of(number, file.clone());
+        live.leave_small(number);
+        live.files.insert(number, file.clone());
+        let real = live.replica.real(id);
+        live.record(Record::Dirty { file: real, data: number, base, have, size });
+        live.held.insert(id, file);
+        Ok(())
+    }
+
+    /// Contents that only the log has become a file of the cache, which may be changed in place then. The caller is the only writer of the file with
+    /// these contents, which is not in memory.
+    pub(crate) async fn leave_log(&self, number: u64) -> Result<(), FsError> {
+        let _nobody_else = self.0.filing.lock().await;
+        let contents = self.0.live.lock().replica.contents(number).cloned();
+        let Some(bytes) = contents else { return Ok(()) };
+        let file = self.0.make_data_file(number).await?;
+        let filed = async {
+            file.set_len(0).await.map_err(|error| disk_error(&error))?;
+            self.0.put_bytes(&file, 0, bytes).await?;
+            self.0.sync_bytes(&file).await
+        };
+        let filed = filed.await;
+        let mut live = self.0.live.lock();
+        match filed {
+            Ok(()) => live.record(Record::Filed(vec![number])),
+            Err(_) => drop(live.files.remove(&number)),
+        }
+        filed
+    }
+
+    /// Writes contents that only the log has to files of the cache, the oldest first, until what is left is little
+    /// enough: all of them are durable with one sync.
+    pub(crate) async fn file_contents(&self) -> Result<(), FsError> {
+        let _one_at_a_time = self.0.filing.lock().await;
+        let wanted = {
+            let live = self.0.live.lock();
+            live.contents_to_file()
+        };
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut files = Vec::new();
+        for (number, bytes) in &wanted {
+            let file = self.0.disk.open(&data_name(*number), true).await.map_err(|error| disk_error(&error))?;
+            file.set_len(0).await.map_err(|error| disk_error(&error))?;
+            file.write_at(0, vec![bytes.clone()]).await.map_err(|error| disk_error(&error))?;
+            files.push(file);
+            if files.len() > SYNC_COUNT_MAX {
+                // All are synced together.
+                files.truncate(1);
+            }
+        }
+        self.0.made_names();
+        if wanted.len() > SYNC_COUNT_MAX {
+            self.0.sync_disk().await?;
+        } else {
+            for file in &files {
+                self.0.sync_bytes(file).await?;
+            }
+        }
+        let mut live = self.0.live.lock();
+        let is_same = |(number, bytes): &(u64, Bytes)| {
+            let is_written = live.small.contains_key(number);
+            let now = live.replica.contents(*number);
+            (!is_written && now.is_some_and(|now| now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len()))
+                .then_some(*number)
+        };
+        let filed: Vec<u64> = wanted.iter().filter_map(is_same).collect();
+        if !filed.is_empty() {
+            live.record(Record::Filed(filed));
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// True if whoever writes has to wait until contents are files of the cache.
+    pub(crate) fn has_too_many_contents(&self) -> bool {
+        self.replica.contents_len() > CONTENTS_LEN_MAX
+    }
+
+    /// Contents that are to be files of the cache: those of conflicts, which others look at, and the oldest of too
+    /// many.
+    fn contents_to_file(&self) -> Vec<(u64, Bytes)> {
+        let troubles = self.replica.troubles().flat_map(|(_, trouble)| [trouble.base, trouble.kept]);
+        let mut numbers: Vec<u64> = troubles.filter(|number| self.replica.contents(*number).is_some()).collect();
+        let mut len = self.replica.contents_len();
+        if len > CONTENTS_LEN {
+            for (number, bytes) in self.replica.all_contents() {
+                if len <= CONTENTS_LEN / 2 {
+                    break;
+                }
+                if !self.small.contains_key(&number) {
+                    len -= bytes.len() as u64;
+                    numbers.push(number);
+                }
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().filter_map(|number| Some((number, self.replica.contents(number)?.clone()))).collect()
+    }
+}
