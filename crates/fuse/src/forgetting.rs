@@ -55,6 +55,8 @@ enum What {
 #[derive(Default)]
 struct Waiting {
     all: BTreeSet<What>,
+    /// The kernel is being told of one.
+    is_telling: bool,
     ended: bool,
 }
 
@@ -81,13 +83,23 @@ impl Queue {
         }
     }
 
+    /// Waits until the kernel was told of all, but not for longer than this.
+    fn wait_for_all(&self, time: Duration) {
+        let mut waiting = self.waiting.lock();
+        let is_busy = |waiting: &mut Waiting| !waiting.ended && (waiting.is_telling || !waiting.all.is_empty());
+        let _ = self.changed.wait_while_for(&mut waiting, is_busy, time);
+    }
+
     /// The next; `None` when it is to end.
     fn next(&self) -> Option<What> {
         let mut waiting = self.waiting.lock();
+        waiting.is_telling = false;
+        self.changed.notify_all();
         loop {
             match waiting.all.pop_first() {
                 _ if waiting.ended => return None,
                 Some(what) => {
+                    waiting.is_telling = true;
                     self.changed.notify_all();
                     return Some(what);
                 }
@@ -181,6 +193,11 @@ impl Forgetting {
     pub(crate) fn file_in_turn(&self, inode: INodeNo) {
         self.queue.wait();
         self.file(inode);
+    }
+
+    /// Waits until all is forgotten that was to be, but not for longer than this.
+    pub(crate) fn has_forgotten(&self, time: Duration) {
+        self.queue.wait_for_all(time);
     }
 
     /// Ends the thread.

@@ -16,6 +16,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use types::{FileId, FsError};
@@ -48,6 +49,11 @@ impl Invalidator {
         self.forgetting.names(names.iter().map(|(dir, name)| (inode(dir), &name[..])));
         let dirs: BTreeSet<FileId> = names.iter().map(|(dir, _)| *dir).collect();
         dirs.into_iter().for_each(|dir| self.file(dir));
+    }
+
+    /// Waits until the kernel has forgotten all that it was to, but not for longer than this.
+    pub fn has_forgotten(&self, time: Duration) {
+        self.forgetting.has_forgotten(time);
     }
 }
 

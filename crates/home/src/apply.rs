@@ -9,21 +9,23 @@
 //!
 //! `make`: making files, and what is there already; `finish`: what a crash has left.
 
-mod finish;
+pub(crate) mod finish;
 mod make;
 
 use crate::Inner;
+use crate::announced::Announcement;
 use crate::exported::{Exported, cred};
-use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Intent, Key, Record};
+use crate::state::{Intent, Key, Record};
 use crate::volume::{DEPTH_MAX, Print};
 use roam_wire::channel::MESSAGE_LEN_MAX;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent, User};
 use roam_wire::operation::{Attributes, Operation, Place, is_name};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use types::{FileId, FsError, Kind, Time};
+use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
 
 /// After this, a client that sends many operations lets others go before the rest of them.
@@ -141,10 +143,12 @@ pub(crate) struct Doing<'a> {
     pub(crate) may_merge: bool,
     /// It is about something that was not claimed, since it turned out to be there already.
     pub(crate) is_unclaimed: bool,
+    /// What comes next was done with it: a store in the file that was made.
+    pub(crate) has_stored: AtomicBool,
 }
 
 impl Inner {
-    /// Does operations in order, and says how they ended when that is durable. An error means that nothing is known of those that are not
+    /// Does operations in order, and says how they ended. That is [durable](Exported::durable) later. An error means that nothing is known of those that are not
     /// answered: the client asks again.
     pub(crate) async fn apply(
         &self,
@@ -156,11 +160,16 @@ impl Inner {
         if operations.windows(2).any(|two| two[0].seq >= two[1].seq) {
             return Err(FsError::InvalidArgument);
         }
-        let _one_at_a_time = volume.applying.lock().await;
+        // One message of a client after the other; of others' operations each comes between two of these.
+        let _one_at_a_time = volume.turn_of(whose.author).await;
+        let durable = volume.seen.durable(whose.author);
+        if !self.log.can_announce((whose.key, &volume.name), durable, operations) {
+            volume.durable(whose.author, u64::MAX).await?;
+        }
         let announced = self.announce(volume, whose, operations).await?;
         let last = operations.last().map_or(0, |sent| sent.seq);
         let mut applied = Vec::new();
-        let (mut first_fresh, mut came, mut unmade) = (None, false, Unmade::default());
+        let (mut first_fresh, mut unmade, mut is_stored) = (None, Unmade::default(), false);
         let begun = self.host.clock.now();
         for (at, sent) in operations.iter().enumerate() {
             let known = {
@@ -172,9 +181,10 @@ impl Inner {
                 && matches!((&operations[at - 1].operation, &sent.operation),
                 (Operation::Make { file: made, .. }, Operation::Store { file, .. }) if made == file);
             if !applied.is_empty() && !goes_with_last && self.host.clock.now() >= begun + TURN_TIME {
-                // Others have their turn. The client sends the rest again.
+                // The client sends the rest again.
                 break;
             }
+            let _nobody_else = volume.applying.lock().await;
             // What the ones before it have made may be another file than the client thought.
             let meant = volume.meant(sent)?;
             let may_merge = !unmade.touches(&meant.operation);
@@ -185,7 +195,18 @@ impl Inner {
                 None => {
                     let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
                     let later = &operations[at + 1..];
-                    let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
+                    let has_stored = AtomicBool::new(false);
+                    let doing = Doing {
+                        home: self,
+                        volume,
+                        whose,
+                        cred,
+                        sent: &meant,
+                        later,
+                        may_merge,
+                        is_unclaimed,
+                        has_stored,
+                    };
                     first_fresh.get_or_insert(sent.seq);
                     let is_overtaken = |conflict| {
                         let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
@@ -197,16 +218,11 @@ impl Inner {
                             is_overtaken(&meant.operation, conflict, &later, redone, |later| volume.is_done(later))
                         })
                     };
-                    // A start finds files by what they are to the file system, wherever they are: what is new is known before it goes anywhere.
-                    let is_new = matches!(meant.operation, Operation::Make { .. } | Operation::Store { .. });
-                    if !is_new && !meant.operation.places().is_empty() && std::mem::take(&mut came) {
-                        self.log.settled().await.map_err(|_| FsError::Io)?;
-                    }
-                    came |= is_new;
-                    let done = match volume.comes_too_late(sent)? {
+                    let done = match std::mem::take(&mut is_stored) || volume.comes_too_late(sent)? {
                         true => Ok(()),
                         false => doing.run().await,
                     };
+                    is_stored = doing.has_stored.load(Relaxed);
                     match done {
                         Ok(()) => Outcome::Done,
                         Err(Stop::Became(real)) => Outcome::Became(real),
@@ -231,42 +247,40 @@ impl Inner {
             {
                 unmade.add(&meant.operation);
             }
+            if known.is_none() {
+                self.ended(volume, whose, sent.seq, outcome);
+            }
             applied.push(Applied { seq: sent.seq, outcome, facts: Vec::new() });
         }
         if let Some(first) = first_fresh {
             volume.claims.progresses(whose.author, first);
-            // What is said to be done is durable before it is said to be.
-            if !self.log.synced().await?.contains(&volume.name) {
-                volume.fs.sync().await?;
-            }
-            for Applied { seq, outcome, .. } in &applied {
-                volume.conclude(whose, *seq, *outcome == Outcome::Done);
-            }
-            let mut live = self.live.lock();
-            for Applied { seq, outcome, .. } in &applied {
-                let (key, volume) = (whose.key, volume.name.clone());
-                let known = live.state.grant(&key, &volume).is_some_and(|(_, grant)| *seq <= grant.heard);
-                if !known {
-                    live.record(Record::Answered { key, volume, seq: *seq, outcome: *outcome });
-                }
-            }
         }
-        self.log.settled().await.map_err(|_| FsError::Io)?;
+        let mut known_after = self.facts_after(volume, whose, &operations[..applied.len()]).await;
         let (mut len, mut fitting) = (0, 0);
         for (sent, applied) in operations.iter().zip(&mut applied) {
-            applied.facts = self.facts_after(volume, whose, sent).await;
+            applied.facts = known_after.remove(&sent.seq).unwrap_or_default();
             volume.drop_upload(whose.author, sent.seq).await;
-            volume.drop_before(whose.author, sent.seq).await;
             len += applied.to_bytes().len();
             fitting += usize::from(fitting == 0 || len <= MESSAGE_LEN_MAX / 2);
         }
         if let Some(last) = applied.last() {
             volume.drop_uploads_through(whose.author, last.seq).await;
         }
-        // Of the others it is told when it asks again.
         applied.truncate(fitting);
         volume.tell().await;
         Ok(applied)
+    }
+
+    /// An operation has ended, and is seen so. It is durable later.
+    fn ended(&self, volume: &Exported, whose: &Whose, seq: u64, outcome: Outcome) {
+        volume.conclude(whose, seq, outcome == Outcome::Done);
+        let mut live = self.live.lock();
+        let (key, name) = (whose.key, volume.name.clone());
+        let is_known = live.state.grant(&key, &name).is_some_and(|(_, grant)| seq <= grant.heard);
+        if !is_known {
+            live.record_done(&volume.name, Record::Answered { key, volume: name, seq, outcome });
+        }
+        volume.seen.did(whose.author, seq);
     }
 
     /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives those that may be done already, with their
@@ -277,10 +291,10 @@ impl Inner {
         whose: &Whose,
         operations: &[Sent],
     ) -> Result<Vec<(u64, Operation)>, FsError> {
-        let (fresh, announced) = {
+        let (announcement, announced) = {
             let mut live = self.live.lock();
-            let (key, volume) = (whose.key, volume.name.clone());
-            let (_, grant) = live.state.grant(&key, &volume).ok_or(FsError::Stale)?;
+            let (key, name) = (whose.key, volume.name.clone());
+            let (_, grant) = live.state.grant(&key, &name).ok_or(FsError::Stale)?;
             // It was sent before the client began anew, and has been sent again since.
             if grant.incarnation != whose.incarnation {
                 return Err(FsError::InvalidArgument);
@@ -288,52 +302,56 @@ impl Inner {
             let (heard, announced) = (grant.heard, grant.applying.clone());
             let last = operations.last().map_or(0, |sent| sent.seq);
             let fresh = operations.iter().filter(|sent| sent.seq > heard);
-            let mut applying: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
-            let any = !applying.is_empty();
-            if any {
-                applying.extend(announced.iter().filter(|(seq, _)| *seq > last).cloned());
-                let mut len = 0;
-                let fits = |(_, operation): &&(u64, Operation)| {
-                    len += operation.to_bytes().len();
-                    len <= APPLYING_LEN_MAX
-                };
-                let count = applying.iter().take(APPLYING_COUNT_MAX).take_while(fits).count();
-                applying.truncate(count);
-                live.record(Record::Applying { key, volume, operations: applying });
-            }
-            (any, announced)
+            let fresh: Vec<_> = fresh.map(|sent| (sent.seq, sent.operation.clone())).collect();
+            let mut applying = fresh.clone();
+            applying.extend(announced.iter().filter(|(seq, _)| *seq > last).cloned());
+            let through = volume.seen.durable(whose.author);
+            let announcement = (!fresh.is_empty()).then(|| {
+                live.will_do(Record::Applying { key, volume: name.clone(), operations: applying });
+                Announcement { key, volume: name, incarnation: whose.incarnation, through, operations: fresh }
+            });
+            (announcement, announced)
         };
-        if fresh {
-            self.log.settled().await.map_err(|_| FsError::Io)?;
+        if let Some(announcement) = announcement {
+            self.log.announce(announcement).await?;
         }
         Ok(announced)
     }
 
-    /// What is known now of the files that an operation names, but for those that others have changed since the client knew them: what it has
-    /// of these is not what is here.
-    async fn facts_after(&self, volume: &Arc<Exported>, whose: &Whose, sent: &Sent) -> Vec<Facts> {
+    /// What is known now of the files that operations name, but for those that others have changed since the client knew them: what it has
+    /// of these is not what is here. Each is told with the last operation that names it.
+    async fn facts_after(
+        &self,
+        volume: &Arc<Exported>,
+        whose: &Whose,
+        operations: &[Sent],
+    ) -> BTreeMap<u64, Vec<Facts>> {
         let real = |file| volume.real(file).unwrap_or(file);
-        let mut files: Vec<FileId> = sent.operation.files().into_iter().map(real).collect();
-        let is_its_own = |file: &FileId| {
-            let base = if *file == real(sent.operation.file()) { sent.bases.0 } else { sent.bases.1 };
+        let mut last = BTreeMap::new();
+        for sent in operations {
+            for file in sent.operation.files() {
+                let base = if real(file) == real(sent.operation.file()) { sent.bases.0 } else { sent.bases.1 };
+                let base = base.max(last.get(&real(file)).map_or(0, |(_, base)| *base));
+                last.insert(real(file), (sent.seq, base));
+            }
+        }
+        let is_its_own = |file: FileId, base: u64| {
             let known = volume.with(|volume| {
                 let base = volume.base(base);
-                let file = volume.file(*file)?;
+                let file = volume.file(file)?;
                 Some(file.print.kind == Kind::Directory || file.contents.is_as_known(base, whose.author))
             });
             known.ok().flatten().unwrap_or(false)
         };
-        files.retain(is_its_own);
-        files.sort_unstable();
-        files.dedup();
-        let mut facts = Vec::new();
-        for file in files {
-            if volume.check_reach(&cred(&whose.user), file).await.is_ok()
+        let mut facts: BTreeMap<u64, Vec<Facts>> = BTreeMap::new();
+        for (file, (seq, base)) in last {
+            if is_its_own(file, base)
+                && volume.check_reach(&cred(&whose.user), file).await.is_ok()
                 && let Ok(known) = volume.facts(file, &whose.user).await
                 // Looking may have found that somebody else has changed it meanwhile.
-                && is_its_own(&file)
+                && is_its_own(file, base)
             {
-                facts.push(known);
+                facts.entry(seq).or_default().push(known);
             }
         }
         facts
@@ -655,9 +673,9 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// A store is about to be put in place: durable before it is.
-    pub(crate) async fn intend(&self, file: FileId, identity: &[u8], beside: Option<(u64, Time)>) -> Done {
-        let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file, beside };
+    /// A file is about to be changed in place: durable before it is.
+    pub(crate) async fn intend(&self, file: FileId, identity: &[u8]) -> Done {
+        let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file, beside: None };
         let (key, volume) = (self.whose.key, self.volume.name.clone());
         self.home.live.lock().record(Record::Intended { key, volume, intent });
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))

@@ -5,9 +5,13 @@
 //! waits until that says that the home has [seen](Request::Joined) all that it had done by then, for
 //! [`JOIN_TIME_MAX`] at most. From then on both wait for the home when they close.
 //!
+//! When a client closes, the others near the home are told of it and say that they have taken that in
+//! ([`Request::Heard`]) before the client is answered: what they open from then on is what was closed.
+//!
 //! Soft state: a home that begins anew knows nobody, and clients learn whether they are alone when they attach
 //! again. A client that has lost its connection believes that it has company.
 //!
+//! [`Request::Heard`]: roam_wire::message::Request::Heard
 //! [`Request::Joined`]: roam_wire::message::Request::Joined
 
 use host::{Clock, timeout};
@@ -21,6 +25,9 @@ use tokio::sync::watch;
 /// A client that attaches waits no longer than this for what the one that was alone has done.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Whoever closes waits no longer than this until others near the home know of it.
+const HEAR_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// A client that is attached.
 struct Member {
     author: u32,
@@ -29,6 +36,12 @@ struct Member {
     told: u64,
     /// It may close without the home.
     is_alone: bool,
+    /// It says what it has heard of others' changes, and is near.
+    hears: bool,
+    /// The last change of others that it was told of.
+    pushed: u64,
+    /// The last that it has said to have heard of.
+    heard: u64,
 }
 
 /// The clients that are attached to a volume.
@@ -55,7 +68,8 @@ impl Company {
         }
         let others = !members.is_empty();
         let number = self.next();
-        members.push(Member { author, push, told: number, is_alone: !others });
+        let (is_alone, hears, pushed, heard) = (!others, false, 0, 0);
+        members.push(Member { author, push, told: number, is_alone, hears, pushed, heard });
         message::Company { number, others }
     }
 
@@ -92,6 +106,38 @@ impl Company {
             member.is_alone = false;
         }
         self.next();
+    }
+
+    /// A client was told of a change by others.
+    pub(crate) fn pushed(&self, push: &Arc<dyn Push>, seq: u64) {
+        let mut members = self.members.lock();
+        members.iter_mut().filter(|member| Arc::ptr_eq(&member.push, push)).for_each(|member| member.pushed = seq);
+    }
+
+    /// A client has taken in what it was told of others' changes.
+    pub(crate) fn heard(&self, push: &Arc<dyn Push>, seq: u64) {
+        let mut members = self.members.lock();
+        for member in members.iter_mut().filter(|member| Arc::ptr_eq(&member.push, push)) {
+            (member.hears, member.heard) = (true, member.heard.max(seq));
+        }
+        self.next();
+    }
+
+    /// Waits until the other clients near the home have taken in what they were told, but not for long. One that takes longer is not waited for again before it
+    /// has said something.
+    pub(crate) async fn all_hear(&self, author: u32, clock: &dyn Clock) {
+        let is_behind = |member: &&mut Member| member.author != author && member.hears && member.heard < member.pushed;
+        let mut news = self.news.subscribe();
+        let waiting = async {
+            while self.members.lock().iter_mut().filter(is_behind).count() > 0 {
+                if news.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if timeout(clock, HEAR_TIME_MAX, waiting).await.is_err() {
+            self.members.lock().iter_mut().filter(is_behind).for_each(|member| member.hears = false);
+        }
     }
 
     /// Waits until no other client believes that it is alone, but not for long.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use roam_wire::message::User;
-use types::{Answer, BoxFuture, FileId, FsError};
+use types::{Answer, BoxFuture, FileId, FsError, Time};
 use vfs::FileSystem;
 use vfs::fs::{At, Cred, Entry, FILE_SIZE_MAX};
 
@@ -29,6 +29,23 @@ pub type Listed = (Vec<u8>, Entry, Bytes);
 
 /// Bytes of a file that a store leaves as they are, up to which they are copied while others wait.
 const COPIED_LEN_MAX: u64 = 64 << 20;
+
+/// A file that is made with all that is in it.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// Lower twelve bits.
+    pub mode: u32,
+    /// Owner and group, which only the superuser can give.
+    pub owner: (u32, u32),
+    /// Last access.
+    pub atime: Time,
+    /// Last change of contents.
+    pub mtime: Time,
+    /// Length in bytes.
+    pub size: u64,
+    /// What is in it, and from where on; all else is zeroes.
+    pub pieces: Vec<(u64, Bytes)>,
+}
 
 /// A file system that a home can export.
 pub trait Export: FileSystem {
@@ -58,6 +75,11 @@ pub trait Export: FileSystem {
     }
     /// Makes an open file share all bytes of another, which takes no longer for more of them. EOPNOTSUPP where files cannot.
     fn clone_file(&self, _from: At, _to: At) -> Answer<()> {
+        Answer::err(FsError::NotSupported)
+    }
+    /// Makes a file for a user where nothing is, in one step: nobody sees it before it is whole. Gives what it is, and its identity. EEXIST, and EOPNOTSUPP
+    /// where that cannot be done.
+    fn make_whole(&self, _cred: &Cred, _dir: FileId, _name: &[u8], _whole: Whole) -> Answer<(Entry, Bytes)> {
         Answer::err(FsError::NotSupported)
     }
     /// Does work that calls this file system very often where its calls cost least: on a thread that may block.

@@ -5,6 +5,7 @@ use crate::company::Company;
 use crate::export::{Export, Noticed};
 use crate::ledger::Ledger;
 use crate::promises::Promise;
+use crate::seen::Seen;
 use crate::state::{Record, State};
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Reach, Volume};
 use bytes::Bytes;
@@ -83,6 +84,11 @@ impl Live {
         self.make(record);
     }
 
+    /// As [`record`](Self::record), of what is lasting by an [announcement](crate::announced).
+    pub(crate) fn will_do(&mut self, record: Record) {
+        self.make(record);
+    }
+
     fn make(&mut self, record: Record) {
         let made = self.state.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
@@ -111,10 +117,17 @@ impl Live {
         let Some(known) = self.state.volumes.get(volume) else { return };
         let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
         let revealed = known.revealed(&learned);
+        let is_new = known.file(id).is_none();
         let record = Record::Learned { volume: volume.to_string(), learned };
         match author {
             OTHERS => self.record(record),
             _ => self.record_done(volume, record),
+        }
+        if is_new
+            && author == OTHERS
+            && let Some(log) = &self.log
+        {
+            log.gave_id();
         }
         for attached in self.attached.get_mut(volume).into_iter().flatten() {
             attached.changed.extend(&revealed);
@@ -209,6 +222,16 @@ impl Sources {
     }
 }
 
+/// Where a file is.
+enum Found {
+    /// What it is to the file system.
+    Source(FileId),
+    /// It has no place.
+    Nowhere,
+    /// This file, or directory above it, is not where it was.
+    Lost(FileId),
+}
+
 /// A volume and the file system behind it.
 pub(crate) struct Exported {
     pub(crate) name: String,
@@ -222,6 +245,10 @@ pub(crate) struct Exported {
     unwatched: watch::Sender<BTreeSet<FileId>>,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
+    /// One message at a time of each client.
+    turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
+    /// What was done, and may not be durable.
+    pub(crate) seen: Seen,
     /// Whoever is told of changes is told in their order.
     telling: tokio::sync::Mutex<()>,
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
@@ -267,6 +294,8 @@ impl Exported {
             told_of: Mutex::default(),
             unwatched: watch::Sender::default(),
             applying: tokio::sync::Mutex::default(),
+            turns: Mutex::default(),
+            seen: Seen::default(),
             telling: tokio::sync::Mutex::default(),
             scene: tokio::sync::RwLock::default(),
             uploads: Mutex::default(),
@@ -279,15 +308,21 @@ impl Exported {
         let root = volume.fs.getattr(FileId::ROOT).await?;
         let identity = volume.fs.identity(FileId::ROOT).await?;
         volume.saw(&root, &identity, None, OTHERS);
-        volume.finish_stores().await?;
         volume.finish_operations().await?;
         volume.forget_promises();
         volume.clear_own().await?;
         volume.look_at_all().await?;
         host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
         host.tasks.spawn(Box::pin(crate::uploads::tidy(Arc::downgrade(&volume), host.clock.clone())));
+        host.tasks.spawn(Box::pin(crate::seen::make_durable(Arc::downgrade(&volume), host.clock.clone())));
         host.tasks.spawn(Box::pin(look_now_and_then(Arc::downgrade(&volume), host.clock.clone())));
         Ok(volume)
+    }
+
+    /// Until this is dropped, nothing else is done for a client.
+    pub(crate) async fn turn_of(&self, author: u32) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = self.turns.lock().entry(author).or_default().clone();
+        turn.lock_owned().await
     }
 
     /// The volume as it is known.
@@ -355,7 +390,8 @@ impl Exported {
         self.saw(entry, identity, place, author)
     }
 
-    /// Tells those who are attached what changed, when that is durable: after a crash, no other change gets the number of one that was told.
+    /// Tells those who are attached what changed. It need not be durable: after a crash no other change gets its number, and a client that shows this number
+    /// is told that it knows of more than the home.
     pub(crate) async fn tell(&self) {
         self.tell_with(None).await;
     }
@@ -365,23 +401,27 @@ impl Exported {
         self.tell_with(Some(author)).await;
     }
 
+    /// Tells those who are attached what others changed, if they changed anything.
+    async fn tell_news(&self) {
+        let has_news = {
+            let live = self.live.lock();
+            let mut attached = live.attached.get(&self.name).into_iter().flatten();
+            attached.any(|attached| !attached.changed.is_empty() || !attached.claimed.is_empty())
+        };
+        if has_news {
+            self.tell().await;
+        }
+    }
+
     async fn tell_with(&self, idle: Option<u32>) {
         let _in_order = self.telling.lock().await;
-        let (log, untold) = {
-            let mut live = self.live.lock();
-            (live.log.clone(), live.untold(&self.name, &self.claims, idle))
-        };
-        if untold.is_empty() {
-            return;
-        }
-        if let Some(log) = log
-            && log.settled().await.is_err()
-        {
-            return;
-        }
+        let untold = self.live.lock().untold(&self.name, &self.claims, idle);
         for mut untold in untold {
             untold.files = self.reached(&untold.user, untold.files).await;
             let push = untold.push.clone();
+            if !untold.files.is_empty() {
+                self.company.pushed(&push, untold.stamp.seq);
+            }
             if untold.messages().iter().any(|message| push.push(pack(message)).is_err())
                 && let Some(attached) = self.live.lock().attached.get_mut(&self.name)
             {
@@ -405,6 +445,25 @@ impl Exported {
 
     /// What a file is to the file system. ESTALE if it is nowhere to be found.
     pub(crate) async fn source(&self, id: FileId) -> Result<FileId, FsError> {
+        match self.find(id).await? {
+            Found::Source(source) => Ok(source),
+            Found::Nowhere => Err(FsError::Stale),
+            Found::Lost(lost) => {
+                self.learn(OTHERS, |volume| volume.lost(lost));
+                Err(FsError::Stale)
+            }
+        }
+    }
+
+    /// As [`source`](Self::source), `None` if it is not where it was: it may still be found elsewhere.
+    pub(crate) async fn source_now(&self, id: FileId) -> Result<Option<FileId>, FsError> {
+        match self.find(id).await? {
+            Found::Source(source) => Ok(Some(source)),
+            Found::Nowhere | Found::Lost(_) => Ok(None),
+        }
+    }
+
+    async fn find(&self, id: FileId) -> Result<Found, FsError> {
         let (mut at, mut way) = (id, Vec::new());
         let mut source = loop {
             if let Some(source) = self.sources.lock().of.get(&at) {
@@ -415,7 +474,7 @@ impl Exported {
                 Some((file.place()?.clone(), file.identity.clone()))
             })?;
             let Some(((parent, name), identity)) = known.filter(|_| way.len() < DEPTH_MAX) else {
-                return Err(FsError::Stale);
+                return Ok(Found::Nowhere);
             };
             way.push((at, name, identity));
             at = parent;
@@ -423,14 +482,11 @@ impl Exported {
         while let Some((id, name, identity)) = way.pop() {
             source = match self.fs.identified(source, &name).await {
                 Ok((entry, found)) if found == identity => entry.attr.id,
-                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => {
-                    self.learn(OTHERS, |volume| volume.lost(id));
-                    return Err(FsError::Stale);
-                }
+                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => return Ok(Found::Lost(id)),
                 Err(error) => return Err(error),
             };
         }
-        Ok(source)
+        Ok(Found::Source(source))
     }
 
     /// What is at a name of a directory now.
@@ -631,7 +687,7 @@ impl Exported {
     /// Something may have changed, of which those who are attached are told.
     async fn check(&self, noticed: Noticed) {
         self.take_in(noticed).await;
-        self.tell().await;
+        self.tell_news().await;
     }
 
     /// Looks at a directory that cannot be watched, and at all that was seen in it; and tries to watch it again. Clients wait no longer than a part of it takes.
@@ -744,10 +800,14 @@ async fn notice(volume: Weak<Exported>) {
         let Some(next) = volume.upgrade().map(|volume| volume.fs.noticed()) else { return };
         let noticed = next.await;
         let Some(volume) = volume.upgrade() else { return };
-        // What clients do is not mistaken for what others do.
-        let _one_at_a_time = volume.applying.lock().await;
-        let _nobody_else = volume.scene.write().await;
-        volume.check(noticed).await;
+        let fs = volume.fs.clone();
+        let check = async move {
+            // What clients do is not mistaken for what others do.
+            let _one_at_a_time = volume.applying.lock().await;
+            let _nobody_else = volume.scene.write().await;
+            volume.check(noticed).await;
+        };
+        fs.together(Box::pin(check)).await;
     }
 }
 

@@ -46,7 +46,7 @@ impl Doing<'_> {
         scene: &mut Scene<'a>,
     ) -> Done {
         self.keep_before(source, entry, stored.0).await.map_err(Stop::Trouble)?;
-        self.intend(file, identity, None).await?;
+        self.intend(file, identity).await?;
         self.write_in_place(file, (source, identity), stored, scene).await
     }
 

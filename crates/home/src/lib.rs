@@ -5,13 +5,14 @@
 //! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away; `company`: whether a client is alone.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
 //!   they are done.
-//! - `ledger`: the log, and what must be durable before it; `exported`: looking at a volume's files; `apply`: doing clients' operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
+//! - `ledger`: the logs, and what must be durable before them; `announced`: what is about to be done; `seen`: what was done, and is not durable yet; `exported`: looking at a volume's files; `apply`: doing clients' operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
 //!   requests.
 //!
 //! Must survive: crashes and loss of power at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
 //! same. What a crash leaves undone is asked for again by the client, and what was done already is recognised by its result, or, for contents, by
 //! an intent that was durable before.
 
+mod announced;
 mod apply;
 mod claims;
 pub mod clients;
@@ -29,12 +30,14 @@ mod own;
 mod pace;
 mod promises;
 mod rights;
+mod seen;
 mod session;
 pub mod state;
 mod store;
 mod uploads;
 pub mod volume;
 
+use crate::announced::{Announced, Announcement};
 use crate::export::Export;
 use crate::exported::{Exported, Live};
 use crate::ledger::Ledger;
@@ -53,6 +56,8 @@ use types::codec::DecodeError;
 
 /// What the files of a home's state begin with.
 const OWNER: [u8; 4] = *b"HOME";
+/// What the files of its announcements begin with.
+const OWNER_OF_ANNOUNCEMENTS: [u8; 4] = *b"HOMA";
 
 /// Why a home cannot be opened.
 #[derive(Debug, Error)]
@@ -121,6 +126,17 @@ impl Home {
         for record in &found.records {
             state.apply(Record::from_bytes(record)?).ok_or(DecodeError::Invalid("record of a home"))?;
         }
+        let before = record_log::open(&*disk, "announced", OWNER_OF_ANNOUNCEMENTS).await?;
+        let announced = Announced::found(before.snapshot.as_deref(), &before.records)?;
+        for Announcement { key, volume, incarnation, operations, .. } in announced.all() {
+            let heard = match state.grant(&key, &volume) {
+                Some((_, grant)) if grant.incarnation == incarnation => grant.heard,
+                _ => continue,
+            };
+            let operations = operations.into_iter().filter(|(seq, _)| *seq > heard).collect();
+            state.apply(Record::Applying { key, volume, operations });
+        }
+        let announced = Arc::new(Mutex::new(announced));
         let live = Arc::new(Mutex::new(Live::new(state)));
         let source = live.clone();
         let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
@@ -128,7 +144,15 @@ impl Home {
             cut();
             live.state.to_bytes()
         });
-        let log = Ledger::new(found.growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?, &exports);
+        let log = found.growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?;
+        let source = announced.clone();
+        let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
+            let announced = source.lock();
+            cut();
+            announced.all().to_bytes()
+        });
+        let announcements = before.growing_to(log_len).start(host, &disk.tasks(host), snapshot).await?;
+        let log = Ledger::new(log, (announcements, announced), &exports);
         live.lock().log = Some(log.clone());
         let mut volumes = BTreeMap::new();
         for (name, fs) in exports {

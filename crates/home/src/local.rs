@@ -1,6 +1,6 @@
 //! Directories of this machine, as homes export them.
 
-use crate::export::{Export, Listed, Noticed};
+use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;
 use localdir::LocalDir;
 use localdir::users::Account;
@@ -53,6 +53,17 @@ impl Export for LocalDir {
 
     fn clone_file(&self, from: At, to: At) -> Answer<()> {
         LocalDir::clone_file(self, from, to)
+    }
+
+    fn make_whole(&self, cred: &Cred, dir: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
+        let Whole { mode, owner, atime, mtime, size, pieces } = whole;
+        LocalDir::make_whole(
+            self,
+            cred,
+            dir,
+            name,
+            localdir::Whole { mode, owner, times: (atime, mtime), size, pieces },
+        )
     }
 
     fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {

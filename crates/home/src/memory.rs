@@ -1,15 +1,23 @@
 //! The model file system, as homes export it: for tests and simulated worlds. It outlives homes, as a disk does, and nobody but homes changes it
 //! unless a test does and says so.
 
-use crate::export::{Export, Listed, Noticed};
+use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;
 use roam_wire::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
-use vfs::fs::{Cred, Entry, FileSystem};
+use vfs::fs::{Cred, Entry, FileSystem, OpenFlags, SetAttr, SetTime};
 use vfs::mem::MemFs;
 
 /// A directory is listed in one go.
 const COUNT_MAX: usize = usize::MAX;
+
+/// The model answers at once.
+fn now<T>(answer: Answer<T>) -> Result<T, FsError> {
+    match answer {
+        Answer::Now(result) => result,
+        Answer::Later(_) => Err(FsError::Io),
+    }
+}
 
 fn identity(id: FileId) -> Bytes {
     Bytes::copy_from_slice(&id.raw().to_le_bytes())
@@ -48,6 +56,28 @@ impl Export for MemFs {
             });
             listed.collect()
         })
+    }
+
+    fn make_whole(&self, cred: &Cred, dir: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
+        let made = || {
+            let flags = OpenFlags { write: true, ..OpenFlags::default() };
+            let (entry, handle) = now(self.create(cred, dir, name, whole.mode, 0, flags))?;
+            let id = entry.attr.id;
+            now(self.setattr(cred, id, Some(handle), SetAttr { size: Some(whole.size), ..SetAttr::default() }))?;
+            for (offset, bytes) in &whole.pieces {
+                now(self.write(&Cred::ROOT, id, handle, *offset, bytes))?;
+            }
+            if cred.uid == 0 && whole.owner != (entry.attr.uid, entry.attr.gid) {
+                let (uid, gid) = (Some(whole.owner.0), Some(whole.owner.1));
+                now(self.setattr(cred, id, None, SetAttr { uid, gid, ..SetAttr::default() }))?;
+                now(self.setattr(cred, id, None, SetAttr { mode: Some(whole.mode), ..SetAttr::default() }))?;
+            }
+            let (atime, mtime) = (Some(SetTime::At(whole.atime)), Some(SetTime::At(whole.mtime)));
+            let entry = now(self.setattr(cred, id, None, SetAttr { atime, mtime, ..SetAttr::default() }))?;
+            now(self.release(id, handle, None))?;
+            Ok((entry, identity(id)))
+        };
+        Answer::Now(made())
     }
 
     fn watch(&self, _: FileId) -> Answer<()> {

@@ -186,9 +186,13 @@ impl Client {
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
+        // What these change is durable when they are answered. What was done is later, when the client asks for it.
+        let changes = matches!(request, Request::Ids | Request::Resign | Request::Returned { .. });
         let reply = self.serve(&place, request).await;
-        // What was told is remembered: ids above all.
-        self.home.log.settled().await.map_err(|_| FsError::Io)?;
+        match changes {
+            true => self.home.log.settled().await?,
+            false => self.home.log.ids_are_durable().await?,
+        }
         reply
     }
 
@@ -279,6 +283,7 @@ impl Client {
             if known != incarnation {
                 live.record(Record::Began { key, volume: name.to_string(), incarnation });
                 begun = Some((volume.clone(), author));
+                volume.seen.forget(author);
             }
             if user != before {
                 live.record(Record::Acts { key, volume: name.to_string(), user: user.clone() });
@@ -506,11 +511,14 @@ impl Client {
             Request::Take { seq, pieces } => self.take(whose, volume, seq, pieces).await?,
             Request::Apply { acknowledged, operations } => {
                 self.acknowledge(&mut self.home.live.lock(), &volume.name, whose.incarnation, acknowledged);
+                let author = whose.author;
                 let (home, applied_to, whose) = (self.home.clone(), volume.clone(), whose.clone());
                 let (done, answer) = oneshot::channel();
                 let work = async move { drop(done.send(home.apply(&applied_to, &whose, &operations).await)) };
                 volume.fs.together(Box::pin(work)).await;
-                Reply::Applied(answer.await.map_err(|_| FsError::Io)??)
+                let applied = answer.await.map_err(|_| FsError::Io)??;
+                volume.company.all_hear(author, &*self.home.host.clock).await;
+                Reply::Applied(applied)
             }
             Request::Space => {
                 let stat = volume.fs.statfs().await?;
@@ -549,6 +557,14 @@ impl Client {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
                 volume.claims.returning(whose.author, &recalls, through);
+                Reply::Done
+            }
+            Request::Durable { through } => {
+                volume.durable(whose.author, through).await?;
+                Reply::Done
+            }
+            Request::Heard { seq } => {
+                volume.company.heard(&self.push, seq);
                 Reply::Done
             }
             Request::Joined { number } => {

@@ -5,13 +5,14 @@
 //! stays as it is that copying that would keep others waiting, its bytes are changed [in place](crate::in_place): others may then see half of it, and a
 //! change by others in that moment may be lost.
 
+use crate::apply::finish::goes_to;
 use crate::apply::{Doing, Done, Scene, Stop, Whose};
 use crate::exported::Exported;
 use crate::uploads::Upload;
 use crate::volume::Print;
 use bytes::Bytes;
 use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
-use roam_wire::operation::{Change, Place};
+use roam_wire::operation::{Change, Operation, Place};
 use roam_wire::ranges::Ranges;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,72 +37,153 @@ pub(crate) enum Over {
     Anything,
 }
 
-/// What a store is called while it is made.
+/// What a store is called while it is made, and what there was before it until it is durable.
 fn temporary_name(author: u32, seq: u64) -> String {
     format!("store-{author}-{seq}")
 }
 
+/// Whose store has this name, and its number.
+fn store_of(name: &[u8]) -> Option<(u32, u64)> {
+    let (author, seq) = std::str::from_utf8(name).ok()?.strip_prefix("store-")?.split_once('-')?;
+    Some((author.parse().ok()?, seq.parse().ok()?))
+}
+
 impl Exported {
-    /// Stores that a crash has left: what was put in place is the file that it was to be.
+    /// Stores that a crash has left and that may not be durable. What there was before a store is in the home's own folder until the store is durable.
+    /// It goes back: the client asks for the store again. If somebody else has changed the file since, it stays, and the store is done.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
-        let intents: Vec<_> = {
+        let in_place: Vec<_> = {
             let live = self.live.lock();
             let clients = live.state.clients.values();
             let grants = clients.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
             grants.filter_map(|(number, grant)| Some((number, grant.intent.clone()?))).collect()
         };
-        for (author, intent) in intents {
-            let known = self.with(|volume| volume.file(intent.file).cloned())?;
-            let Some((parent, name)) = known.and_then(|file| file.place().cloned()) else { continue };
-            let Ok(source) = self.source(parent).await else { continue };
-            if let Ok((entry, identity)) = self.fs.identified(source, &name).await
-                && identity == intent.identity
-                && self.was_as_known(author, &intent, source, &name).await?
-            {
-                // Others may have changed it since, which is seen next.
+        for (author, intent) in in_place {
+            self.finish_in_place(author, &intent).await?;
+        }
+        let own = self.own().await?;
+        for (name, before, identity) in self.fs.list(own).await? {
+            let Some((author, seq)) = store_of(&name) else { continue };
+            let Some(file) = self.with(|volume| volume.known(&identity))? else { continue };
+            self.undo_store((own, &name, &before), file, (author, seq)).await?;
+        }
+        Ok(())
+    }
+
+    /// What a file was before a store that may not be durable goes back to where the store has put what it made.
+    async fn undo_store(
+        &self,
+        (own, name, before): (FileId, &[u8], &Entry),
+        file: FileId,
+        (author, seq): (u32, u64),
+    ) -> Result<(), FsError> {
+        let announced: Vec<(u64, Operation)> = {
+            let live = self.live.lock();
+            let clients = live.state.clients.values();
+            let grant =
+                clients.filter(|client| client.number == author).find_map(|client| client.grants.get(&self.name));
+            grant.map(|grant| grant.applying.clone()).unwrap_or_default()
+        };
+        let stored = announced.iter().find(|(number, _)| *number == seq).map(|(_, operation)| operation);
+        // A copy has no bytes of its own.
+        let made = match stored {
+            Some(Operation::Store { change, .. }) => Some((change.size, change.mtime)),
+            _ => None,
+        };
+        let known = self.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
+        let mut later = announced.into_iter().filter(|(number, _)| *number > seq).map(|(_, operation)| operation);
+        let mut moved = Vec::new();
+        for operation in later.by_ref() {
+            let mut operation = operation;
+            self.with(|volume| operation.rename_files(|file| volume.real(file)))?;
+            moved.extend(goes_to(&operation, file).cloned());
+        }
+        let is_moved = !moved.is_empty();
+        // Where it went last comes first: another file may have taken its place since.
+        for (parent, at) in known.into_iter().chain(moved).rev() {
+            let Some(dir) = self.source_now(parent).await? else { continue };
+            let (entry, identity) = match self.fs.identified(dir, &at).await {
+                Ok(found) => found,
+                Err(FsError::NotFound | FsError::Stale | FsError::NotADirectory) => continue,
+                Err(error) => return Err(error),
+            };
+            let is_other = self.with(|volume| volume.known(&identity).is_some())?;
+            if is_other || entry.attr.kind != Kind::File {
+                continue;
+            }
+            // A loss of power may have left it short.
+            let is_as_stored = made.is_none_or(|(size, mtime)| entry.attr.mtime == mtime && entry.attr.size <= size);
+            if is_as_stored && entry.attr.nlink > 1 {
+                // It got other names since, which stay its names.
+                self.write_back(before, &entry).await?;
+                let now = self.fs.getattr(entry.attr.id).await?;
+                self.learn(author, |volume| volume.stored(file, &identity, Print::of(&now.attr), author, None));
+                self.means(file, entry.attr.id);
+                return Ok(());
+            }
+            if is_as_stored {
+                let flags = RenameFlags { no_replace: false, exchange: true };
+                self.fs.rename(&self.fs.superuser(), own, name, dir, &at, flags).await?;
+                // Going and coming back has moved its times, and nothing else.
+                let now = self.fs.getattr(before.attr.id).await?;
+                self.learn(author, |volume| volume.absorbed(file, Print::of(&now.attr)));
+                return Ok(());
+            }
+            if !is_moved {
+                // Others have changed it since, which is seen next.
                 let mut print = Print::of(&entry.attr);
-                (print.size, print.mtime) = intent.beside.unwrap_or((print.size, print.mtime));
-                self.learn(author, |volume| volume.stored(intent.file, &identity, print, author, None));
-                self.means(intent.file, entry.attr.id);
-                if intent.beside.is_none() {
-                    self.kept_before.lock().insert((author, intent.seq));
-                }
+                (print.size, print.mtime) = made.unwrap_or((print.size, print.mtime));
+                self.learn(author, |volume| volume.stored(file, &identity, print, author, None));
+                self.means(file, entry.attr.id);
+                self.seen.stays(author, seq);
+                return Ok(());
             }
         }
         Ok(())
     }
 
-    /// True unless somebody else had changed a file when a client's store was exchanged with it, right before a crash: what came out then goes back to its
-    /// place.
-    async fn was_as_known(
-        &self,
-        author: u32,
-        intent: &crate::state::Intent,
-        dir: FileId,
-        name: &[u8],
-    ) -> Result<bool, FsError> {
-        let temporary = temporary_name(author, intent.seq);
-        let known = self.with(|volume| volume.file(intent.file).cloned())?;
-        let (Some(known), Some(_)) = (known, intent.beside) else { return Ok(true) };
-        if known.identity == intent.identity {
-            // It was looked at before the crash.
-            return Ok(true);
-        }
-        let own = self.own().await?;
-        match self.fs.identified(own, temporary.as_bytes()).await {
-            // It was looked at, and removed.
-            Err(FsError::NotFound) => Ok(true),
-            Err(error) => Err(error),
-            Ok((out, identity)) => {
-                let now = Print::of(&out.attr);
-                let same = identity == known.identity && (now.size, now.mtime) == (known.print.size, known.print.mtime);
-                if !same {
-                    let flags = RenameFlags { no_replace: false, exchange: true };
-                    self.fs.rename(&self.fs.superuser(), own, temporary.as_bytes(), dir, name, flags).await?;
-                }
-                Ok(same)
+    /// Gives a file the bytes of another.
+    async fn write_back(&self, from: &Entry, to: &Entry) -> Result<(), FsError> {
+        let superuser = self.fs.superuser();
+        let (source, target) = (from.attr.id, to.attr.id);
+        let read = self.fs.open(&superuser, source, READ).await?;
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let written = match self.fs.open(&superuser, target, flags).await {
+            Ok(write) => {
+                let written = async {
+                    for size in [0, from.attr.size] {
+                        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                        self.fs.setattr(&superuser, target, Some(write), set).await?;
+                    }
+                    let (from_start, to_start) =
+                        (At { id: source, handle: read, offset: 0 }, At { id: target, handle: write, offset: 0 });
+                    self.copy(from_start, to_start, from.attr.size, Over::Zeroes).await?;
+                    let mtime = Some(SetTime::At(from.attr.mtime));
+                    self.fs.setattr(&superuser, target, None, SetAttr { mtime, ..SetAttr::default() }).await.map(drop)
+                };
+                let written = written.await;
+                let _ = self.fs.release(target, write, None).await;
+                written
             }
+            Err(error) => Err(error),
+        };
+        let _ = self.fs.release(source, read, None).await;
+        written
+    }
+
+    /// A file that was being changed in place.
+    async fn finish_in_place(&self, author: u32, intent: &crate::state::Intent) -> Result<(), FsError> {
+        let known = self.with(|volume| volume.file(intent.file).cloned())?;
+        let Some((parent, name)) = known.and_then(|file| file.place().cloned()) else { return Ok(()) };
+        let Ok(source) = self.source(parent).await else { return Ok(()) };
+        if let Ok((entry, identity)) = self.fs.identified(source, &name).await
+            && identity == intent.identity
+        {
+            self.learn(author, |volume| volume.stored(intent.file, &identity, Print::of(&entry.attr), author, None));
+            self.means(intent.file, entry.attr.id);
+            self.kept_before.lock().insert((author, intent.seq));
         }
+        Ok(())
     }
 
     /// True if an operation was answered. EINVAL if its log is not the client's any more.
@@ -216,9 +298,8 @@ impl Doing<'_> {
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
         // Before anything else: what is there is compared with what was sent.
         volume.check_write(&self.cred, source, &entry).await?;
-        let redone = redone.filter(|intent| intent.identity == identity);
-        let is_half_done = redone.as_ref().is_some_and(|intent| intent.beside.is_none());
-        if redone.is_some() && !is_half_done {
+        let is_half_done = redone.is_some_and(|intent| intent.identity == identity);
+        if self.volume.seen.has_stayed(self.whose.author, self.sent.seq) {
             // It was put in place, whole, before a crash.
             return Ok(());
         }
@@ -359,10 +440,6 @@ impl Doing<'_> {
             fs.setattr(&superuser, new, Some(handle), size).await?;
             self.fill((new, handle), change, data, if is_long { Over::Anything } else { Over::Zeroes }).await?;
             self.liken(&superuser, source, entry, new, change).await?;
-            // The intent to come waits for what was done before it.
-            if !self.home.log.synced().await?.contains(&volume.name) {
-                fs.fsync(new, handle, false).await?;
-            }
             fs.identity(new).await
         };
         let made = made.await;
@@ -374,7 +451,6 @@ impl Doing<'_> {
                 FsError::Stale => Stop::Refused(FsError::Io),
                 error => Stop::Refused(error),
             })?;
-            self.intend(file, &made, Some((change.size, change.mtime))).await?;
             *scene = Some(volume.scene.write().await);
             match fs.rename(&superuser, own_dir, temporary, dir, &place.1, flags).await {
                 Ok(()) => Ok(made),
@@ -429,8 +505,8 @@ impl Doing<'_> {
         let promised = volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
         volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author, promised));
         volume.means(file, new);
-        // A start removes what stays.
-        let _ = fs.unlink(&superuser, own_dir, temporary).await;
+        // Until this is durable, what was there is needed.
+        volume.seen.keep(own.name.clone());
         Ok(())
     }
 

@@ -210,21 +210,21 @@ fn more_extended_attributes_than_a_message_can_tell_are_left_out() {
     }
     assert!(peer.facts(&[plain])[0].to_bytes().len() < MESSAGE_LEN_MAX / 2);
     // A list of them that none could read is refused, rather than cut short: what is missing would be taken for gone.
-    assert_eq!(peer.ask(Request::Facts { files: others }), Reply::Failed(FsError::ArgumentTooBig));
+    assert_eq!(peer.ask(Request::Facts { files: others.clone() }), Reply::Failed(FsError::ArgumentTooBig));
     assert!(matches!(peer.ask(Request::Facts { files: vec![plain; 4000] }), Reply::Facts(known) if known.len() == 1));
     assert_eq!(peer.ask(Request::Facts { files: vec![plain; 5000] }), Reply::Failed(FsError::ArgumentTooBig));
     // Answers to operations are, for these are asked for again.
-    let set = |sec| Operation::Set {
-        file: plain,
-        attributes: Attributes { mtime: Some(Time { sec, nsec: 0 }), ..Attributes::default() },
+    let set = |file| Operation::Set {
+        file,
+        attributes: Attributes { mtime: Some(Time { sec: 7, nsec: 0 }), ..Attributes::default() },
     };
-    let mut sent: Vec<Sent> = (0..10).map(|sec| peer.sent(set(sec), b"")).collect();
+    let mut sent: Vec<Sent> = others.iter().chain([&plain]).map(|file| peer.sent(set(*file), b"")).collect();
     for round in 0.. {
         let Reply::Applied(applied) = peer.apply(sent.clone()) else { panic!() };
         assert!(applied.iter().all(|applied| applied.outcome == Outcome::Done) && !applied.is_empty());
         sent.drain(..applied.len());
         if sent.is_empty() {
-            assert!(round > 1);
+            assert!(round > 0);
             break;
         }
     }

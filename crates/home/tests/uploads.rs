@@ -20,6 +20,11 @@ fn own_count(world: &World) -> usize {
     })
 }
 
+/// All that the home has done for a client is durable.
+fn make_durable(peer: &Peer) {
+    assert_eq!(peer.ask(Request::Durable { through: u64::MAX }), Reply::Done);
+}
+
 #[test]
 fn uploads_are_bounded_and_may_come_from_several_connections_at_once() {
     let world = World::new();
@@ -58,6 +63,8 @@ fn regression_bytes_that_come_after_their_store_are_not_kept() {
     let done = peer.apply(vec![first.clone()]);
     assert!(matches!(done, Reply::Applied(_)), "{done:?}");
     assert_eq!(upload(first.seq, b"text"), Reply::Done, "whoever has not heard of the outcome sends all again");
+    assert_eq!(own_count(&world), 1, "what there was before is kept until the store is durable");
+    make_durable(&peer);
     assert_eq!(own_count(&world), 0);
     assert_eq!(peer.apply(vec![first]), done);
     let second = store(b"more");
@@ -80,6 +87,7 @@ fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
     let store = new.sent(Operation::Store { file: plain, change: changed(0, 4, &[(0, 4)]) }, b"");
     assert!(matches!(new.apply(vec![store]), Reply::Applied(_)));
     assert!(matches!(upload(&old, 2, b"late"), Reply::Failed(FsError::InvalidArgument)));
+    make_durable(&new);
     assert_eq!(own_count(&world), 0);
 }
 
@@ -162,6 +170,7 @@ fn regression_what_a_client_has_uploaded_that_went_away_is_dropped() {
     let plain = peer.id(peer.id(ROOT, "mallory"), "plain");
     *peer.next.lock() = 51;
     assert_eq!(peer.outcome(Operation::Store { file: plain, change: changed(0, 3, &[(0, 3)]) }, b"new"), Outcome::Done);
+    make_durable(&peer);
     assert_eq!(own_count(&world), 0);
 }
 

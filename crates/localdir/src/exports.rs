@@ -2,17 +2,34 @@
 //!
 //! Nothing here checks permissions: the homes have done so.
 
-use crate::filesystem::{LISTING_LEN, check_name};
+use crate::filesystem::{LISTING_LEN, alias, check_name};
 use crate::identity::Identity;
 use crate::stat::error;
 use crate::volume::Parent;
 use crate::{Inner, LocalDir};
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags, RawDir, Statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, Timespec, Timestamps};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use types::{Answer, FileId, FsError};
-use vfs::fs::{At, Entry};
+use types::{Answer, FileId, FsError, Time};
+use vfs::fs::{At, Cred, Entry};
+
+/// A file that is made with all that is in it.
+pub struct Whole {
+    /// Lower twelve bits.
+    pub mode: u32,
+    /// Owner and group, which only root can give.
+    pub owner: (u32, u32),
+    /// Last access, and last change of contents.
+    pub times: (Time, Time),
+    /// Length in bytes.
+    pub size: u64,
+    /// What is in it, and from where on; all else is zeroes.
+    pub pieces: Vec<(u64, Bytes)>,
+}
 
 impl LocalDir {
     /// Makes an open file share all bytes of another. EOPNOTSUPP where files cannot.
@@ -45,6 +62,13 @@ impl LocalDir {
         })
     }
 
+    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that. EEXIST; EOPNOTSUPP where the file system knows no
+    /// files without names.
+    pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
+        let (cred, name) = (cred.clone(), name.to_vec());
+        self.later(move |dir| dir.make_whole(&cred, parent, &name, &whole))
+    }
+
     /// All of a directory but `.` and `..`, with identities. What others rename meanwhile may be there twice or not at all; each entry was
     /// true when it was looked at. Errs if one of the files cannot be looked at: left out, it would seem removed.
     pub fn list(&self, dir: FileId) -> Answer<Vec<(Vec<u8>, Entry, Bytes)>> {
@@ -62,6 +86,49 @@ impl Inner {
         let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
         let lasting = self.lasting(&file, &identity, &stat, parent)?;
         Ok((self.entry(identity, &stat, None), lasting))
+    }
+
+    fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: &Whole) -> Result<(Entry, Bytes), FsError> {
+        check_name(name)?;
+        let dir = self.file(parent)?;
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let made = self.act(cred, || {
+            rustix::fs::openat(&dir, c".", flags, Mode::from_raw_mode(whole.mode & 0o7777)).map_err(|errno| match errno
+            {
+                // What file systems and kernels say that know no such files.
+                Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT => FsError::NotSupported,
+                errno => error(errno),
+            })
+        })?;
+        for (offset, bytes) in &whole.pieces {
+            let (mut at, mut rest) = (*offset, &bytes[..]);
+            while !rest.is_empty() {
+                let written = rustix::io::pwrite(&made, rest, at).map_err(error)?;
+                (at, rest) = (at + written as u64, &rest[written..]);
+            }
+        }
+        let mut stat = rustix::fs::fstat(&made).map_err(error)?;
+        if stat.st_size as u64 != whole.size {
+            rustix::fs::ftruncate(&made, whole.size).map_err(error)?;
+        }
+        if cred.uid == 0 && whole.owner != (stat.st_uid, stat.st_gid) {
+            let (uid, gid) = (Uid::from_raw(whole.owner.0), Gid::from_raw(whole.owner.1));
+            rustix::fs::fchown(&made, Some(uid), Some(gid)).map_err(error)?;
+            // Giving it away took its set-id bits.
+            stat.st_mode &= !0o7777;
+        }
+        if stat.st_mode & 0o7777 != whole.mode & 0o7777 && cred.uid == 0 {
+            rustix::fs::fchmod(&made, Mode::from_raw_mode(whole.mode & 0o7777)).map_err(error)?;
+        }
+        let time = |time: Time| Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() };
+        let (atime, mtime) = whole.times;
+        let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
+        rustix::fs::futimens(&made, &times).map_err(error)?;
+        self.act(cred, || rustix::fs::linkat(CWD, alias(&made), &dir, name, AtFlags::SYMLINK_FOLLOW).map_err(error))?;
+        self.touched(&dir)?;
+        let (identity, stat) = Identity::seen(made.as_fd()).map_err(error)?;
+        let lasting = self.lasting(&made, &identity, &stat, || Some(dir.clone()))?;
+        Ok((self.entry(identity, &stat, Some((parent, name.to_vec()))), lasting))
     }
 
     /// What is at a name of an open directory.

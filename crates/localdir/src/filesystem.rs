@@ -109,7 +109,7 @@ impl Inner {
     }
 
     /// Something was done in a directory, or to a file, which is durable with the next [`sync`](Self::sync), whatever it is on.
-    fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
+    pub(crate) fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
         let device = rustix::fs::fstat(file).map_err(error)?.st_dev;
         if device == self.root_device {
             return Ok(());

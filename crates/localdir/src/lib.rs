@@ -26,6 +26,7 @@ pub mod users;
 pub mod volume;
 mod watches;
 
+pub use crate::exports::Whole;
 pub use crate::notices::Noticed;
 pub use crate::watches::WatchError;
 

@@ -337,6 +337,14 @@ impl RecordLog {
         })
     }
 
+    /// As [`append_held`](Self::append_held), for whoever does not wait for the record itself.
+    pub fn post_held(&self, record: Bytes) {
+        self.enqueue(|queue| {
+            queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: None });
+            queue.held_count += 1;
+        });
+    }
+
     /// Bytes of records for which a patient log has room although its disk is full; `None`: the disk was not full when it was looked at
     /// last, which is when records were written last.
     pub fn room(&self) -> Option<u64> {

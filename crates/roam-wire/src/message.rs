@@ -149,7 +149,7 @@ wire_enum!(Conflict { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done, and durable.
+    /// It is done. It is [durable](Request::Durable) later, and until then a crash of the home may undo it.
     Done,
     /// Not done, since others did something.
     Conflict(Conflict),
@@ -319,6 +319,17 @@ pub enum Request {
     Lock(Locking),
     /// The first lock that stands in the way of this one.
     TestLock(Lock),
+    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this one. A client that is near says so, and others near the
+    /// home wait for it when they close.
+    Heard {
+        /// The [seq](Stamp::seq) of the last stamp.
+        seq: u64,
+    },
+    /// Waits until the client's operations are durable up to this one, as far as the home has answered them.
+    Durable {
+        /// The last one.
+        through: u64,
+    },
     /// The client knows that it [has company](Pushed::Company), and the home has seen all that it did before.
     Joined {
         /// What the home told it.
@@ -347,6 +358,8 @@ wire_enum!(Request {
     19 => Lock(locking),
     20 => TestLock(lock),
     21 => Joined { number },
+    22 => Durable { through },
+    23 => Heard { seq },
 });
 
 /// What a home answers.

@@ -145,6 +145,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("test_lock", request(Request::TestLock(lock))),
             ("space", request(Request::Space)),
             ("joined", request(Request::Joined { number: 8 })),
+            ("durable", request(Request::Durable { through: 9 })),
+            ("heard", request(Request::Heard { seq: 71 })),
             ("ids", request(Request::Ids)),
             ("done", reply(Reply::Done)),
             ("enrolled", reply(Reply::Enrolled { volumes: vec!["home".into(), "work".into()] })),

@@ -272,6 +272,8 @@ fn request() -> impl Strategy<Value = Request> {
         locking().prop_map(Request::Lock),
         lock().prop_map(Request::TestLock),
         any::<u64>().prop_map(|number| Request::Joined { number }),
+        any::<u64>().prop_map(|through| Request::Durable { through }),
+        any::<u64>().prop_map(|seq| Request::Heard { seq }),
     ]
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) tick: watch::Sender<u64>,
     /// There may be more to send home.
     pub(crate) more: Arc<Notify>,
+    /// The home has seen more, or somebody waits until it has that durably.
+    pub(crate) seen_news: Arc<Notify>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
     names: Arc<Names>,
@@ -165,6 +167,7 @@ impl Client {
             found_there: AtomicU64::new(0),
             tick: watch::Sender::new(0),
             more: Arc::default(),
+            seen_news: Arc::default(),
             unsettled: Mutex::default(),
             names,
             fetches: Mutex::default(),

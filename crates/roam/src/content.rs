@@ -44,6 +44,11 @@ enum Missing {
 }
 
 impl Live {
+    /// How many operations the home has not seen, up to one more than whoever waits for it waits for.
+    fn unseen_count(&self) -> usize {
+        self.replica.log().iter_after(self.seen.through()).take(REACH_COUNT_MAX + 1).count()
+    }
+
     /// True if whoever has done something waits until the home has it.
     pub(crate) fn waits_for_home(&self, writes: Writes) -> bool {
         match writes {
@@ -52,7 +57,7 @@ impl Live {
             _ => {
                 // Under delegations others may be about to attach, and are to see all that was answered.
                 let is_missed = self.company.others || self.delegations.is_some();
-                self.state == LinkState::Connected && is_missed && self.replica.log().len() <= REACH_COUNT_MAX
+                self.state == LinkState::Connected && is_missed && self.unseen_count() <= REACH_COUNT_MAX
             }
         }
     }
@@ -595,7 +600,7 @@ impl Client {
         loop {
             {
                 let live = self.0.live.lock();
-                let waits = live.replica.log().first().is_some_and(|first| first <= seq);
+                let waits = live.replica.log().after(live.seen.through()).is_some_and(|first| first <= seq);
                 let through = self.0.settings.lock().writes == Writes::Through && live.state == LinkState::Weak;
                 if !waits || !(through || live.state == LinkState::Connected) {
                     return;

@@ -248,6 +248,9 @@ impl Client {
 
     async fn fetch_once(&self, need: Need) -> Result<(), FsError> {
         let delegated = self.0.live.lock().delegations.is_some();
+        if let Need::Names(file) | Need::Facts(file) = need {
+            self.take_seen(file).await?;
+        }
         match need {
             Need::Names(dir) => {
                 self.fetch_names(dir, None).await?;

@@ -68,6 +68,7 @@ impl Client {
         let tasks = self.0.host.tasks.clone();
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::replay::replay(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::seen::make_durable(Arc::downgrade(&self.0), self.0.seen_news.clone())));
         tasks.spawn(Box::pin(crate::hoard::keep(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::leaving::keep(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(poll(Arc::downgrade(&self.0))));
@@ -99,6 +100,8 @@ impl Client {
         }
         self.0.judge();
         self.0.wake();
+        // What the home has seen before is not sent again.
+        self.0.seen_news.notify_one();
         Ok(())
     }
 
@@ -221,6 +224,7 @@ impl Client {
             live.told_over = is_told.then(|| Arc::downgrade(channel));
             live.attached_over = Some(Arc::downgrade(channel));
             live.company = company;
+            live.seen.begin_anew();
             live.caught_up = inner.host.clock.now();
             live.state = LinkState::Weak;
             break kept;
@@ -239,7 +243,20 @@ impl Client {
         }
         inner.judge();
         inner.wake();
+        self.come_near();
         Ok(())
+    }
+
+    /// Says, once the home is near, that this client hears.
+    fn come_near(&self) {
+        let (has_come, seq) = {
+            let mut live = self.0.live.lock();
+            let seq = live.replica.stamp().map_or(0, |stamp| stamp.seq);
+            (std::mem::take(&mut live.has_come_near), seq)
+        };
+        if has_come {
+            self.say_heard(seq);
+        }
     }
 
     /// Asks for ids before there are none left.
@@ -303,11 +320,17 @@ impl Client {
             Ok(Pushed::Changed { files, stamp, more }) => {
                 self.0.consistency_calls.fetch_add(1, Relaxed);
                 let mut live = self.0.live.lock();
-                if !files.is_empty() {
+                let is_news = !files.is_empty();
+                if is_news {
                     live.break_callbacks(files, stamp.seq);
                 }
                 if !more && is_over(&live.attached_over, channel) {
                     live.record(Record::Stamped(Some(stamp)));
+                }
+                let is_near = live.state == LinkState::Connected;
+                drop(live);
+                if is_near && is_news {
+                    self.say_heard(stamp.seq);
                 }
             }
             Ok(Pushed::Recall(recalls)) => self.recall(channel, recalls),
@@ -329,6 +352,19 @@ impl Client {
 }
 
 impl Client {
+    /// Says that what the home has told of others' changes is taken in, here and by whoever caches what this client answers. Others wait for that.
+    fn say_heard(&self, seq: u64) {
+        let forgotten = self.0.live.lock().forget_all();
+        let me = self.clone();
+        self.0.host.tasks.spawn(Box::pin(async move {
+            if let Some(forgotten) = forgotten {
+                // Whoever caches has ended, or has forgotten.
+                let _ = forgotten.await;
+            }
+            let _ = me.0.ask(Class::Interactive, &Request::Heard { seq }).await;
+        }));
+    }
+
     /// Other clients attach, and wait for what was closed here and not sent; or all of them have left.
     fn take_company(&self, company: Company) {
         let last = {
@@ -461,6 +497,7 @@ impl Inner {
             live.held_since.get_or_insert(now);
         }
         if live.state != was {
+            live.has_come_near |= live.state == LinkState::Connected;
             drop(live);
             self.wake();
         }
@@ -665,6 +702,7 @@ async fn settle(inner: Weak<Inner>) {
         }
         client.renew_ids().await;
         client.0.judge();
+        client.come_near();
         drop(client);
         clock.sleep(SETTLE_PERIOD).await;
     }

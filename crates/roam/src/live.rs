@@ -7,6 +7,7 @@ use crate::locking::Lockings;
 use crate::replay::Outgoing;
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
+use crate::seen::Seen;
 use crate::silence::Probe;
 use crate::small::SmallFile;
 use crate::there::Lately;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
@@ -76,8 +77,10 @@ pub(crate) struct Open {
 }
 
 /// Something that whoever has cached what this client answered must forget.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Forget {
+    /// All that was said before is forgotten: whoever waits for that is to be told.
+    All(oneshot::Sender<()>),
     /// A file's attributes and contents.
     File(FileId),
     /// What a name of a directory means.
@@ -109,6 +112,8 @@ pub(crate) struct Live {
     pub(crate) mapped: HashMap<u64, (FileId, u128)>,
     /// Operations up to this one go home whatever was said of when.
     pub(crate) promised: u64,
+    /// What the home has done and answered, and does not have durably yet: the first operations that wait.
+    pub(crate) seen: Seen,
     /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not just out of reach.
     pub(crate) turned_away: Option<String>,
     /// Why what waits could not be sent last, for as long as none of it has been sent since.
@@ -151,6 +156,8 @@ pub(crate) struct Live {
     pub(crate) attached_over: Option<Weak<dyn Channel>>,
     /// Whether other clients are attached to the volume, as far as the home has said.
     pub(crate) company: Company,
+    /// The home is near since a while ago, and does not know that this client hears.
+    pub(crate) has_come_near: bool,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
     /// What the home is asked at the moment after a silence.
@@ -191,6 +198,7 @@ impl Live {
             shown: HashSet::new(),
             mapped: HashMap::new(),
             promised: 0,
+            seen: Seen::default(),
             turned_away: None,
             held_up: None,
             held_since: None,
@@ -213,6 +221,7 @@ impl Live {
             told_over: None,
             attached_over: None,
             company: Company { number: 0, others: true },
+            has_come_near: false,
             caught_up: Duration::ZERO,
             probe: None,
             state: LinkState::Disconnected,
@@ -321,7 +330,7 @@ impl Live {
     /// A file of which the attributes are as good as can be had.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
         let id = self.replica.real(id);
-        if self.replica.is_stale(id) && !self.is_content() {
+        if self.replica.is_stale(id) && !self.is_content() || self.is_passed(id) {
             return Err(Stop::Need(Need::Facts(id)));
         }
         let node = self.known(id)?;
@@ -502,6 +511,13 @@ impl Live {
             }
             self.mapped.values_mut().filter(|(id, _)| *id == before).for_each(|(id, _)| *id = file);
         }
+    }
+
+    /// Done when whoever has cached what this client answered has forgotten all that it was told to; `None`: there is nobody.
+    pub(crate) fn forget_all(&self) -> Option<oneshot::Receiver<()>> {
+        let (forgotten, told) = oneshot::channel();
+        let cachers = self.cachers.as_ref()?;
+        cachers.send(Forget::All(forgotten)).ok().map(|()| told)
     }
 
     /// Tells whoever has cached it that a name means something else.

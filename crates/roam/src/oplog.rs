@@ -105,6 +105,16 @@ impl OpLog {
         self.operations.iter().map(|(seq, operation)| (*seq, operation))
     }
 
+    /// Those after one, in order.
+    pub fn iter_after(&self, seq: u64) -> impl Iterator<Item = (u64, &Operation)> {
+        self.operations.range(seq.saturating_add(1)..).map(|(seq, operation)| (*seq, operation))
+    }
+
+    /// The first that waits after one.
+    pub fn after(&self, seq: u64) -> Option<u64> {
+        self.iter_after(seq).map(|(seq, _)| seq).next()
+    }
+
     /// One that waits.
     pub fn get(&self, seq: u64) -> Option<&Operation> {
         self.operations.get(&seq)

@@ -4,11 +4,11 @@
 //! was lost is asked for again, with the same operations.
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
-use crate::live::{LinkState, Need};
+use crate::live::LinkState;
 use crate::replica::{Record, Replica};
 use crate::schedule::Direction;
 use bytes::Bytes;
-use host::{Either, File, first};
+use host::{Either, File, first, timeout};
 use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
@@ -19,7 +19,9 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
 /// Most operations that are sent together.
-const OPERATION_COUNT_MAX: usize = 64;
+const OPERATION_COUNT_MAX: usize = 512;
+/// What a client does that is alone near its home goes there after so long.
+const GATHER_TIME: Duration = Duration::from_millis(50);
 /// How often it is looked at whether what waits may go now.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -42,6 +44,7 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
+                client.gather_some().await;
                 let sent = client.send_some(seq).await;
                 client.0.live.lock().held_up = sent.as_ref().err().copied();
                 sent.map(|sent| if sent { May::Through(seq) } else { May::Not })
@@ -84,12 +87,13 @@ impl Client {
         };
         let live = self.0.live.lock();
         let log = live.replica.log();
-        if log.is_empty() || live.is_offline() || pinned == Some(LinkState::FetchOnly) {
+        let Some(first) = log.after(live.seen.through()) else { return May::Not };
+        if live.is_offline() || pinned == Some(LinkState::FetchOnly) || live.seen.has_failed() {
             return May::Not;
         }
         // What has been promised, or begun, goes.
         let promised = live.promised.max(log.pinned());
-        if log.first().is_some_and(|first| first <= promised) {
+        if first <= promised {
             return May::Through(promised);
         }
         if live.state == LinkState::FetchOnly {
@@ -102,7 +106,7 @@ impl Client {
                 let done = live.replica.done_at(seq).unwrap_or(now);
                 now.sec.saturating_sub(done.sec).unsigned_abs() >= age.as_secs()
             };
-            let through = log.iter().map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
+            let through = log.iter_after(live.seen.through()).map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
             through.map_or(May::Later, May::Through)
         };
         let Some(terms) = writes.terms(near) else { return May::Not };
@@ -111,6 +115,25 @@ impl Client {
             Some(Duration::ZERO) => May::Through(u64::MAX),
             Some(age) => older(age),
         }
+    }
+
+    /// While the client is alone, nobody waits for what it does: it goes home a while later, with what comes meanwhile.
+    async fn gather_some(&self) {
+        let hurried = async {
+            let mut tick = self.0.tick.subscribe();
+            loop {
+                let is_hurried = {
+                    let live = self.0.live.lock();
+                    let first = live.replica.log().after(live.seen.through());
+                    let is_promised = first.is_none_or(|first| first <= live.promised);
+                    is_promised || live.company.others || live.state != LinkState::Connected
+                };
+                if is_hurried || tick.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(&*self.0.host.clock, GATHER_TIME, hurried).await;
     }
 
     /// Sends all that was done up to now, whatever was said of when, and waits until it is home. ETIMEDOUT if the home cannot be
@@ -127,6 +150,7 @@ impl Client {
             let mut live = self.0.live.lock();
             live.promised = live.promised.max(last);
         }
+        self.0.hurry_durable(last);
         self.0.wake();
         loop {
             {
@@ -165,15 +189,16 @@ impl Client {
     /// Sends the first operations that wait, none after this one. False if there are none.
     async fn send_some(&self, through: u64) -> Result<bool, FsError> {
         let inner = &self.0;
-        let (batch, acknowledged) = {
+        let (batch, acknowledged, attached) = {
             let mut live = inner.live.lock();
-            let batch = first_batch(&live.replica, self.0.schedule.chunk_len(Direction::Up), through);
+            let len_max = self.0.schedule.chunk_len(Direction::Up);
+            let batch = first_batch(&live.replica, live.seen.through(), len_max, through);
             let Some((last, _)) = batch.last() else { return Ok(false) };
             if *last > live.replica.log().pinned() {
                 let last = *last;
                 live.record(Record::Pinned(last));
             }
-            (batch, live.replica.acknowledged())
+            (batch, live.replica.acknowledged(), live.seen.attached)
         };
         self.durable().await?;
         let mut operations = Vec::with_capacity(batch.len());
@@ -205,11 +230,16 @@ impl Client {
         match reply? {
             Reply::Applied(applied) => {
                 inner.went_home(inline as u64);
-                inner.live.lock().some_went(inner.host.clock.now());
-                for dir in self.answered(applied) {
-                    // What others have put there is not missing when the link is lost next.
-                    let _ = self.fetch(Need::Names(dir)).await;
+                {
+                    let mut live = inner.live.lock();
+                    live.some_went(inner.host.clock.now());
+                    if live.seen.attached == attached {
+                        live.seen.add(applied);
+                    }
                 }
+                inner.seen_news.notify_one();
+                // Whoever waits until the home has seen it goes on.
+                inner.wake();
                 Ok(true)
             }
             _ => Err(FsError::Io),
@@ -381,7 +411,7 @@ impl Client {
     }
 
     /// Takes in how operations ended. Gives the directories that others had made, too.
-    fn answered(&self, applied: Vec<Applied>) -> Vec<FileId> {
+    pub(crate) fn answered(&self, applied: Vec<Applied>) -> Vec<FileId> {
         let (mut touched, mut sent, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut live = self.0.live.lock();
@@ -466,11 +496,11 @@ async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) ->
     Ok(bytes)
 }
 
-/// The first operations that wait, up to one of them, as many as go together: a file that was made goes with what was stored in it, so that the home
+/// The first operations that the home has not seen, up to one of them, as many as go together: a file that was made goes with what was stored in it, so that the home
 /// can tell whether that is there already.
-fn first_batch(replica: &Replica, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
+fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
-    for (seq, operation) in replica.log().iter().take(OPERATION_COUNT_MAX) {
+    for (seq, operation) in replica.log().iter_after(seen).take(OPERATION_COUNT_MAX) {
         let contents = match operation {
             Operation::Store { change, .. } => change.ranges.len(),
             _ => 0,

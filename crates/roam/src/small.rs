@@ -562,9 +562,10 @@ impl Client {
         filed
     }
 
-    /// Writes contents that only the log has to files of the cache, the oldest first, until what is left is little
-    /// enough: all of them are durable with one sync.
-    pub(crate) async fn file_contents(&self) -> Result<(), FsError> {
+    /// Writes contents that only the log has to files of the cache: those that conflicts keep, which others look at,
+    /// and of the others the oldest, until what is left is little enough. All of them are durable with one sync. EIO,
+    /// ENOSPC.
+    pub async fn file_contents(&self) -> Result<(), FsError> {
         let _one_at_a_time = self.0.filing.lock().await;
         let wanted = {
             let live = self.0.live.lock();

@@ -98,10 +98,12 @@ fn regression_a_folder_of_somebody_else_gets_nothing() {
             async { setup.rig.fs.setattr(&Cred::ROOT, find(&setup.rig.fs, "/.starling").await?, None, set).await };
         setup.rig.sim.block_on(done).expect("chown");
     };
+    write(&setup, "/file", "public");
+    setup.online(true);
     own(1000);
     write(&setup, "/file", "secret");
     setup.online(true);
-    assert_eq!(setup.at_home("/file").as_deref(), Ok(""));
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("public"));
     assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
     assert_eq!(setup.client.held_up(), Some(FsError::NotPermitted));
     own(0);
@@ -119,6 +121,8 @@ fn regression_what_is_on_its_way_is_not_shown_to_others() {
     let id = own().expect("own").attr.id;
     let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     setup.rig.sim.block_on(setup.rig.fs.setattr(&Cred::ROOT, id, None, open).into_future()).expect("chmod");
+    write(&setup, "/file", "old");
+    setup.online(true);
     write(&setup, "/file", "new");
     setup.online(true);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("new"));

@@ -240,6 +240,7 @@ fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
     laptop.leave(&rig);
     rig.sim.run_for(Duration::from_secs(60));
     laptop.clients.values().for_each(|client| client.pin(Some(LinkState::Disconnected)));
+    rig.sim.run_for(Duration::from_secs(1));
     laptop.network.up.store(true, Relaxed);
     let asked = laptop.network.requests.load(Relaxed);
     for volume in laptop.clients.keys() {

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use types::{FileId, Time};
 use vfs::FileSystem;
@@ -41,6 +41,8 @@ const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
 const INVITATION_LEN_MAX: u64 = 1 << 16;
 /// The kernel is told again after this.
 const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Others near the home wait no longer than this for the kernel to forget.
+const FORGOTTEN_TIME_MAX: Duration = Duration::from_millis(100);
 /// Most that the kernel is told before it is told again.
 const FORGET_COUNT_MAX: usize = 10_000;
 /// How long a mount without anything in its cache waits for its home.
@@ -409,6 +411,26 @@ async fn close(volumes: &[Volume]) -> anyhow::Result<()> {
 fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalidator) -> anyhow::Result<()> {
     let shown = move |id| part.map_or(Some(id), |part| outer(part, id));
     let mut changes = client.cached_by();
+    let (again, some_again) = std::sync::mpsc::sync_channel::<(Instant, Vec<Forget>)>(FORGET_COUNT_MAX);
+    let forget_some = {
+        let kernel = kernel.clone();
+        move |some: &[Forget]| {
+            let names = some.iter().filter_map(|what| match what {
+                Forget::Name(dir, name) => Some((shown(*dir)?, name.clone())),
+                Forget::File(_) | Forget::All(_) => None,
+            });
+            let names: BTreeSet<(FileId, Vec<u8>)> = names.collect();
+            if !names.is_empty() {
+                kernel.names(&names);
+            }
+            for what in some {
+                if let Forget::File(id) = what {
+                    shown(*id).into_iter().for_each(|id| kernel.file(id));
+                }
+            }
+        }
+    };
+    let once_more = forget_some.clone();
     let forget = move || {
         while let Some(first) = changes.blocking_recv() {
             let mut some = vec![first];
@@ -417,25 +439,31 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
             {
                 some.push(next);
             }
-            // An answer may have been on its way to the kernel when the news came.
-            for pause in [Duration::ZERO, FORGET_AGAIN_AFTER] {
-                std::thread::sleep(pause);
-                let names = some.iter().filter_map(|what| match what {
-                    Forget::Name(dir, name) => Some((shown(*dir)?, name.clone())),
-                    Forget::File(_) => None,
-                });
-                let names: BTreeSet<(FileId, Vec<u8>)> = names.collect();
-                if !names.is_empty() {
-                    kernel.names(&names);
+            forget_some(&some);
+            let (told, rest): (Vec<Forget>, Vec<Forget>) =
+                some.into_iter().partition(|what| matches!(what, Forget::All(_)));
+            if !told.is_empty() {
+                kernel.has_forgotten(FORGOTTEN_TIME_MAX);
+            }
+            for what in told {
+                if let Forget::All(told) = what {
+                    // Whoever has gone does not want to know.
+                    let _ = told.send(());
                 }
-                for what in &some {
-                    if let Forget::File(id) = what {
-                        shown(*id).into_iter().for_each(|id| kernel.file(id));
-                    }
-                }
+            }
+            if !rest.is_empty() && again.send((Instant::now() + FORGET_AGAIN_AFTER, rest)).is_err() {
+                return;
             }
         }
     };
+    // An answer may have been on its way to the kernel when the news came.
+    let forget_again = move || {
+        for (when, some) in some_again {
+            std::thread::sleep(when.saturating_duration_since(Instant::now()));
+            once_more(&some);
+        }
+    };
+    std::thread::Builder::new().name("forget-again".into()).spawn(forget_again).context("start a thread")?;
     std::thread::Builder::new().name("forget".into()).spawn(forget).context("start a thread")?;
     Ok(())
 }

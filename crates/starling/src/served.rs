@@ -196,7 +196,14 @@ impl Mounted {
                 if let Ok(only) = asked.only() {
                     names::put(&mut answer, "resolved", self.resolved(only).as_os_str().as_encoded_bytes());
                 }
-                ready(answer)
+                let clients: Vec<Client> = asked.volumes.iter().map(|volume| volume.client.clone()).collect();
+                Box::pin(async move {
+                    // Whoever asks looks at the files that the answer names.
+                    for client in &clients {
+                        client.file_contents().await.map_err(|e| format!("writing what conflicts keep: {e}"))?;
+                    }
+                    Ok(answer)
+                })
             }
             Request::Connect { state, now } => {
                 let state = match &state[..] {

@@ -1,14 +1,16 @@
 //! Making files, and what becomes of that where there is something already.
 
 use super::{Doing, Done, Stop, conflict};
+use crate::export::Whole;
 use crate::exported::Exported;
 use crate::state::Record;
 use crate::volume::{OTHERS, Print, Volume};
 use bytes::Bytes;
 use roam_wire::message::{Conflict, Sent};
 use roam_wire::operation::{Made, Operation, Place};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use types::{FileId, FsError, Kind};
-use vfs::fs::{Cred, Entry, NewNode, SetAttr, SetTime};
+use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
 
 impl Doing<'_> {
     pub(super) async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
@@ -28,6 +30,9 @@ impl Doing<'_> {
         }
         let dir = self.enter(at.0).await?;
         let fs = &self.volume.fs;
+        if self.make_whole((at, dir), file, made).await? {
+            return Ok(());
+        }
         if let Some((entry, identity)) = self.found(dir, at).await? {
             return self.meet(at, file, made, (&entry, &identity)).await;
         }
@@ -56,6 +61,41 @@ impl Doing<'_> {
             self.volume.watch(file, entry.attr.id).await;
         }
         self.bind(at, file, &entry, &identity).await
+    }
+
+    /// Makes a file with what is stored in it next, if that is here and nothing is at the place. Nobody sees it before it is whole.
+    async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
+        let Some(Sent { operation: Operation::Store { file: stored, change }, data, .. }) = self.later.first() else {
+            return Ok(false);
+        };
+        let fits = change.fits(FILE_SIZE_MAX) && data.len() as u64 == change.ranges.len();
+        if made.kind != Kind::File || *stored != file || !fits {
+            return Ok(false);
+        }
+        let mut from = 0;
+        let pieces = change.ranges.iter().map(|range| {
+            let len = (range.end - range.start) as usize;
+            from += len;
+            (range.start, data.slice(from - len..from))
+        });
+        let whole = Whole {
+            // As whoever writes to it takes from it what it may do beyond its user.
+            mode: if self.cred.uid == 0 { made.mode } else { vfs::perm::strip_setid(made.mode) },
+            owner: (made.uid, made.gid),
+            atime: made.when,
+            mtime: change.mtime,
+            size: change.size,
+            pieces: pieces.collect(),
+        };
+        match self.volume.fs.make_whole(&self.cred, dir, &at.1, whole).await {
+            Ok((entry, identity)) => {
+                self.bind(at, file, &entry, &identity).await?;
+                self.has_stored.store(true, Relaxed);
+                Ok(true)
+            }
+            Err(FsError::Exists | FsError::NotSupported) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn found(&self, dir: FileId, at: &Place) -> Result<Option<(Entry, Bytes)>, FsError> {
@@ -127,8 +167,9 @@ impl Doing<'_> {
         if entry.attr.kind != Kind::File || fs.access(&self.cred, source, vfs::perm::READ).await.is_err() {
             return Ok(false);
         }
-        let same =
-            Doing { sent, later: &[], cred: self.cred.clone(), ..*self }.is_stored(source, entry, change).await?;
+        let same = Doing { sent, later: &[], cred: self.cred.clone(), has_stored: AtomicBool::new(false), ..*self }
+            .is_stored(source, entry, change)
+            .await?;
         let now = fs.getattr(source).await?;
         Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
     }

@@ -2,7 +2,7 @@
 //! have been missed.
 
 use bytes::Bytes;
-use home::export::{Export, Listed, Noticed};
+use home::export::{Export, Listed, Noticed, Whole};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
 use roam_wire::message::User;
@@ -391,6 +391,11 @@ impl Export for Tree {
     fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
         let name = name.to_vec();
         self.run(move |tree| tree.0.fs.identified(parent, &name))
+    }
+
+    fn make_whole(&self, cred: &Cred, dir: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
+        let (cred, name) = (cred.clone(), name.to_vec());
+        self.run(move |tree| then(tree.0.fs.make_whole(&cred, dir, &name, whole), |_| tree.tell_name(dir, &name)))
     }
 
     fn list(&self, dir: FileId) -> Answer<Vec<Listed>> {

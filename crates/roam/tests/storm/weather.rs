@@ -479,8 +479,11 @@ impl Storm {
             self.check_failures()?;
             let busy = self.laptops.iter().filter_map(|laptop| {
                 let (_, client) = laptop.running.as_ref()?;
-                let first =
-                    client.look(|replica, _| replica.log().iter().next().map(|(seq, op)| format!("{seq} {op:?}")));
+                let held_up = client.held_up();
+                let first = client.look(|replica, state| {
+                    let first = replica.log().iter().next().map(|(seq, op)| format!("{seq} {op:?}"));
+                    first.map(|first| format!("{first}, {state:?}, held up: {held_up:?}"))
+                });
                 (!laptop.ended.load(Relaxed)).then(|| "a worker".to_string()).or(first)
             });
             let busy: Vec<String> = busy.collect();

@@ -1,0 +1,183 @@
+//! What the home has seen, and may not have durably yet.
+//!
+//! The home answers operations when it has done them ([`Outcome`](roam_wire::message::Outcome)): from then on whoever looks sees
+//! what they did. They stay in this client's log, as they are, until the home says that they are durable
+//! ([`Request::Durable`]). Only then do they count as home, and their answers are taken in. A home that crashes
+//! before is sent them again.
+//!
+//! Not lasting: a client that attaches again sends all that waits.
+
+use crate::client::{Client, Inner};
+use crate::live::{LinkState, Live, Need};
+use host::timeout;
+use roam_wire::channel::Class;
+use roam_wire::message::{Applied, Outcome, Reply, Request};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use types::{FileId, FsError};
+
+/// The home is asked to make durable what it has seen after so long, if nobody waits for it.
+const DURABLE_PERIOD: Duration = Duration::from_millis(300);
+/// With so many answers to take in, it is asked at once.
+const SEEN_COUNT_MAX: usize = 4096;
+/// Longest wait for a home to make durable what it has seen.
+const TAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long whoever could not ask waits before the next try.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Answers that are not durable, in the order of their operations.
+#[derive(Default)]
+pub(crate) struct Seen {
+    answers: VecDeque<Applied>,
+    /// The last operation that the home has seen.
+    through: u64,
+    /// Somebody waits until operations up to this one are durable.
+    wanted: u64,
+    /// Counts how often all began anew.
+    pub(crate) attached: u64,
+}
+
+impl Seen {
+    /// The last operation that the home has seen.
+    pub(crate) fn through(&self) -> u64 {
+        self.through
+    }
+
+    /// The home has answered operations.
+    pub(crate) fn add(&mut self, applied: Vec<Applied>) {
+        for applied in applied.into_iter() {
+            if applied.seq > self.through {
+                self.through = applied.seq;
+                self.answers.push_back(applied);
+            }
+        }
+    }
+
+    /// The client is attached anew, and sends again what is not durable.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Seen { attached: self.attached + 1, ..Seen::default() };
+    }
+
+    /// True if what follows depends on an answer that has to be taken in first.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.answers.iter().any(|applied| applied.outcome != Outcome::Done)
+    }
+
+    /// True if the home is asked at once.
+    fn is_urgent(&self) -> bool {
+        let is_wanted = self.answers.front().is_some_and(|first| first.seq <= self.wanted);
+        is_wanted || self.answers.len() >= SEEN_COUNT_MAX || self.has_failed()
+    }
+
+    fn take(&mut self, through: u64) -> Vec<Applied> {
+        let count = self.answers.iter().take_while(|applied| applied.seq <= through).count();
+        self.answers.drain(..count).collect()
+    }
+}
+
+impl Live {
+    /// The last operation about a file, or names in it, that the home has seen and may not have durably; `None`: there is none.
+    fn seen_about(&self, file: FileId) -> Option<u64> {
+        let named = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
+        named.take_while(|seq| *seq <= self.seen.through).last()
+    }
+
+    /// True if others have changed a file since the home has seen what was done here to it: then what is known here is not the newest.
+    pub(crate) fn is_passed(&self, file: FileId) -> bool {
+        let Ok(node) = self.replica.node(file) else { return false };
+        let mut waiting = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
+        node.is_stale && !node.is_dirty() && !self.is_content() && waiting.all(|seq| seq <= self.seen.through)
+    }
+}
+
+impl Inner {
+    /// Somebody waits until operations up to this one are durable at home.
+    pub(crate) fn hurry_durable(&self, seq: u64) {
+        {
+            let mut live = self.live.lock();
+            live.seen.wanted = live.seen.wanted.max(seq);
+        }
+        self.seen_news.notify_one();
+    }
+}
+
+impl Client {
+    /// What the home says of a file next takes into account what it has seen of this client's doings: their answers are taken in before.
+    pub(crate) async fn take_seen(&self, file: FileId) -> Result<(), FsError> {
+        let taken = async {
+            let mut tick = self.0.tick.subscribe();
+            loop {
+                let seen = {
+                    let live = self.0.live.lock();
+                    if live.is_offline() { None } else { live.seen_about(file) }
+                };
+                let Some(seq) = seen else { return };
+                self.0.hurry_durable(seq);
+                if tick.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        timeout(&*self.0.host.clock, TAKE_TIME_MAX, taken).await.map_err(|_| FsError::TimedOut)
+    }
+
+    /// Asks the home to make durable what it has seen, and takes in the answers. False if there is nothing to ask for.
+    async fn harvest(&self) -> Result<bool, FsError> {
+        let (through, attached) = {
+            let live = self.0.live.lock();
+            if live.seen.answers.is_empty() || live.state == LinkState::Disconnected {
+                return Ok(false);
+            }
+            (live.seen.through, live.seen.attached)
+        };
+        match self.0.ask(Class::Replay, &Request::Durable { through }).await? {
+            Reply::Done => {}
+            _ => return Err(FsError::Io),
+        }
+        let applied = {
+            let mut live = self.0.live.lock();
+            if live.seen.attached == attached { live.seen.take(through) } else { Vec::new() }
+        };
+        for dir in self.answered(applied) {
+            // What others have put there is not missing when the link is lost next. It may need more answers to be taken in.
+            let me = self.clone();
+            self.0.host.tasks.spawn(Box::pin(async move {
+                let _ = me.fetch(Need::Names(dir)).await;
+            }));
+        }
+        Ok(true)
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.0.live.lock().seen.is_urgent()
+    }
+}
+
+/// Has the home make durable what it has seen, for as long as the client exists.
+pub(crate) async fn make_durable(inner: Weak<Inner>, news: Arc<Notify>) {
+    loop {
+        news.notified().await;
+        let Some(client) = inner.upgrade().map(Client) else { return };
+        let clock = client.0.host.clock.clone();
+        let urgent = async {
+            while !client.is_urgent() {
+                news.notified().await;
+            }
+        };
+        // Meanwhile more comes.
+        let _ = timeout(&*clock, DURABLE_PERIOD, urgent).await;
+        match client.harvest().await {
+            // There may be more by now.
+            Ok(true) => news.notify_one(),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, "making durable at home what was done");
+                drop(client);
+                clock.sleep(PAUSE).await;
+                news.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Clients near their home: what they wait for, what others see, and what it costs.
+
+mod rig;
+
+use crate::rig::Rig;
+use crate::rig::session::{How, Op, find, perform, read_all};
+use roam::Client;
+use std::time::Duration;
+use types::FsError;
+use vfs::FileSystem;
+
+/// Each way. The home counts as near.
+const DELAY: Duration = Duration::from_millis(3);
+/// Files that are written one after the other.
+const FILE_COUNT: usize = 40;
+
+fn write(rig: &Rig, client: &Client, path: &str, text: &str) {
+    let op = Op::Write(path.into(), How::Replace, text.into());
+    rig.sim.block_on(perform(client, &op)).expect("written");
+}
+
+fn read(rig: &Rig, client: &Client, path: &str) -> Result<String, FsError> {
+    let read = rig.sim.block_on(async { read_all(client, find(client, path).await?).await });
+    read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn text(number: usize) -> String {
+    format!("file {number}")
+}
+
+#[test]
+fn a_client_that_is_alone_waits_for_nothing_and_whoever_attaches_sees_what_it_has_closed() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let (one, ..) = rig.new_client(1, DELAY);
+        rig.sim.block_on(perform(&one, &Op::List("/".into()))).expect("listed");
+        rig.sim.run_for(Duration::from_secs(5));
+        let begun = rig.sim.now();
+        (0..FILE_COUNT).for_each(|number| write(&rig, &one, &format!("/file-{number}"), &text(number)));
+        assert_eq!(rig.sim.now(), begun, "it waited");
+        let (other, ..) = rig.new_client(2, DELAY);
+        for number in 0..FILE_COUNT {
+            assert_eq!(read(&rig, &other, &format!("/file-{number}")), Ok(text(number)), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_one_has_closed_near_home_the_other_opens() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let (one, ..) = rig.new_client(1, DELAY);
+        let (other, ..) = rig.new_client(2, DELAY);
+        rig.sim.run_for(Duration::from_secs(5));
+        write(&rig, &one, "/file", "first");
+        for round in 0..30 {
+            let [writer, reader] = if round % 2 == 0 { [&one, &other] } else { [&other, &one] };
+            write(&rig, writer, "/file", &format!("round {round}"));
+            assert_eq!(read(&rig, reader, "/file"), Ok(format!("round {round}")), "seed {seed}");
+            let op = match round % 3 {
+                0 => Op::MakeDir("/dir".into()),
+                1 => Op::Rename("/dir".into(), "/moved".into(), Default::default()),
+                _ => Op::RemoveDir("/moved".into()),
+            };
+            rig.sim.block_on(perform(writer, &op)).expect("done");
+            let there = |path: &str| rig.sim.block_on(find(reader, path)).is_ok();
+            assert_eq!((there("/dir"), there("/moved")), (round % 3 == 0, round % 3 == 1), "seed {seed}, {round}");
+        }
+    }
+}
+
+/// Each file cost some twenty syncs, at the client and at home.
+#[test]
+fn many_small_files_cost_few_syncs() {
+    let rig = Rig::new(1);
+    let (one, _, disk, _) = rig.new_client(1, DELAY);
+    rig.sim.run_for(Duration::from_secs(5));
+    let syncs = || disk.counts().syncs + rig.disk.counts().syncs;
+    let before = syncs();
+    let count = 1000;
+    (0..count).for_each(|number| write(&rig, &one, &format!("/file-{number}"), &text(number)));
+    rig.sim.block_on(one.send_all()).expect("home");
+    let cost = syncs() - before;
+    assert!(cost < count as u64 / 10, "{cost} syncs");
+    rig.sim.block_on(async { one.sync().await }).expect("synced");
+    assert_eq!(one.look(|replica, _| replica.log().len()), 0);
+}
