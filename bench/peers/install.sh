@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what the comparison needs on Debian 12 and its relatives: the peers, libfuse3 (to build the do-nothing file
-# system), a C compiler and git. Run as root. Package scripts are kept from starting the daemons: the benchmark
+# system), a C compiler, git and strace. Run as root. Package scripts are kept from starting the daemons: the benchmark
 # starts its own, under a folder of its own.
 set -euo pipefail
 
@@ -17,4 +17,4 @@ DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
     moosefs-master moosefs-chunkserver moosefs-client moosefs-cli \
     sshfs openssh-server openssh-client \
     nfs-ganesha nfs-ganesha-vfs rpcbind user-mode-linux uml-utilities kmod \
-    git
+    git strace

@@ -1,21 +1,23 @@
 //! Near home and without one: what small files and git cost on a mount that roams, beside sshfs and Linux's NFS client to
-//! the same machine, a mount of the core, and the local disk.
+//! the same machine, a mount of the core, and the local disk; and how many syncs the mount and its home make.
 
 mod place;
 mod steps;
+mod syncs;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
 
 use super::found::{Figure, Found, Table, median};
-use crate::command::check_interrupt;
+use crate::command::{self, check_interrupt};
 use crate::report::number;
 use crate::run::arguments;
 use crate::target::Site;
 
 use place::{Place, Who};
 use steps::{STEPS, Sizes, Step, Unit};
+use syncs::Syncs;
 
 /// All runs of a step.
 #[derive(Debug, Serialize)]
@@ -37,12 +39,24 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let sizes = Sizes::new(site, quick)?;
     let (mut left_out, mut failures) = (Vec::new(), Vec::new());
     let results = Results::measure(site, &sizes, &mut left_out, &mut failures)?;
+    let syncs = if command::is_installed(syncs::PROGRAM) {
+        noted(&mut failures, "syncs", syncs::measure(site, &sizes))?.unwrap_or_default()
+    } else {
+        left_out.push(format!("the syncs: not installed: {}", syncs::PROGRAM));
+        Vec::new()
+    };
+    let mut figures = results.figures();
+    figures.extend(syncs::figures(&syncs));
+    let mut tables = results.tables();
+    if !syncs.is_empty() {
+        tables.push(syncs::table(&syncs));
+    }
     Ok(Found {
-        conditions: conditions(&sizes, &results, &left_out),
-        figures: results.figures(),
-        tables: results.tables(),
+        conditions: conditions(&sizes, &results, &syncs, &left_out),
+        figures,
+        tables,
         failures,
-        samples: json!({ "timed": results.samples }),
+        samples: json!({ "timed": results.samples, "syncs": syncs }),
     })
 }
 
@@ -55,7 +69,7 @@ fn noted<T>(failures: &mut Vec<String>, what: &str, result: Result<T>) -> Result
     })
 }
 
-fn conditions(sizes: &Sizes, results: &Results, left_out: &[String]) -> String {
+fn conditions(sizes: &Sizes, results: &Results, syncs: &[Syncs], left_out: &[String]) -> String {
     let [first, transactions] = sizes.postmark;
     let mut text = format!(
         "Everything is on one machine: the home, the servers, and the mounts over loopback. {} files of \
@@ -77,6 +91,11 @@ fn conditions(sizes: &Sizes, results: &Results, left_out: &[String]) -> String {
         );
     }
     text.push_str(&format!(" Places by turns, medians of {}; before each step everything is home.", sizes.runs));
+    if !syncs.is_empty() {
+        text.push_str(
+            " strace counts syncs in a run that is not timed, from before each step until everything is home.",
+        );
+    }
     if !left_out.is_empty() {
         text.push_str(&format!(" Left out: {}.", left_out.join("; ")));
     }
