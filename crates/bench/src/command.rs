@@ -75,6 +75,12 @@ pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) ->
     text_of(&mut stdout)
 }
 
+/// Whether a program of this name is in one of the folders where commands are looked for.
+pub fn is_installed(program: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}
+
 /// The program and its arguments; what `Debug` shows beside, the environment, would drown them.
 fn name_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -173,6 +179,12 @@ mod tests {
         let grandchild = std::fs::read_to_string(&file).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", grandchild.trim())).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "still running: {stat}");
+    }
+
+    #[test]
+    fn programs_are_found_by_their_names() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-program-has-this-name"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -80,16 +80,28 @@ impl Daemon {
     }
 
     /// Waits until it has ended by itself. Fails if it does not, and if it failed.
-    pub fn ended(mut self) -> Result<()> {
+    pub fn ended(self) -> Result<()> {
+        let status = self.wait()?;
+        ensure!(status.success(), "it ended with {status}");
+        Ok(())
+    }
+
+    fn wait(mut self) -> Result<ExitStatus> {
         let until = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = self.child.try_wait().context("wait for a process")? {
-                ensure!(status.success(), "it ended with {status}");
-                return Ok(());
+                return Ok(status);
             }
             ensure!(Instant::now() < until, "it still runs after {} s", DEADLINE.as_secs());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Sends it SIGINT, and waits until it has ended, whatever its status.
+    pub fn interrupt(self) -> Result<()> {
+        // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) };
+        self.wait().map(drop)
     }
 
     /// Ends it as a crash would: nothing that it holds back is written.

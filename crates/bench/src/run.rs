@@ -30,7 +30,7 @@ pub struct Plan {
 }
 
 /// No single step takes longer than this, or it has failed.
-const STEP_DEADLINE: Duration = Duration::from_secs(1800);
+pub const STEP_DEADLINE: Duration = Duration::from_secs(1800);
 
 /// Runs the plan. Fails only if it is interrupted or the local disk fails.
 pub fn run(plan: &Plan, site: &Site) -> Result<(Samples, Vec<Missing>)> {

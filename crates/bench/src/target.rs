@@ -140,14 +140,16 @@ impl FromStr for TargetKind {
 }
 
 /// The scripts, which travel inside this program.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 9] = [
     ("common.sh", include_str!("../../../bench/peers/common.sh")),
     ("fuse-passthrough.sh", include_str!("../../../bench/peers/fuse-passthrough.sh")),
     ("fusept.c", include_str!("../../../bench/peers/fusept.c")),
     ("gluster.sh", include_str!("../../../bench/peers/gluster.sh")),
     ("moosefs.sh", include_str!("../../../bench/peers/moosefs.sh")),
+    ("nfs.sh", include_str!("../../../bench/peers/nfs.sh")),
     ("sshfs.sh", include_str!("../../../bench/peers/sshfs.sh")),
     ("starling.sh", include_str!("../../../bench/peers/starling.sh")),
+    ("umlshim.c", include_str!("../../../bench/peers/umlshim.c")),
 ];
 
 /// What all targets of one run share.

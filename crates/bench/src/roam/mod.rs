@@ -11,6 +11,7 @@ mod locks;
 mod lottery;
 mod mutations;
 mod near;
+mod nfs;
 mod repository;
 mod revalidation;
 mod rig;
@@ -63,7 +64,7 @@ enum Name {
     WanRepository,
     /// A producer at home whose files are read far from there
     WanProducer,
-    /// Small files near home and without a network, beside sshfs
+    /// Small files and git near home and without a network, beside sshfs and NFS
     Near,
     /// A cache near home, beside the local disk
     LanWarm,

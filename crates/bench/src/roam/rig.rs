@@ -192,6 +192,12 @@ impl Rig {
         self.mount_point.join(name)
     }
 
+    /// The processes of the mount and of the home.
+    pub fn processes(&self) -> Result<[u32; 2]> {
+        let [mount, home] = [&self.mount, &self.home.process].map(|daemon| daemon.as_ref().map(Daemon::id));
+        Ok([mount.context("nothing is mounted")?, home.context("there is no home")?])
+    }
+
     /// Mounts what the home exports: by an invitation first, later what is cached. Returns how long it took.
     pub fn mount(&mut self, arguments: &[&str]) -> Result<Duration> {
         ensure!(self.mount.is_none(), "it is mounted");

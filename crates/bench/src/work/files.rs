@@ -130,6 +130,16 @@ pub(super) fn unlink(dir: &Path, files: u32) -> Result<Outcome> {
     Ok(outcome([("files_per_s", f64::from(files) / started.elapsed().as_secs_f64())]))
 }
 
+pub(super) fn rename(dir: &Path, files: u32) -> Result<Outcome> {
+    let part = part_dir(dir, 0);
+    let started = Instant::now();
+    for index in 0..files {
+        let path = file_path(&part, index);
+        fs::rename(&path, path.with_extension("renamed")).with_context(|| format!("rename {}", path.display()))?;
+    }
+    Ok(outcome([("files_per_s", f64::from(files) / started.elapsed().as_secs_f64())]))
+}
+
 fn part_dir(dir: &Path, index: u32) -> PathBuf {
     dir.join(format!("p{index}"))
 }
@@ -151,5 +161,9 @@ mod tests {
         assert!(read(&files, 11).is_err(), "there is no eleventh");
         unlink(&files, 10).unwrap();
         assert_eq!(fs::read_dir(part_dir(&files, 0)).unwrap().count(), 0);
+        let renamed = dir.path().join("renamed");
+        create(&renamed, 2, 1, false).unwrap();
+        rename(&renamed, 2).unwrap();
+        assert!(read(&renamed, 2).is_err() && part_dir(&renamed, 0).join("f00001.renamed").exists());
     }
 }

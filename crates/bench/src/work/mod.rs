@@ -6,6 +6,7 @@
 
 mod directory;
 mod files;
+mod git;
 mod lock;
 mod many;
 mod overwrite;
@@ -76,6 +77,14 @@ pub enum Work {
         #[arg(long, default_value_t = 2048)]
         files: u32,
     },
+    /// Rename what `create` with one process made: `files_per_s`
+    Rename {
+        /// The folder given to `create`
+        dir: PathBuf,
+        /// How many files there are
+        #[arg(long, default_value_t = 2048)]
+        files: u32,
+    },
     /// Make a tree of small files that look like source code, always the same
     MakeTree {
         /// Folder that is made
@@ -90,6 +99,11 @@ pub enum Work {
         source: PathBuf,
         /// The copy, which must not exist
         target: PathBuf,
+    },
+    /// Remove a tree with `rm -rf`: `seconds`
+    RemoveTree {
+        /// The tree
+        dir: PathBuf,
     },
     /// Stat and list a tree that has been seen: `stats_per_s`, `entries_per_s`
     Walk {
@@ -258,6 +272,45 @@ pub enum Work {
         /// The project
         dir: PathBuf,
     },
+    /// Edit the first sources of a project: `files`
+    Edit {
+        /// The project
+        dir: PathBuf,
+        /// How many sources
+        #[arg(long)]
+        files: u32,
+    },
+    /// Make a bare repository of a project, always the same: `files`, `commits`
+    MakeRepository {
+        /// Folder that is made
+        dir: PathBuf,
+        /// Sources
+        #[arg(long, default_value_t = 357)]
+        sources: u32,
+        /// Headers
+        #[arg(long, default_value_t = 103)]
+        headers: u32,
+        /// Commits, of which each but the first edits some sources
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        commits: u32,
+    },
+    /// Clone a repository with git, as from another machine: `seconds`
+    GitClone {
+        /// The repository
+        source: PathBuf,
+        /// The clone, which must not exist
+        target: PathBuf,
+    },
+    /// `git status` of a clone: `seconds`
+    GitStatus {
+        /// The clone
+        dir: PathBuf,
+    },
+    /// `git add -A` and `git commit` in a clone: `seconds`
+    GitCommit {
+        /// The clone
+        dir: PathBuf,
+    },
     /// Edit some sources of a project, build and clean, over and over: `seconds`
     Session {
         /// The project
@@ -340,8 +393,10 @@ impl Work {
             Work::CreatePart { dir, files, fsync } => files::create_part(dir, *files, *fsync),
             Work::Read { dir, files } => files::read(dir, *files),
             Work::Unlink { dir, files } => files::unlink(dir, *files),
+            Work::Rename { dir, files } => files::rename(dir, *files),
             Work::MakeTree { dir, files } => tree::make(dir, *files),
             Work::CopyTree { source, target } => tree::copy(source, target),
+            Work::RemoveTree { dir } => tree::remove(dir),
             Work::Walk { dir } => tree::walk(dir),
             Work::ListLong { dir } => tree::list_long(dir),
             Work::Postmark { dir, files, transactions } => postmark::run(dir, *files, *transactions),
@@ -366,6 +421,11 @@ impl Work {
             Work::MakeProject { dir, sources, headers, units } => project::make(dir, *sources, *headers, *units),
             Work::Build { dir } => project::build(dir),
             Work::Clean { dir } => project::clean(dir),
+            Work::Edit { dir, files } => project::edit_all(dir, *files, "Edited."),
+            Work::MakeRepository { dir, sources, headers, commits } => git::make(dir, *sources, *headers, *commits),
+            Work::GitClone { source, target } => git::clone(source, target),
+            Work::GitStatus { dir } => git::status(dir),
+            Work::GitCommit { dir } => git::commit(dir),
             Work::Session { dir, rounds, edits } => project::session(dir, *rounds, *edits),
             Work::Andrew { source, target } => project::andrew(source, target),
             Work::Probe { dir, seconds } => probe::probe(dir, *seconds),

@@ -123,18 +123,29 @@ pub(super) fn clean(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// Edits some sources, builds and cleans, over and over: `seconds`. An edited file replaces the former one, as editors
-/// do it.
+/// Edits a source. The edited file replaces the former one, as editors do it.
+fn edit(dir: &Path, index: u32, remark: &str) -> Result<()> {
+    let path = dir.join(source_path(index));
+    let mut text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "/* {remark} */");
+    let new = path.with_extension("new");
+    fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
+    fs::rename(&new, &path).with_context(|| format!("replace {}", path.display()))
+}
+
+/// Edits the first sources.
+pub(super) fn edit_all(dir: &Path, sources: u32, remark: &str) -> Result<Outcome> {
+    (0..sources).try_for_each(|index| edit(dir, index, remark))?;
+    Ok(outcome([("files", f64::from(sources))]))
+}
+
+/// Edits some sources, builds and cleans, over and over: `seconds`.
 pub(super) fn session(dir: &Path, rounds: u32, edits: u32) -> Result<Outcome> {
     let started = Instant::now();
     for round in 0..rounds {
-        for edit in 0..edits {
-            let path = dir.join(source_path(round * edits + edit));
-            let mut text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            let _ = writeln!(text, "/* Edited in round {round}. */");
-            let new = path.with_extension("new");
-            fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
-            fs::rename(&new, &path).with_context(|| format!("replace {}", path.display()))?;
+        for index in round * edits..(round + 1) * edits {
+            edit(dir, index, &format!("Edited in round {round}."))?;
         }
         run_make(dir, "program")?;
         run_make(dir, "clean")?;

@@ -55,6 +55,15 @@ pub(super) fn copy(source: &Path, target: &Path) -> Result<Outcome> {
     Ok(outcome([("seconds", seconds)]))
 }
 
+/// Removes with the machine's own `rm -rf`: `seconds`.
+pub(super) fn remove(dir: &Path) -> Result<Outcome> {
+    let started = Instant::now();
+    let status = Command::new("rm").arg("-rf").arg(dir).status().context("start rm")?;
+    let seconds = started.elapsed().as_secs_f64();
+    ensure!(status.success(), "rm: {status}");
+    Ok(outcome([("seconds", seconds)]))
+}
+
 /// How long each kind of walk is repeated: one pass may be shorter than the clock deserves.
 const WALK_TIME: Duration = Duration::from_millis(500);
 
