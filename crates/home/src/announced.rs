@@ -1,9 +1,10 @@
 //! Operations that are about to be done, in a log of their own.
 //!
-//! A home announces operations before it does them, so that after a crash what came of them counts as the doing of
-//! the client that asked ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). What
-//! the home knows of what it has done waits for the file systems behind ([`crate::ledger`]); announcements must not, and
-//! stay until the home durably knows how the operations ended.
+//! A home announces operations before it does them, so that after a crash what came of them counts as the
+//! doing of the client that asked
+//! ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). What the home knows of
+//! what it has done waits for the file systems behind ([`crate::ledger`]); announcements must not, and stay
+//! until the home durably knows how the operations ended.
 
 use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Key};
 use roam_wire::codec::Wire;

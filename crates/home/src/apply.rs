@@ -148,8 +148,8 @@ pub(crate) struct Doing<'a> {
 }
 
 impl Inner {
-    /// Does operations in order, and says how they ended. That is [durable](Exported::durable) later. An error means that nothing is known of those that are not
-    /// answered: the client asks again.
+    /// Does operations in order, and says how they ended. That is [durable](Exported::durable) later. An
+    /// error means that nothing is known of those that are not answered: the client asks again.
     pub(crate) async fn apply(
         &self,
         volume: &Arc<Exported>,
@@ -318,8 +318,9 @@ impl Inner {
         Ok(announced)
     }
 
-    /// What is known now of the files that operations name, but for those that others have changed since the client knew them: what it has
-    /// of these is not what is here. Each is told with the last operation that names it.
+    /// What is known now of the files that operations name, but for those that others have changed since the
+    /// client knew them: what it has of these is not what is here. Each is told with the last operation that
+    /// names it.
     async fn facts_after(
         &self,
         volume: &Arc<Exported>,

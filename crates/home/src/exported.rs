@@ -390,8 +390,8 @@ impl Exported {
         self.saw(entry, identity, place, author)
     }
 
-    /// Tells those who are attached what changed. It need not be durable: after a crash no other change gets its number, and a client that shows this number
-    /// is told that it knows of more than the home.
+    /// Tells those who are attached what changed. It need not be durable: after a crash no other change gets
+    /// its number, and a client that shows this number is told that it knows of more than the home.
     pub(crate) async fn tell(&self) {
         self.tell_with(None).await;
     }

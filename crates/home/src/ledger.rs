@@ -2,8 +2,8 @@
 //!
 //! What clients do is done to a file system first, and known at once. If what is known of it were durable before it is, a loss of power would
 //! leave the home with files that are not there, and that it thinks it has made. So records of what clients have done are held until the file
-//! system is synced, and whoever waits for the log has it synced. What is about to be done is [announced](crate::announced) in a log of its own, which
-//! waits for no file system.
+//! system is synced, and whoever waits for the log has it synced. What is about to be done is
+//! [announced](crate::announced) in a log of its own, which waits for no file system.
 
 use crate::announced::{Announced, Announcement};
 use crate::export::Export;
@@ -61,7 +61,8 @@ impl Ledger {
         self.log.post_held(record.to_bytes().into());
     }
 
-    /// The record that was added last gives an id to a file: whoever is told of files waits until it is durable.
+    /// The record that was added last gives an id to a file: whoever is told of files waits until it is
+    /// durable.
     pub(crate) fn gave_id(&self) {
         self.given.store(self.log.counts().0, Relaxed);
     }

@@ -2,15 +2,19 @@
 //!
 //! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
 //! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
-//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away; `company`: whether a client is alone.
+//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away; `company`:
+//!   whether a client is alone.
 //! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
 //!   they are done.
-//! - `ledger`: the logs, and what must be durable before them; `announced`: what is about to be done; `seen`: what was done, and is not durable yet; `exported`: looking at a volume's files; `apply`: doing clients' operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`: one client's
-//!   requests.
+//! - `ledger`: the logs, and what must be durable before them; `announced`: what is about to be done; `seen`:
+//!   what was done, and is not durable yet; `exported`: looking at a volume's files; `apply`: doing clients'
+//!   operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them
+//!   there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`:
+//!   one client's requests.
 //!
-//! Must survive: crashes and loss of power at any point. Each operation is done once: its outcome is durable before it is told, and whoever asks again is told the
-//! same. What a crash leaves undone is asked for again by the client, and what was done already is recognised by its result, or, for contents, by
-//! an intent that was durable before.
+//! Must survive: crashes and loss of power at any point. Each operation is done once, and whoever asks again is told
+//! the same. Clients keep their operations until they are durable here, and ask for them again after a crash. What was
+//! done already is known by what was announced before, and by its result; a store that may not be durable goes back.
 
 mod announced;
 mod apply;

@@ -1,11 +1,12 @@
 //! What was done for clients and may not be durable yet.
 //!
 //! A client is answered when an operation was done, and seen by all who look. It asks later until when all is
-//! durable ([`Request::Durable`](roam_wire::message::Request::Durable)), and keeps the operations that long. Many operations, of many
-//! clients, are made durable at once: the file system is synced, then the home's log is written.
+//! durable ([`Request::Durable`](roam_wire::message::Request::Durable)), and keeps the operations that long.
+//! Many operations, of many clients, are made durable at once: the file system is synced, then the home's log
+//! is written.
 //!
-//! What there was before a store stays in the home's own folder until the store is durable: after a crash a store
-//! that is not goes back ([`Exported::finish_stores`]).
+//! What there was before a store stays in the home's own folder until the store is durable: after a crash a
+//! store that is not goes back ([`Exported::finish_stores`]).
 
 use crate::exported::Exported;
 use host::Clock;

@@ -186,7 +186,8 @@ impl Client {
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
-        // What these change is durable when they are answered. What was done is later, when the client asks for it.
+        // What these change is durable when they are answered. What was done is later, when the client asks
+        // for it.
         let changes = matches!(request, Request::Ids | Request::Resign | Request::Returned { .. });
         let reply = self.serve(&place, request).await;
         match changes {
@@ -239,7 +240,8 @@ impl Client {
         attached
     }
 
-    /// True if a client that comes with delegations of this run has to wait, since others were promised what it had.
+    /// True if a client that comes with delegations of this run has to wait, since others were promised what
+    /// it had.
     fn is_barred(&self, volume: &Exported, author: u32, watch: &Watch) -> bool {
         matches!(watch, Watch::Delegations { run, .. } if *run == self.home.run) && volume.claims.is_barred(author)
     }

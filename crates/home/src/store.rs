@@ -49,8 +49,10 @@ fn store_of(name: &[u8]) -> Option<(u32, u64)> {
 }
 
 impl Exported {
-    /// Stores that a crash has left and that may not be durable. What there was before a store is in the home's own folder until the store is durable.
-    /// It goes back: the client asks for the store again. If somebody else has changed the file since, it stays, and the store is done.
+    /// Stores that a crash has left and that may not be durable. What there was before a store is in the
+    /// home's own folder until the store is durable. It goes back: the client asks for the store again. If
+    /// somebody else has changed the file since, it
+    /// stays, and the store is done.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
         let in_place: Vec<_> = {
             let live = self.live.lock();
@@ -70,7 +72,8 @@ impl Exported {
         Ok(())
     }
 
-    /// What a file was before a store that may not be durable goes back to where the store has put what it made.
+    /// What a file was before a store that may not be durable goes back to where the store has put what it
+    /// made.
     async fn undo_store(
         &self,
         (own, name, before): (FileId, &[u8], &Entry),

@@ -62,8 +62,8 @@ impl LocalDir {
         })
     }
 
-    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that. EEXIST; EOPNOTSUPP where the file system knows no
-    /// files without names.
+    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that. EEXIST;
+    /// EOPNOTSUPP where the file system knows no files without names.
     pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
         let (cred, name) = (cred.clone(), name.to_vec());
         self.later(move |dir| dir.make_whole(&cred, parent, &name, &whole))

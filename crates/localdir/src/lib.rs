@@ -140,7 +140,8 @@ impl LocalDir {
         })
     }
 
-    /// Does work on a thread of its own, on which each operation is done at once: it costs no hand-over to another thread.
+    /// Does work on a thread of its own, on which each operation is done at once: it costs no hand-over to
+    /// another thread.
     pub fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
         let done = self.0.workers.run(move || {
             crew::work(work);

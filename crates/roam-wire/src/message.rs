@@ -319,8 +319,8 @@ pub enum Request {
     Lock(Locking),
     /// The first lock that stands in the way of this one.
     TestLock(Lock),
-    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this one. A client that is near says so, and others near the
-    /// home wait for it when they close.
+    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this one. A
+    /// client that is near says so, and others near the home wait for it when they close.
     Heard {
         /// The [seq](Stamp::seq) of the last stamp.
         seq: u64,
@@ -519,8 +519,8 @@ pub enum Pushed {
     },
     /// Nothing will be told any more, nor done, before the client attaches again.
     Detached,
-    /// Other clients attach to the volume, or the last of them has left. If others do, they wait until the client has
-    /// [joined](Request::Joined) them.
+    /// Other clients attach to the volume, or the last of them has left. If others do, they wait until the
+    /// client has [joined](Request::Joined) them.
     Company(Company),
 }
 wire_enum!(Pushed {

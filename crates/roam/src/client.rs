@@ -526,7 +526,8 @@ impl Inner {
         try_turn(&self.writers, id)
     }
 
-    /// True if nobody changes a file's bytes, or puts some into the cache. Whoever has `Live` locked may do both until it is not any more.
+    /// True if nobody changes a file's bytes, or puts some into the cache. Whoever has `Live` locked may do
+    /// both until it is not any more.
     pub(crate) fn is_idle(&self, id: FileId) -> bool {
         let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
         is_idle(&self.writers) && is_idle(&self.places)

@@ -585,7 +585,8 @@ impl Client {
         Ok(())
     }
 
-    /// Where the home is near, and other clients are attached to the volume, waits until it has what was done here up to an operation, but not for long.
+    /// Where the home is near, and other clients are attached to the volume, waits until it has what was done
+    /// here up to an operation, but not for long.
     pub(crate) async fn reach_home(&self, seq: u64) {
         let writes = self.0.settings.lock().writes;
         if writes == Writes::Through {

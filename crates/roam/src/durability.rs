@@ -113,7 +113,8 @@ impl Unwritten {
 }
 
 impl Live {
-    /// True if whoever does something has to wait until some of what was done is durable, or a file of the cache.
+    /// True if whoever does something has to wait until some of what was done is durable, or a file of the
+    /// cache.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
     }

@@ -352,7 +352,8 @@ impl Client {
 }
 
 impl Client {
-    /// Says that what the home has told of others' changes is taken in, here and by whoever caches what this client answers. Others wait for that.
+    /// Says that what the home has told of others' changes is taken in, here and by whoever caches what this
+    /// client answers. Others wait for that.
     fn say_heard(&self, seq: u64) {
         let forgotten = self.0.live.lock().forget_all();
         let me = self.clone();

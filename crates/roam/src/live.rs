@@ -513,7 +513,8 @@ impl Live {
         }
     }
 
-    /// Done when whoever has cached what this client answered has forgotten all that it was told to; `None`: there is nobody.
+    /// Done when whoever has cached what this client answered has forgotten all that it was told to; `None`:
+    /// there is nobody.
     pub(crate) fn forget_all(&self) -> Option<oneshot::Receiver<()>> {
         let (forgotten, told) = oneshot::channel();
         let cachers = self.cachers.as_ref()?;

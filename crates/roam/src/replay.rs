@@ -117,7 +117,8 @@ impl Client {
         }
     }
 
-    /// While the client is alone, nobody waits for what it does: it goes home a while later, with what comes meanwhile.
+    /// While the client is alone, nobody waits for what it does: it goes home a while later, with what comes
+    /// meanwhile.
     async fn gather_some(&self) {
         let hurried = async {
             let mut tick = self.0.tick.subscribe();
@@ -496,8 +497,8 @@ async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) ->
     Ok(bytes)
 }
 
-/// The first operations that the home has not seen, up to one of them, as many as go together: a file that was made goes with what was stored in it, so that the home
-/// can tell whether that is there already.
+/// The first operations that the home has not seen, up to one of them, as many as go together: a file that
+/// was made goes with what was stored in it, so that the home can tell whether that is there already.
 fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter_after(seen).take(OPERATION_COUNT_MAX) {

@@ -151,7 +151,8 @@ pub enum Record {
         base: u64,
         /// What the home is to hear of.
         change: Change,
-        /// The bytes are all of the file; otherwise they are what the change says, range after range, of contents that the log has.
+        /// The bytes are all of the file; otherwise they are what the change says, range after range, of
+        /// contents that the log has.
         is_all: bool,
         /// The bytes.
         bytes: Bytes,

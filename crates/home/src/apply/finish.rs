@@ -63,8 +63,8 @@ fn made_by(operations: &[(u64, Operation)]) -> Vec<(FileId, Maybe<'_>)> {
 }
 
 impl Exported {
-    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the doing of
-    /// whoever asked, before anybody sees it. They are asked for again, and done if they were not.
+    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the
+    /// doing of whoever asked, before anybody sees it. They are asked for again, and done if they were not.
     pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
         let pending = self.pending()?;
         for (whose, operations) in &pending {

@@ -63,7 +63,8 @@ impl Doing<'_> {
         self.bind(at, file, &entry, &identity).await
     }
 
-    /// Makes a file with what is stored in it next, if that is here and nothing is at the place. Nobody sees it before it is whole.
+    /// Makes a file with what is stored in it next, if that is here and nothing is at the place. Nobody sees
+    /// it before it is whole.
     async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
         let Some(Sent { operation: Operation::Store { file: stored, change }, data, .. }) = self.later.first() else {
             return Ok(false);

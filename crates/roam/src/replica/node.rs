@@ -37,7 +37,8 @@ pub struct Node {
     pub begun_size: u64,
     /// What of its bytes was not logged yet.
     pub changes: Changes,
-    /// What is written goes to other contents than those of which the log tells, until it is logged. After a crash nothing was written.
+    /// What is written goes to other contents than those of which the log tells, until it is logged. After a
+    /// crash nothing was written.
     pub is_apart: bool,
     /// What the log tells of it, while it is changed in memory. Not lasting.
     pub unlogged: Option<Box<Unlogged>>,
@@ -63,7 +64,8 @@ pub struct Unlogged {
 }
 
 impl Node {
-    /// What the home has is what was there before the first change since it heard of one. Gives the number that is not needed for that.
+    /// What the home has is what was there before the first change since it heard of one. Gives the number
+    /// that is not needed for that.
     pub(super) fn keep_base(&mut self, base: u64) -> u64 {
         if self.base == 0 { std::mem::replace(&mut self.base, base) } else { base }
     }
