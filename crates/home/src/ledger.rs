@@ -8,6 +8,7 @@
 use crate::announced::{Announced, Announcement};
 use crate::export::Export;
 use crate::state::{Key, Record};
+use host::{Either, first};
 use parking_lot::Mutex;
 use record_log::RecordLog;
 use roam_wire::codec::Wire;
@@ -112,9 +113,17 @@ impl Ledger {
     /// Done when all that was appended before is durable, and what it tells of. EIO.
     pub(crate) async fn settled(&self) -> Result<(), FsError> {
         // What comes while the file systems are synced is held, and not waited for.
-        let settled = self.log.settled();
-        self.synced().await?;
-        settled.await.map_err(|_| FsError::Io)
+        let mut held_up = self.log.held_up();
+        let mut settled = self.log.settled();
+        loop {
+            self.synced().await?;
+            // The log may have to be written anew, which nothing that is held may wait for, whenever it came.
+            match first(&mut settled, held_up.changed()).await {
+                Either::Left(settled) => return settled.map_err(|_| FsError::Io),
+                Either::Right(Ok(())) => {}
+                Either::Right(Err(_)) => return Err(FsError::Io),
+            }
+        }
     }
 
     /// As [`settled`](Self::settled), at the end.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use types::BoxFuture;
 use types::codec::DecodeError;
 
@@ -200,6 +200,8 @@ struct Shared {
     room: AtomicU64,
     /// How many records are durable of those that were ever appended.
     durable_count: AtomicU64,
+    /// How often a snapshot has found records that are held.
+    held_up: watch::Sender<u64>,
 }
 
 /// See the crate's header. Clones are the same log; with the last of them the writer ends, after what was appended.
@@ -289,7 +291,14 @@ impl Found {
     ) -> Result<RecordLog, AppendError> {
         let (room, durable_count) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         let is_lazy = self.lazy.is_some();
-        let shared = Arc::new(Shared { queue: Mutex::default(), is_lazy, wake: Notify::new(), room, durable_count });
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            is_lazy,
+            wake: Notify::new(),
+            room,
+            durable_count,
+            held_up: watch::Sender::default(),
+        });
         let mut writer = Writer {
             shared: shared.clone(),
             files: self.files,
@@ -382,6 +391,12 @@ impl RecordLog {
     pub fn held(&self) -> Option<u64> {
         let queue = self.0.0.queue.lock();
         queue.is_held().then_some(queue.held_count)
+    }
+
+    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log, waits until these
+    /// are [released](Self::release), whenever they came.
+    pub fn held_up(&self) -> watch::Receiver<u64> {
+        self.0.0.held_up.subscribe()
     }
 
     /// Holds none any more of as many as were ever [held](Self::held).
@@ -645,6 +660,7 @@ impl Writer {
         let shared = self.shared.clone();
         let body = loop {
             if shared.queue.lock().is_held() {
+                shared.held_up.send_modify(|count| *count += 1);
                 shared.wake.notified().await;
                 continue;
             }

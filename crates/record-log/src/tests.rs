@@ -262,6 +262,7 @@ fn crash_what_is_held_is_not_durable_nor_what_comes_after_it() {
         let machine = sim.machine("node");
         let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
         sim.block_on(owner.add_and_wait(10)).expect("add");
+        let held_up = owner.log.held_up();
         let long = owner.add(len).1;
         {
             let mut numbers = owner.numbers.lock();
@@ -278,6 +279,8 @@ fn crash_what_is_held_is_not_durable_nor_what_comes_after_it() {
         }));
         sim.run_for(Duration::from_secs(1));
         assert_eq!((owner.log.held(), *settled.lock()), (Some(1), false));
+        // Whoever holds records knows that a snapshot waits for them.
+        assert_eq!(held_up.has_changed().expect("open"), len == RECORD_LEN_MAX);
         if releases {
             owner.log.release(1);
             sim.run_for(Duration::from_secs(1));
