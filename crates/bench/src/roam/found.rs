@@ -93,6 +93,11 @@ impl Found {
         self.figures.iter().any(|figure| figure.reached == Some(false))
     }
 
+    /// True if the study measured nothing: a document keeps the results of the last run that did.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty() && self.tables.is_empty()
+    }
+
     /// The figures, the tables, and what went wrong.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n", self.conditions);
@@ -159,7 +164,8 @@ mod tests {
             failures: vec!["no\nfile".into()],
             ..Found::default()
         };
-        assert!(found.missed());
+        assert!(found.missed() && !found.is_empty());
+        assert!(Found { failures: found.failures.clone(), ..Found::default() }.is_empty());
         let text = found.markdown();
         assert!(text.contains("| time | ≤ 1.00 s | 2.00 s | **not reached** |"), "{text}");
         assert!(text.contains("| speed | ≥ 3.00x (ours) | 3.00x | reached |"), "{text}");

@@ -119,11 +119,15 @@ struct Report {
 }
 
 impl Report {
-    /// Per study, the name of its section and the text.
-    fn sections(&self) -> Vec<(String, String)> {
+    fn section(&self, (name, found): &(String, Found)) -> (String, String) {
         let begin = preamble(self.quick, self.unix_time_s, &self.machine, "");
-        let section = |(name, found): &(String, Found)| (section_of(name), format!("{begin} {}", found.markdown()));
-        self.studies.iter().map(section).collect()
+        (section_of(name), format!("{begin} {}", found.markdown()))
+    }
+
+    /// The section name and the text of each study that measured something.
+    fn sections(&self) -> Vec<(String, String)> {
+        let measured = self.studies.iter().filter(|(_, found)| !found.is_empty());
+        measured.map(|study| self.section(study)).collect()
     }
 }
 
@@ -155,9 +159,9 @@ pub fn run(options: &RoamOptions) -> Result<ExitCode> {
         })?;
         report.studies.push((name_of(name), found));
         // What is done is said, whatever becomes of the next one.
-        let sections = report.sections();
-        let (section, text) = sections.last().context("no study")?;
+        let (section, text) = report.section(report.studies.last().context("no study")?);
         println!("## {section}\n\n{text}");
+        let sections = report.sections();
         options.output.write_report(&report, &sections)?;
     }
     let bad = |found: &Found| !found.failures.is_empty() || !options.output.quick && found.missed();
