@@ -23,7 +23,6 @@ use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent, 
 use roam_wire::operation::{Attributes, Operation, Place, is_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
@@ -143,8 +142,6 @@ pub(crate) struct Doing<'a> {
     pub(crate) may_merge: bool,
     /// It is about something that was not claimed, since it turned out to be there already.
     pub(crate) is_unclaimed: bool,
-    /// What comes next was done with it: a store in the file that was made.
-    pub(crate) has_stored: AtomicBool,
 }
 
 impl Inner {
@@ -169,7 +166,7 @@ impl Inner {
         let announced = self.announce(volume, whose, operations).await?;
         let last = operations.last().map_or(0, |sent| sent.seq);
         let mut applied = Vec::new();
-        let (mut first_fresh, mut unmade, mut is_stored) = (None, Unmade::default(), false);
+        let (mut first_fresh, mut unmade) = (None, Unmade::default());
         let begun = self.host.clock.now();
         for (at, sent) in operations.iter().enumerate() {
             let known = {
@@ -177,10 +174,7 @@ impl Inner {
                 let (_, grant) = live.state.grant(&whose.key, &volume.name).ok_or(FsError::Stale)?;
                 (sent.seq <= grant.heard).then(|| grant.outcomes.get(&sent.seq).copied())
             };
-            let goes_with_last = at > 0
-                && matches!((&operations[at - 1].operation, &sent.operation),
-                (Operation::Make { file: made, .. }, Operation::Store { file, .. }) if made == file);
-            if !applied.is_empty() && !goes_with_last && self.host.clock.now() >= begun + TURN_TIME {
+            if !applied.is_empty() && self.host.clock.now() >= begun + TURN_TIME {
                 // The client sends the rest again.
                 break;
             }
@@ -195,18 +189,7 @@ impl Inner {
                 None => {
                     let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
                     let later = &operations[at + 1..];
-                    let has_stored = AtomicBool::new(false);
-                    let doing = Doing {
-                        home: self,
-                        volume,
-                        whose,
-                        cred,
-                        sent: &meant,
-                        later,
-                        may_merge,
-                        is_unclaimed,
-                        has_stored,
-                    };
+                    let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
                     first_fresh.get_or_insert(sent.seq);
                     let is_overtaken = |conflict| {
                         let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
@@ -218,11 +201,10 @@ impl Inner {
                             is_overtaken(&meant.operation, conflict, &later, redone, |later| volume.is_done(later))
                         })
                     };
-                    let done = match std::mem::take(&mut is_stored) || volume.comes_too_late(sent)? {
+                    let done = match volume.comes_too_late(sent)? {
                         true => Ok(()),
                         false => doing.run().await,
                     };
-                    is_stored = doing.has_stored.load(Relaxed);
                     match done {
                         Ok(()) => Outcome::Done,
                         Err(Stop::Became(real)) => Outcome::Became(real),

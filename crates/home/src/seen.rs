@@ -34,8 +34,9 @@ pub(crate) struct Seen {
     of: Mutex<BTreeMap<u32, Progress>>,
     /// Files of the home's own folder that are not needed when all is durable that was done.
     replaced: Mutex<BTreeSet<String>>,
-    /// Stores that a crash has left in place, by author and operation: they are done.
-    stayed: Mutex<BTreeSet<(u32, u64)>>,
+    /// Stores that are in place before the client has asked for them (again), by author and operation: those that
+    /// a crash has left, and those that came with what made the file.
+    in_place: Mutex<BTreeSet<(u32, u64)>>,
     settling: tokio::sync::Mutex<()>,
 }
 
@@ -45,6 +46,8 @@ impl Seen {
         let mut of = self.of.lock();
         let progress = of.entry(author).or_default();
         progress.done = progress.done.max(seq);
+        drop(of);
+        self.in_place.lock().retain(|(of, store)| *of != author || *store > seq);
     }
 
     /// Up to which operation a client's are durable.
@@ -55,6 +58,7 @@ impl Seen {
     /// A client begins another log.
     pub(crate) fn forget(&self, author: u32) {
         self.of.lock().remove(&author);
+        self.in_place.lock().retain(|(of, _)| *of != author);
     }
 
     /// A file of the home's own folder has what there was before a store.
@@ -62,14 +66,14 @@ impl Seen {
         self.replaced.lock().insert(name);
     }
 
-    /// A crash has left a store in place.
-    pub(crate) fn stays(&self, author: u32, seq: u64) {
-        self.stayed.lock().insert((author, seq));
+    /// A store is in place before the client has asked for it.
+    pub(crate) fn stored(&self, author: u32, seq: u64) {
+        self.in_place.lock().insert((author, seq));
     }
 
-    /// True if a crash has left a store in place.
-    pub(crate) fn has_stayed(&self, author: u32, seq: u64) -> bool {
-        self.stayed.lock().contains(&(author, seq))
+    /// True if a store is in place already.
+    pub(crate) fn has_stored(&self, author: u32, seq: u64) -> bool {
+        self.in_place.lock().contains(&(author, seq))
     }
 
     fn is_durable(&self, author: u32, through: u64) -> bool {
@@ -134,5 +138,29 @@ pub(crate) async fn make_durable(volume: Weak<Exported>, clock: Arc<dyn Clock>) 
         if let Err(error) = volume.settle_seen().await {
             tracing::warn!(%error, volume = volume.name, "making durable what was done");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of a client's next log begin again: what was in place of the log before is not done there.
+    #[test]
+    fn regression_a_store_that_was_in_place_is_not_taken_for_one_of_the_next_log() {
+        let seen = Seen::default();
+        seen.stored(1, 17);
+        seen.stored(2, 17);
+        assert!(seen.has_stored(1, 17) && !seen.has_stored(1, 18));
+        seen.forget(1);
+        assert!(!seen.has_stored(1, 17) && seen.has_stored(2, 17));
+    }
+
+    #[test]
+    fn a_store_that_was_answered_is_not_remembered() {
+        let seen = Seen::default();
+        [17, 19].into_iter().for_each(|seq| seen.stored(1, seq));
+        seen.did(1, 18);
+        assert!(!seen.has_stored(1, 17) && seen.has_stored(1, 19));
     }
 }

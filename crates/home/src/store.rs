@@ -138,7 +138,7 @@ impl Exported {
                 (print.size, print.mtime) = made.unwrap_or((print.size, print.mtime));
                 self.learn(author, |volume| volume.stored(file, &identity, print, author, None));
                 self.means(file, entry.attr.id);
-                self.seen.stays(author, seq);
+                self.seen.stored(author, seq);
                 return Ok(());
             }
         }
@@ -302,8 +302,8 @@ impl Doing<'_> {
         // Before anything else: what is there is compared with what was sent.
         volume.check_write(&self.cred, source, &entry).await?;
         let is_half_done = redone.is_some_and(|intent| intent.identity == identity);
-        if self.volume.seen.has_stayed(self.whose.author, self.sent.seq) {
-            // It was put in place, whole, before a crash.
+        if self.volume.seen.has_stored(self.whose.author, self.sent.seq) {
+            // It was put in place, whole, before.
             return Ok(());
         }
         // What was changed in place and only in part is known as this client's doing.

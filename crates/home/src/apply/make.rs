@@ -8,9 +8,12 @@ use crate::volume::{OTHERS, Print, Volume};
 use bytes::Bytes;
 use roam_wire::message::{Conflict, Sent};
 use roam_wire::operation::{Made, Operation, Place};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
+
+/// How many operations may come between a file's making and the store that is done with it. Several processes that
+/// make files have each a few on their way.
+const STORE_DISTANCE_MAX: usize = 64;
 
 impl Doing<'_> {
     pub(super) async fn make(&self, at: &Place, file: FileId, made: &Made) -> Done {
@@ -63,14 +66,17 @@ impl Doing<'_> {
         self.bind(at, file, &entry, &identity).await
     }
 
-    /// Makes a file with what is stored in it next, if that is here and nothing is at the place. Nobody sees
-    /// it before it is whole.
+    /// Makes a file with its contents, in one step, if the first thing that the client did to it was to store these,
+    /// they came with the same message, and nothing is at the place. The store is then [in place](crate::seen) when
+    /// it is asked for.
     async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
-        let Some(Sent { operation: Operation::Store { file: stored, change }, data, .. }) = self.later.first() else {
+        let about = |sent: &&Sent| made.kind == Kind::File && sent.operation.files().contains(&file);
+        let Some(Sent { seq, operation: Operation::Store { change, .. }, data, .. }) =
+            self.later.iter().take(STORE_DISTANCE_MAX).find(about)
+        else {
             return Ok(false);
         };
-        let fits = change.fits(FILE_SIZE_MAX) && data.len() as u64 == change.ranges.len();
-        if made.kind != Kind::File || *stored != file || !fits {
+        if !change.fits(FILE_SIZE_MAX) || data.len() as u64 != change.ranges.len() {
             return Ok(false);
         }
         let mut from = 0;
@@ -91,7 +97,7 @@ impl Doing<'_> {
         match self.volume.fs.make_whole(&self.cred, dir, &at.1, whole).await {
             Ok((entry, identity)) => {
                 self.bind(at, file, &entry, &identity).await?;
-                self.has_stored.store(true, Relaxed);
+                self.volume.seen.stored(self.whose.author, *seq);
                 Ok(true)
             }
             Err(FsError::Exists | FsError::NotSupported) => Ok(false),
@@ -168,9 +174,8 @@ impl Doing<'_> {
         if entry.attr.kind != Kind::File || fs.access(&self.cred, source, vfs::perm::READ).await.is_err() {
             return Ok(false);
         }
-        let same = Doing { sent, later: &[], cred: self.cred.clone(), has_stored: AtomicBool::new(false), ..*self }
-            .is_stored(source, entry, change)
-            .await?;
+        let same =
+            Doing { sent, later: &[], cred: self.cred.clone(), ..*self }.is_stored(source, entry, change).await?;
         let now = fs.getattr(source).await?;
         Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
     }
