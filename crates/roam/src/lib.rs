@@ -4,7 +4,7 @@
 //!   cannot be done at home. All pure.
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `listings` numbers what is in directories, `content` reads and writes, `holes` does where not all is cached, `fetch` asks the home, `link` keeps the
 //!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what
-//! was done, `seen` waits until that is durable there, `there` finds what of that the
+//!   was done, `seen` waits until that is durable there, `there` finds what of that the
 //!   home has; `delegation`: working under what the home has promised; `locking`: locks between mounts; [`hoard`]: what is kept; `room`: what is
 //!   given up for other things, and who waits for room; `metadata`: the
 //!   bound of cached attributes and names; `omens` and `leaving`: whether the link may soon be
