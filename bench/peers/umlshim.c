@@ -4,7 +4,7 @@
  * It keeps the registers of its processes (the register set NT_X86_XSTATE of ptrace) in a buffer that is large enough for
  * AVX-512. With AMX the set is larger, and PTRACE_SETREGSET fails ("ptrace set fp regs failed, errno = 14"). This library
  * stands in front of ptrace. It reads and writes the whole set, and shows User Mode Linux the part that fits its buffer.
- * Nobody uses the rest, which keeps its first value.
+ * The rest keeps its first value: no program here uses it.
  *
  *     cc -O2 -shared -fPIC -o umlshim.so umlshim.c; LD_PRELOAD=./umlshim.so linux.uml ...
  */

@@ -97,7 +97,7 @@ impl Daemon {
         }
     }
 
-    /// Sends it SIGINT, and waits until it has ended, whatever its status.
+    /// Sends it SIGINT, and waits until it has ended. Its status does not count.
     pub fn interrupt(self) -> Result<()> {
         // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) };

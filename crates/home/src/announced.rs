@@ -21,7 +21,7 @@ pub(crate) struct Announcement {
     pub(crate) key: Key,
     /// Where.
     pub(crate) volume: String,
-    /// Of which log their numbers are.
+    /// The log of the client that gave them their numbers.
     pub(crate) incarnation: u64,
     /// How operations up to this one ended is known durably.
     pub(crate) through: u64,

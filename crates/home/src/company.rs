@@ -1,6 +1,6 @@
 //! Which clients are attached to a volume, and what each of them knows of the others.
 //!
-//! A client that is alone need not wait for the home when it closes a file: nobody else could open it. Before
+//! A client that is alone need not wait for the home when it closes a file: no other client could open it. Before
 //! another client is answered that it is attached, the home [tells](Pushed::Company) the one that was alone,
 //! and waits until that says that the home has [seen](Request::Joined) all that it had done by then, for
 //! [`JOIN_TIME_MAX`] at most. From then on both wait for the home when they close.
@@ -8,7 +8,7 @@
 //! When a client closes, the others near the home are told of it and say that they have taken that in
 //! ([`Request::Heard`]) before the client is answered: what they open from then on is what was closed.
 //!
-//! Soft state: a home that begins anew knows nobody, and clients learn whether they are alone when they
+//! Soft state: a home that starts again knows of no client, and clients learn whether they are alone when they
 //! attach again. A client that has lost its connection believes that it has company.
 //!
 //! [`Request::Heard`]: roam_wire::message::Request::Heard
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 /// A client that attaches waits no longer than this for what the one that was alone has done.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Whoever closes waits no longer than this until others near the home know of it.
+/// Longest wait of a close until the other clients near the home know of it.
 const HEAR_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A client that is attached.

@@ -2,7 +2,7 @@
 //!
 //! What clients do is done to a file system first, and known at once. If what is known of it were durable before it is, a loss of power would
 //! leave the home with files that are not there, and that it thinks it has made. So records of what clients have done are held until the file
-//! system is synced, and whoever waits for the log has it synced. What is about to be done is
+//! system is synced, and a task that waits for the log syncs it first. What is about to be done is
 //! [announced](crate::announced) in a log of its own, which waits for no file system.
 
 use crate::announced::{Announced, Announcement};
@@ -62,7 +62,7 @@ impl Ledger {
         self.log.post_held(record.to_bytes().into());
     }
 
-    /// The record that was added last gives an id to a file: whoever is told of files waits until it is
+    /// The record that was added last gives an id to a file. A client hears of the file when the record is
     /// durable.
     pub(crate) fn gave_id(&self) {
         self.given.store(self.log.counts().0, Relaxed);

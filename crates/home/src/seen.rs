@@ -24,7 +24,7 @@ const DURABLE_TIME_MAX: Duration = Duration::from_secs(1);
 struct Progress {
     /// The last that was done, or refused.
     done: u64,
-    /// The last of which that is durable.
+    /// The last of these that is durable.
     durable: u64,
 }
 
@@ -92,7 +92,7 @@ impl Exported {
             return Ok(());
         }
         let _one_at_a_time = self.seen.settling.lock().await;
-        // Whoever was first has done it for all.
+        // The first of several that wait has made it durable for all.
         match self.seen.is_durable(author, through) {
             true => Ok(()),
             false => self.settle_seen().await,

@@ -50,9 +50,9 @@ fn store_of(name: &[u8]) -> Option<(u32, u64)> {
 
 impl Exported {
     /// Stores that a crash has left and that may not be durable. What there was before a store is in the
-    /// home's own folder until the store is durable. It goes back: the client asks for the store again. If
-    /// somebody else has changed the file since, it
-    /// stays, and the store is done.
+    /// home's own folder until the store is durable. The home puts it back, and the client asks for the store
+    /// again. If another client or program has changed the file since, the file stays as it is, and the store
+    /// counts as done.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
         let in_place: Vec<_> = {
             let live = self.live.lock();

@@ -135,14 +135,14 @@ struct Waiting {
     record: Option<Bytes>,
     /// Its number, if it is not written before that is released.
     held: Option<u64>,
-    /// `None`: nobody waits for it.
+    /// `None`: no caller waits for it.
     done: Option<Done>,
 }
 
 impl Waiting {
     fn answer(self, how: Result<(), AppendError>) {
         if let Some(done) = self.done {
-            // Whoever has gone does not want to know.
+            // A caller that has gone needs no answer.
             let _ = done.send(how);
         }
     }
@@ -333,7 +333,7 @@ impl RecordLog {
         self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done: Some(done) }))
     }
 
-    /// As [`append`](Self::append), for whoever does not wait for the record itself.
+    /// As [`append`](Self::append), without waiting for the record.
     pub fn post(&self, record: Bytes) {
         self.enqueue(|queue| queue.push(Waiting { record: Some(record), held: None, done: None }));
     }
@@ -346,7 +346,7 @@ impl RecordLog {
         })
     }
 
-    /// As [`append_held`](Self::append_held), for whoever does not wait for the record itself.
+    /// As [`append_held`](Self::append_held), without waiting for the record.
     pub fn post_held(&self, record: Bytes) {
         self.enqueue(|queue| {
             queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: None });

@@ -279,7 +279,7 @@ fn crash_what_is_held_is_not_durable_nor_what_comes_after_it() {
         }));
         sim.run_for(Duration::from_secs(1));
         assert_eq!((owner.log.held(), *settled.lock()), (Some(1), false));
-        // Whoever holds records knows that a snapshot waits for them.
+        // The holder of the records learns that a snapshot waits for them.
         assert_eq!(held_up.has_changed().expect("open"), len == RECORD_LEN_MAX);
         if releases {
             owner.log.release(1);

@@ -474,7 +474,7 @@ wire_enum!(Reply {
     17 => InTheWay(lock),
 });
 
-/// Whether a client is alone with a volume: then nobody misses what it has closed and not sent yet.
+/// Whether a client is alone with a volume. If it is, no other client can miss what it has closed and not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Company {
     /// Counts what the home says of this: what has a smaller number is of before.

@@ -70,7 +70,7 @@ pub(crate) struct Inner {
     pub(crate) tick: watch::Sender<u64>,
     /// There may be more to send home.
     pub(crate) more: Arc<Notify>,
-    /// The home has seen more, or somebody waits until it has that durably.
+    /// The home has seen more, or a task waits until that is durable there.
     pub(crate) seen_news: Arc<Notify>,
     /// Files with bytes in the cache that are not durable there yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
@@ -526,8 +526,8 @@ impl Inner {
         try_turn(&self.writers, id)
     }
 
-    /// True if nobody changes a file's bytes, or puts some into the cache. Whoever has `Live` locked may do
-    /// both until it is not any more.
+    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live` locked may do
+    /// both until it unlocks it.
     pub(crate) fn is_idle(&self, id: FileId) -> bool {
         let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
         is_idle(&self.writers) && is_idle(&self.places)

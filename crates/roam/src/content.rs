@@ -44,12 +44,12 @@ enum Missing {
 }
 
 impl Live {
-    /// How many operations the home has not seen, up to one more than whoever waits for it waits for.
+    /// How many operations the home has not seen, counted to one more than [`REACH_COUNT_MAX`].
     fn unseen_count(&self) -> usize {
         self.replica.log().iter_after(self.seen.through()).take(REACH_COUNT_MAX + 1).count()
     }
 
-    /// True if whoever has done something waits until the home has it.
+    /// True if a call that has done something waits until the home has seen it.
     pub(crate) fn waits_for_home(&self, writes: Writes) -> bool {
         match writes {
             Writes::Through => matches!(self.state, LinkState::Connected | LinkState::Weak),

@@ -113,8 +113,8 @@ impl Unwritten {
 }
 
 impl Live {
-    /// True if whoever does something has to wait until some of what was done is durable, or a file of the
-    /// cache.
+    /// True if the next call has to wait until some of what was done is durable, or until some contents are
+    /// files of the cache.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
     }
@@ -151,7 +151,7 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
 }
 
 impl Client {
-    /// True if whoever has done something has to wait: for the log, or for the home.
+    /// True if a call that has done something has to wait: for the log, or for the home.
     pub(crate) fn waits(&self, live: &Live) -> bool {
         let (durability, writes) = {
             let settings = self.0.settings.lock();
@@ -164,7 +164,7 @@ impl Client {
             || live.waits_for_home(writes)
     }
 
-    /// Something was logged, and nobody waits for it.
+    /// Something was logged, and no call waits for it.
     pub(crate) fn logged_more(&self, live: &Live) {
         if !live.is_offline() {
             self.0.wake_replay();

@@ -352,14 +352,14 @@ impl Client {
 }
 
 impl Client {
-    /// Says that what the home has told of others' changes is taken in, here and by whoever caches what this
-    /// client answers. Others wait for that.
+    /// Tells the home that this client, and the kernel that caches its answers, have taken in the changes of
+    /// others up to this one. The clients that made them wait for that.
     fn say_heard(&self, seq: u64) {
         let forgotten = self.0.live.lock().forget_all();
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Some(forgotten) = forgotten {
-                // Whoever caches has ended, or has forgotten.
+                // The mount has ended, or its kernel has forgotten.
                 let _ = forgotten.await;
             }
             let _ = me.0.ask(Class::Interactive, &Request::Heard { seq }).await;

@@ -79,7 +79,7 @@ pub(crate) struct Open {
 /// Something that whoever has cached what this client answered must forget.
 #[derive(Debug)]
 pub enum Forget {
-    /// All that was said before is forgotten: whoever waits for that is to be told.
+    /// The reader of these messages sends on this when it has forgotten all that came before.
     All(oneshot::Sender<()>),
     /// A file's attributes and contents.
     File(FileId),
@@ -100,7 +100,7 @@ pub(crate) struct Live {
     pub(crate) held: HashMap<FileId, Arc<dyn File>>,
     /// Files of the cache that are changed in memory, by number.
     pub(crate) small: HashMap<u64, Arc<SmallFile>>,
-    /// Those of which the log does not have all bytes, with how long they are.
+    /// Those whose bytes the log does not have all, with their lengths.
     pub(crate) unheld: BTreeMap<u64, (FileId, u64)>,
     /// The sum of these lengths, in bytes.
     pub(crate) unheld_len: u64,
@@ -513,8 +513,8 @@ impl Live {
         }
     }
 
-    /// Done when whoever has cached what this client answered has forgotten all that it was told to; `None`:
-    /// there is nobody.
+    /// Completes when the kernel has forgotten all that it was told to forget. `None`: no kernel caches what
+    /// this client answers.
     pub(crate) fn forget_all(&self) -> Option<oneshot::Receiver<()>> {
         let (forgotten, told) = oneshot::channel();
         let cachers = self.cachers.as_ref()?;

@@ -117,8 +117,7 @@ impl Client {
         }
     }
 
-    /// While the client is alone, nobody waits for what it does: it goes home a while later, with what comes
-    /// meanwhile.
+    /// Waits a while for more to send. A client that is alone does so: no other client waits for what it does.
     async fn gather_some(&self) {
         let hurried = async {
             let mut tick = self.0.tick.subscribe();
@@ -239,7 +238,7 @@ impl Client {
                     }
                 }
                 inner.seen_news.notify_one();
-                // Whoever waits until the home has seen it goes on.
+                // Calls that wait until the home has seen it go on.
                 inner.wake();
                 Ok(true)
             }

@@ -141,7 +141,7 @@ pub enum Record {
     /// A file's bytes are about to be changed in memory. The cache keeps them as they are until
     /// [`Stored`](Self::Stored).
     Marked(FileId),
-    /// Something was stored in a small file, of which the log has the bytes.
+    /// Something was stored in a small file. The log has its bytes.
     Stored {
         /// The file.
         file: FileId,
@@ -208,7 +208,7 @@ wire_enum!(Record {
     25 => Held { file, data, base, bytes },
 });
 
-/// Contents after a change, of which these are the bytes. `None` if they do not go together.
+/// Contents after a change with these bytes. `None` if they do not go together.
 fn patched(before: &Bytes, change: &Change, mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut after = before.to_vec();
     after.truncate(usize::try_from(change.cut).unwrap_or(usize::MAX));
@@ -596,7 +596,7 @@ impl Replica {
         self.contents_len
     }
 
-    /// The log does not have contents any more, or nobody needs them.
+    /// The log does not have these contents any more, or nothing needs them.
     pub(crate) fn forget_contents(&mut self, number: u64) {
         if let Some(bytes) = self.contents.remove(&number) {
             self.contents_len -= bytes.len() as u64;

@@ -1,7 +1,7 @@
 //! What the home has seen, and may not have durably yet.
 //!
 //! The home answers operations when it has done them ([`Outcome`](roam_wire::message::Outcome)): from then on
-//! whoever looks sees what they did. They stay in this client's log, as they are, until the home says that
+//! all clients see what they did. They stay in this client's log, as they are, until the home says that
 //! they are durable ([`Request::Durable`]). Only then do they count as home, and their answers are taken in.
 //! A home that crashes before is sent them again.
 //!
@@ -18,13 +18,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, FsError};
 
-/// The home is asked to make durable what it has seen after so long, if nobody waits for it.
+/// The client asks the home to make durable what it has seen after so long, if no call waits for it.
 const DURABLE_PERIOD: Duration = Duration::from_millis(300);
 /// With so many answers to take in, it is asked at once.
 const SEEN_COUNT_MAX: usize = 4096;
 /// Longest wait for a home to make durable what it has seen.
 const TAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long whoever could not ask waits before the next try.
+/// Pause between two tries to ask.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Answers that are not durable, in the order of their operations.
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     answers: VecDeque<Applied>,
     /// The last operation that the home has seen.
     through: u64,
-    /// Somebody waits until operations up to this one are durable.
+    /// A call waits until operations up to this one are durable.
     wanted: u64,
     /// Counts how often all began anew.
     pub(crate) attached: u64,
@@ -95,7 +95,7 @@ impl Live {
 }
 
 impl Inner {
-    /// Somebody waits until operations up to this one are durable at home.
+    /// A call waits until operations up to this one are durable at home.
     pub(crate) fn hurry_durable(&self, seq: u64) {
         {
             let mut live = self.live.lock();

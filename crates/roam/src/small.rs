@@ -8,8 +8,8 @@
 //!
 //! Invariants: the contents that the log has ([`Replica::contents`](crate::replica::Replica::contents)) go
 //! before a file of the cache with the same number, until the log says that the file is durable
-//! ([`Record::Filed`](crate::replica::Record::Filed)). A file of which the home's version may be wanted as a
-//! base is never changed in place: what is written goes to another number.
+//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which may be wanted as a
+//! base, is never changed in place: writes go to another number.
 //!
 //! After a crash, what was written and not logged is not there: the file is as it was logged last.
 
@@ -33,7 +33,7 @@ pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
 /// Contents stay in memory and in the log up to so many bytes: of files that live for a moment nothing else
 /// is ever written.
 const CONTENTS_LEN: u64 = 16 << 20;
-/// Beyond so many bytes whoever writes waits until some are files of the cache.
+/// Beyond so many bytes a write waits until some contents are files of the cache.
 const CONTENTS_LEN_MAX: u64 = 64 << 20;
 /// Bytes that small files have and the log has not, with those that wait to be written to the log: a log
 /// keeps more room than this when its disk is full.
@@ -185,7 +185,7 @@ impl Live {
         let Ok(node) = self.replica.node(id) else { return false };
         let fits = empties || node.is_whole() && node.facts.size <= SMALL_LEN_MAX;
         let is_seen = self.shown.contains(&node.data) || self.mapped.contains_key(&node.data);
-        // On a full disk whoever writes is to hear of it.
+        // On a full disk the write has to say so.
         let has_room = self.has_room_in_memory(0);
         node.facts.kind == Kind::File && fits && !is_seen && has_room && !node.changes.is_ready()
     }
@@ -248,8 +248,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Bytes of a file were changed in memory: the log has them within its time, also if nobody closes the
-    /// file.
+    /// Bytes of a file were changed in memory. The log has them within its time, also if the file stays open.
     pub(crate) fn wrote_small(&mut self, file: FileId) {
         let Ok(Node { data, facts, .. }) = self.replica.node(file) else { return };
         let (data, len) = (*data, facts.size);
@@ -612,7 +611,7 @@ impl Client {
 }
 
 impl Live {
-    /// True if whoever writes has to wait until contents are files of the cache.
+    /// True if a write has to wait until contents are files of the cache.
     pub(crate) fn has_too_many_contents(&self) -> bool {
         self.replica.contents_len() > CONTENTS_LEN_MAX
     }

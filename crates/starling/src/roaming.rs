@@ -447,7 +447,7 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
             }
             for what in told {
                 if let Forget::All(told) = what {
-                    // Whoever has gone does not want to know.
+                    // A client that has ended needs no answer.
                     let _ = told.send(());
                 }
             }

@@ -198,7 +198,7 @@ impl Mounted {
                 }
                 let clients: Vec<Client> = asked.volumes.iter().map(|volume| volume.client.clone()).collect();
                 Box::pin(async move {
-                    // Whoever asks looks at the files that the answer names.
+                    // The command looks at the files that the answer names.
                     for client in &clients {
                         client.file_contents().await.map_err(|e| format!("writing what conflicts keep: {e}"))?;
                     }

@@ -290,7 +290,7 @@ pub enum Work {
         /// Headers
         #[arg(long, default_value_t = 103)]
         headers: u32,
-        /// Commits, of which each but the first edits some sources
+        /// Commits; each but the first edits some sources
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
         commits: u32,
     },

@@ -63,8 +63,9 @@ fn made_by(operations: &[(u64, Operation)]) -> Vec<(FileId, Maybe<'_>)> {
 }
 
 impl Exported {
-    /// Operations that were done when the home crashed, and not remembered: what came of them is known as the
-    /// doing of whoever asked, before anybody sees it. They are asked for again, and done if they were not.
+    /// Finds operations that were done when the home crashed, and not remembered. What came of them counts as
+    /// done by the client that asked, before a request is answered. The client asks for them again; what was
+    /// not done is done then.
     pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
         let pending = self.pending()?;
         for (whose, operations) in &pending {

@@ -86,7 +86,7 @@ impl Doing<'_> {
             (range.start, data.slice(from - len..from))
         });
         let whole = Whole {
-            // As whoever writes to it takes from it what it may do beyond its user.
+            // A write by another user than root clears the set-id bits.
             mode: if self.cred.uid == 0 { made.mode } else { vfs::perm::strip_setid(made.mode) },
             owner: (made.uid, made.gid),
             atime: made.when,

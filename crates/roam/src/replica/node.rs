@@ -37,8 +37,8 @@ pub struct Node {
     pub begun_size: u64,
     /// What of its bytes was not logged yet.
     pub changes: Changes,
-    /// What is written goes to other contents than those of which the log tells, until it is logged. After a
-    /// crash nothing was written.
+    /// Writes go to other contents than those that the log names, until they are logged. After a crash it is as
+    /// if they had not been written.
     pub is_apart: bool,
     /// What the log tells of it, while it is changed in memory. Not lasting.
     pub unlogged: Option<Box<Unlogged>>,
