@@ -157,11 +157,20 @@ impl Laptop {
         self.start(&[]);
     }
 
-    /// Ends it, in good order or at once.
-    pub fn stop(&mut self, signal: i32) {
+    /// Ends its process at once. What is there of the mount answers ENOTCONN.
+    pub fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    fn signal(&mut self, signal: i32) {
         if let Some(mut process) = self.process.take() {
             end(&mut process, signal);
         }
+    }
+
+    /// Ends it, in good order or at once.
+    pub fn stop(&mut self, signal: i32) {
+        self.signal(signal);
         let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
     }
 
