@@ -216,7 +216,7 @@ async fn the_address_that_is_the_homes_is_found_among_others() {
 #[tokio::test]
 async fn another_protocol_is_incompatible() {
     let stranger = Stranger::new();
-    let home = stranger.listen(b"starling-roam/4");
+    let home = stranger.listen(b"starling-roam/0");
     let accepting = home.clone();
     tokio::spawn(async move {
         while let Some(incoming) = accepting.accept().await {

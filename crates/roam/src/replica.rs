@@ -26,6 +26,7 @@ mod paths;
 
 pub use changes::Changes;
 pub use node::{Node, Unlogged};
+pub use paths::Paths;
 
 use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;

@@ -8,7 +8,7 @@ use crate::recording::Recordings;
 use crate::{hoarding, names, private};
 use host::{Clock, join_all};
 use roam::conflict::Case;
-use roam::replica::Replica;
+use roam::replica::Paths;
 use roam::schedule::Direction;
 use roam::{Client, Fullness, LinkState, Writes};
 use roam_wire::codec::Wire;
@@ -283,15 +283,15 @@ fn state_name(state: LinkState) -> &'static str {
 }
 
 /// A place's path, from the mount's root.
-fn path_at(replica: &Replica, prefix: &str, place: &Place) -> Vec<u8> {
-    let path = replica.path_at(place);
+fn path_at(paths: &Paths<'_>, prefix: &str, place: &Place) -> Vec<u8> {
+    let path = paths.path_at(place);
     [prefix.as_bytes(), path.as_ref().unwrap_or(&place.1)].concat()
 }
 
 /// What an operation does, in words, and to what.
-fn describe(replica: &Replica, prefix: &str, operation: &Operation) -> (&'static str, String) {
-    let at = |place: &Place| text(&path_at(replica, prefix, place));
-    let file = |id| replica.path_of(id).map_or_else(|| format!("file {id}"), |path| prefix.to_string() + &text(&path));
+fn describe(paths: &Paths<'_>, prefix: &str, operation: &Operation) -> (&'static str, String) {
+    let at = |place: &Place| text(&path_at(paths, prefix, place));
+    let file = |id| paths.path_of(id).map_or_else(|| format!("file {id}"), |path| prefix.to_string() + &text(&path));
     match operation {
         Operation::Make { at: place, .. } => ("make", at(place)),
         Operation::Link { at: place, .. } => ("link", at(place)),
@@ -464,8 +464,9 @@ impl Mounted {
             let held_up = client.held_up().map(|error| error.to_string());
             let held_back = client.held_back();
             client.look(|replica, state| {
+                let paths = Paths::of(replica);
                 let all = replica.log().iter().enumerate().map(|(at, (seq, operation))| {
-                    let (what, path) = describe(replica, &prefix, operation);
+                    let (what, path) = describe(&paths, &prefix, operation);
                     let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
                     before += bytes;
                     // What is long is asked about, sent, and done.
@@ -506,11 +507,12 @@ impl Mounted {
         let (now, prefix) = (self.clock.wall(), self.prefix(volume));
         let (state, resolved) = (state_folder(&self.cache, &volume.name), self.resolved(volume));
         let all: Vec<(Value, Option<PathBuf>)> = volume.client.look(|replica, _| {
+            let paths = Paths::of(replica);
             let all = replica.troubles().map(|(number, trouble)| {
                 let operation = replica.meant(number);
                 let meant = operation.map(Meant::of).filter(|meant| *meant != Meant::default());
-                let at = |place: &Place| path_at(replica, &prefix, place);
-                let file = || Some([prefix.as_bytes(), &replica.path_of(trouble.file)?].concat());
+                let at = |place: &Place| path_at(&paths, &prefix, place);
+                let file = || Some([prefix.as_bytes(), &paths.path_of(trouble.file)?].concat());
                 // Attributes are the file's, wherever it is by now.
                 let path = meant.as_ref().and_then(|_| file()).or_else(|| trouble.place.as_ref().map(at));
                 // Where it was may not be known any more.

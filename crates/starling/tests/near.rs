@@ -125,7 +125,8 @@ impl Author {
 
     fn text(&mut self) -> String {
         self.count += 1;
-        let len = if self.random.chance(1, 10) { 70_000 + self.random.below(200_000) } else { self.random.below(6_000) };
+        let len =
+            if self.random.chance(1, 10) { 70_000 + self.random.below(200_000) } else { self.random.below(6_000) };
         noise(&format!("{} {}", self.name, self.count), len as usize)
     }
 
@@ -174,7 +175,9 @@ impl Author {
             },
             12 => fs::hard_link(self.shared(), self.shared()),
             13 => symlink(format!("to {}", self.count), self.shared()),
-            14 => fs::set_permissions(self.shared(), Permissions::from_mode(0o600 + 0o44 * self.random.below(2) as u32)),
+            14 => {
+                fs::set_permissions(self.shared(), Permissions::from_mode(0o600 + 0o44 * self.random.below(2) as u32))
+            }
             _ => fs::read(self.shared()).map(drop),
         }
     }

@@ -2,8 +2,44 @@
 
 use super::{Child, Replica};
 use roam_wire::operation::{Operation, Place};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use types::FileId;
+
+/// Paths of many files at one moment. It remembers those of directories, so that many files of one directory
+/// cost little more than one.
+#[derive(Debug)]
+pub struct Paths<'a> {
+    replica: &'a Replica,
+    dirs: RefCell<HashMap<FileId, Option<Vec<u8>>>>,
+}
+
+impl<'a> Paths<'a> {
+    /// Of what a client knows and has done.
+    pub fn of(replica: &'a Replica) -> Paths<'a> {
+        Paths { replica, dirs: RefCell::default() }
+    }
+
+    /// As [`Replica::path_of`].
+    pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
+        match self.replica.place_of(file) {
+            Some(place) => self.path_at(&place),
+            None => self.replica.path_of(file),
+        }
+    }
+
+    /// As [`Replica::path_at`].
+    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        let mut dirs = self.dirs.borrow_mut();
+        let dir = dirs.entry(*dir).or_insert_with(|| self.replica.path_to(*dir));
+        Some(below(dir.as_ref()?, name))
+    }
+}
+
+/// The path of a name in a directory with a path.
+fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
 
 impl Replica {
     /// True if what is known of a directory's names is as the home has them, but for what was done here.
@@ -60,25 +96,36 @@ impl Replica {
     /// A place that leads to a file, if one is known.
     pub fn place_of(&self, file: FileId) -> Option<Place> {
         let file = self.real(file);
-        let in_dir = |dir: FileId| {
-            let at_home = self.nodes.get(&dir).and_then(|dir| dir.names.as_ref());
-            let at_home = at_home.into_iter().flatten().filter(|(_, id)| **id == file).map(|(name, _)| name.clone());
-            let here = self.log.changed_in(dir).filter(|(_, id)| *id == Some(file)).map(|(name, _)| name.to_vec());
-            let mut places = here.chain(at_home).map(|name| (dir, name));
-            places.find(|place| self.child(place) == Child::Is(file))
+        let leads_there = |place: &Place| self.child(place) == Child::Is(file);
+        let given = |operation| match operation {
+            &Operation::Make { file: made, ref at, .. } | &Operation::Link { file: made, ref at, .. } => {
+                (made == file).then_some(at)
+            }
+            &Operation::Rename { file: moved, ref to, .. } => (moved == file).then_some(to),
+            &Operation::Exchange { file: moved, ref to, .. } if moved == file => Some(to),
+            &Operation::Exchange { other, ref from, .. } => (other == file).then_some(from),
+            _ => None,
         };
-        let likely = self.nodes.get(&file).and_then(|node| in_dir(node.parent));
-        likely.or_else(|| self.nodes.keys().find_map(|dir| in_dir(*dir)))
+        let mut here = self.log.naming(file).filter_map(|(_, operation)| given(operation));
+        if let Some(place) = here.find(|place| leads_there(place)) {
+            return Some(place.clone());
+        }
+        let likely = self.nodes.get(&file).and_then(|node| self.known_in(node.parent, file));
+        likely.or_else(|| self.nodes.keys().find_map(|dir| self.known_in(*dir, file)))
+    }
+
+    /// A place in a directory that leads to a file, and that the home knows.
+    fn known_in(&self, dir: FileId, file: FileId) -> Option<Place> {
+        let names = self.nodes.get(&dir)?.names.as_ref()?;
+        let mut places = names.iter().filter(|(_, id)| **id == file).map(|(name, _)| (dir, name.clone()));
+        places.find(|place| self.child(place) == Child::Is(file))
     }
 
     /// A place that leads to a file, one that the home knows too if there is such a one.
     pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
         let file = self.real(file);
         let parent = self.nodes.get(&file)?.parent;
-        let names = self.nodes.get(&parent).and_then(|dir| dir.names.as_ref());
-        let known = names.into_iter().flatten().filter(|(_, id)| **id == file);
-        let mut places = known.map(|(name, _)| (parent, name.clone()));
-        places.find(|place| self.child(place) == Child::Is(file)).or_else(|| self.place_of(file))
+        self.known_in(parent, file).or_else(|| self.place_of(file))
     }
 
     /// A path that leads to a file from the root, without a slash at its beginning.
@@ -102,13 +149,17 @@ impl Replica {
         Some(names.join(&b'/'))
     }
 
-    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
-    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+    /// The path of a directory, or where it was before it was removed here.
+    fn path_to(&self, dir: FileId) -> Option<Vec<u8>> {
         let removed_from = |file| match self.log.naming(file).last()? {
             (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
             _ => None,
         };
-        let dir = self.path_by(*dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))?;
-        Some(if dir.is_empty() { name.clone() } else { [&dir[..], b"/", name].concat() })
+        self.path_by(dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))
+    }
+
+    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
+    pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
+        Some(below(&self.path_to(*dir)?, name))
     }
 }
