@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use types::BoxFuture;
 
-pub const PROTOCOL: &[u8] = b"starling-roam/3";
+pub const PROTOCOL: &[u8] = b"starling-roam/4";
 
 /// What a [`Desk`] has seen.
 #[derive(Default, Clone, Debug)]
