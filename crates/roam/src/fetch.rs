@@ -7,7 +7,7 @@ use crate::replica::{Node, Record};
 use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
 use bytes::Bytes;
-use host::timeout;
+use host::{Either, first, timeout};
 use policy::unit::is_whole;
 use roam_wire::channel::{Channel, Class, Lost};
 use roam_wire::delegation::Hold;
@@ -23,6 +23,10 @@ use vfs::fs::NAME_LEN_MAX;
 
 /// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is there. One that
+/// was killed when it had the question, and is up again, says then that it does not know the connection. It would
+/// not without: the client would have nothing to send.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// How long it is asked for what others have delegations on.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// How often a file's bytes are asked for while others change them each time.
@@ -145,19 +149,30 @@ impl Inner {
         channel: &Arc<dyn Channel>,
         mut answer: impl Future<Output = Result<T, Lost>> + Unpin,
     ) -> Result<T, FsError> {
+        let is_lost = || {
+            self.lost(channel);
+            Err(FsError::TimedOut)
+        };
         loop {
             let before = channel.path().received;
-            match timeout(&*self.host.clock, SILENCE_MAX, &mut answer).await {
+            let is_silent = || channel.path().received == before;
+            let mut answered = timeout(&*self.host.clock, PROBE_AFTER, &mut answer).await;
+            if answered.is_err() && is_silent() {
+                let lost = async {
+                    if channel.caught_up().await.is_ok() {
+                        std::future::pending::<()>().await;
+                    }
+                };
+                let rest = timeout(&*self.host.clock, SILENCE_MAX - PROBE_AFTER, &mut answer);
+                answered = match first(Box::pin(rest), Box::pin(lost)).await {
+                    Either::Left(answered) => answered,
+                    Either::Right(()) => return is_lost(),
+                };
+            }
+            match answered {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(_)) => {
-                    self.lost(channel);
-                    return Err(FsError::TimedOut);
-                }
-                Err(_) if channel.path().received != before => {}
-                Err(_) => {
-                    self.lost(channel);
-                    return Err(FsError::TimedOut);
-                }
+                Err(_) if !is_silent() => {}
+                Ok(Err(Lost)) | Err(_) => return is_lost(),
             }
         }
     }

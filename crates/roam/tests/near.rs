@@ -5,6 +5,8 @@ mod rig;
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use roam::Client;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::FsError;
 use vfs::FileSystem;
@@ -84,4 +86,34 @@ fn many_small_files_cost_few_syncs() {
     assert!(cost < count as u64 / 10, "{cost} syncs");
     rig.sim.block_on(async { one.sync().await }).expect("synced");
     assert_eq!(one.look(|replica, _| replica.log().len()), 0);
+}
+
+/// A snapshot of the home's log waits until nothing is held. What one client did after the other's last request
+/// for durability was held for ever, and the log stood still.
+#[test]
+fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed);
+        rig.crash_home();
+        // A snapshot for each group of records.
+        rig.log_len = 1;
+        rig.start_home();
+        let (one, ..) = rig.new_client(1, DELAY);
+        let (other, _, _, machine) = rig.new_client(2, DELAY);
+        let ended = Arc::new(AtomicBool::new(false));
+        let goes_on = ended.clone();
+        machine.host().tasks.spawn(Box::pin(async move {
+            for number in 0..200 {
+                let op = Op::Write(format!("/other-{number}"), How::Replace, text(number).into());
+                perform(&other, &op).await.expect("written");
+            }
+            goes_on.store(true, Relaxed);
+        }));
+        for number in 0..20 {
+            write(&rig, &one, &format!("/file-{number}"), &text(number));
+            assert_eq!(rig.sim.block_on(one.send_all()).map_err(|e| e.to_string()), Ok(()), "seed {seed}, {number}");
+        }
+        rig.sim.run_for(Duration::from_secs(60));
+        assert!(ended.load(Relaxed), "seed {seed}");
+    }
 }

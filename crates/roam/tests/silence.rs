@@ -6,7 +6,8 @@ use rig::Rig;
 use rig::session::{How, Op, find, perform, read_all};
 use rig::setup::Setup;
 use roam::{Consistency, LinkState, SILENCE_BELIEVED};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use types::FsError;
 
@@ -113,4 +114,32 @@ fn a_home_is_asked_seldom_and_not_at_all_while_nothing_is_used() {
         assert_eq!(setup.read().as_deref(), Ok("1"));
     }
     assert_eq!(setup.requests(), asked, "what is believed for ever need not be asked for");
+}
+
+/// A home that had a question when its process was killed, and that is up again, was waited for as if it still
+/// thought about it: for eight to sixteen seconds.
+#[test]
+fn regression_a_home_that_was_killed_with_a_question_in_hand_is_not_waited_for() {
+    for delay_ms in [1, 100] {
+        let setup = setup(Duration::from_millis(delay_ms));
+        setup.change_at_home("2");
+        setup.pass(SECOND);
+        // It gets the question, and its answer does not come.
+        setup.network.lose_answers.store(true, Relaxed);
+        setup.network.silent_deaths.store(true, Relaxed);
+        let (client, over) = (setup.client.clone(), Arc::new(AtomicBool::new(false)));
+        let is_over = over.clone();
+        setup.machine.host().tasks.spawn(Box::pin(async move {
+            // It may be what was cached, or an error.
+            let _ = async { read_all(&client, find(&client, "/file").await?).await }.await;
+            is_over.store(true, Relaxed);
+        }));
+        setup.pass(SECOND / 2);
+        assert!(!over.load(Relaxed), "it waits for the answer");
+        setup.rig.crash_home();
+        setup.rig.start_home();
+        setup.network.lose_answers.store(false, Relaxed);
+        setup.pass(2 * SECOND);
+        assert!(over.load(Relaxed), "{delay_ms} ms");
+    }
 }

@@ -94,6 +94,38 @@ struct Author {
     count: u64,
 }
 
+/// What an author does next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Makes a file that is to be kept.
+    Keep,
+    Write,
+    Append,
+    /// As editors do it: another file, synced and renamed.
+    Replace,
+    Remove,
+    Rename,
+    MakeDir,
+    RemoveDir,
+    RenameDir,
+    Link,
+    Symlink,
+    SetMode,
+    Read,
+}
+
+/// All steps, those that are done often more than once.
+const STEPS: &[Step] = {
+    use Step::*;
+    &[
+        Keep, Keep, Keep, Keep, Write, Write, Append, Replace, Remove, Rename, MakeDir, RemoveDir, RenameDir, Link,
+        Symlink, SetMode, Read,
+    ]
+};
+
+/// A call that takes longer is told of.
+const SLOW: Duration = Duration::from_secs(3);
+
 const FOLDERS: &[&str] = &["d", "e", "d/d", "d/e", "e/d"];
 
 /// What happens when others work in the same tree.
@@ -146,19 +178,18 @@ impl Author {
         Ok(())
     }
 
-    fn step(&mut self) -> io::Result<()> {
-        match self.random.below(16) {
-            0..4 => self.keep(),
-            4..6 => {
+    fn step(&mut self, what: Step) -> io::Result<()> {
+        match what {
+            Step::Keep => self.keep(),
+            Step::Write => {
                 let text = self.text();
                 fs::write(self.shared(), text)
             }
-            6 => {
+            Step::Append => {
                 let mut file = OpenOptions::new().append(true).create(true).open(self.shared())?;
                 file.write_all(format!("{} was here\n", self.name).as_bytes())
             }
-            7 => {
-                // As editors do it.
+            Step::Replace => {
                 let (text, path) = (self.text(), self.shared());
                 let beside = path.with_file_name(format!("{}.tmp", self.name));
                 let mut file = File::create(&beside)?;
@@ -166,28 +197,33 @@ impl Author {
                 file.sync_all()?;
                 fs::rename(beside, path)
             }
-            8 => fs::remove_file(self.shared()),
-            9 => fs::rename(self.shared(), self.shared()),
-            10 => fs::create_dir(self.subfolder()),
-            11 => match self.random.chance(1, 2) {
-                true => fs::remove_dir(self.subfolder()),
-                false => fs::rename(self.subfolder(), self.subfolder()),
-            },
-            12 => fs::hard_link(self.shared(), self.shared()),
-            13 => symlink(format!("to {}", self.count), self.shared()),
-            14 => {
-                fs::set_permissions(self.shared(), Permissions::from_mode(0o600 + 0o44 * self.random.below(2) as u32))
+            Step::Remove => fs::remove_file(self.shared()),
+            Step::Rename => fs::rename(self.shared(), self.shared()),
+            Step::MakeDir => fs::create_dir(self.subfolder()),
+            Step::RemoveDir => fs::remove_dir(self.subfolder()),
+            Step::RenameDir => fs::rename(self.subfolder(), self.subfolder()),
+            Step::Link => fs::hard_link(self.shared(), self.shared()),
+            Step::Symlink => symlink(format!("to {}", self.count), self.shared()),
+            Step::SetMode => {
+                let mode = 0o600 + 0o44 * self.random.below(2) as u32;
+                fs::set_permissions(self.shared(), Permissions::from_mode(mode))
             }
-            _ => fs::read(self.shared()).map(drop),
+            Step::Read => fs::read(self.shared()).map(drop),
         }
     }
 
     /// Does some steps, until its mount ends.
     fn work(&mut self, step_count: usize) {
         for _ in 0..step_count {
-            match self.step() {
+            let what = STEPS[self.random.below(STEPS.len() as u64) as usize];
+            let began = Instant::now();
+            let done = self.step(what);
+            if began.elapsed() > SLOW {
+                println!("{}: {what:?} took {:.0?}: {done:?}", self.name, began.elapsed());
+            }
+            match done {
                 Err(e) if is_ended(&e) => return,
-                Err(e) if !is_expected(&e) => panic!("{}: {e}, after {} texts", self.name, self.count),
+                Err(e) if !is_expected(&e) => panic!("{}: {what:?}: {e}, after {} texts", self.name, self.count),
                 _ => {}
             }
         }
@@ -299,11 +335,15 @@ impl Ordeal {
                 Fault::LinkBreaks(mount) => self.two.mounts[mount].link.off(),
             }
             std::thread::sleep(pauses[1]);
+            let begun = Instant::now();
             match fault {
                 Fault::HomeDies | Fault::HomeEnds => self.two.home.start(),
                 Fault::LinkBreaks(mount) => self.two.mounts[mount].link.on(),
                 // It is mounted again when its author has seen that it has ended, and writes nothing below the mount point.
                 Fault::None | Fault::ClientDies(_) | Fault::ClientEnds(_) => {}
+            }
+            if begun.elapsed() > SLOW {
+                println!("the home's start took {:.0?}", begun.elapsed());
             }
         });
         match fault {
@@ -325,6 +365,7 @@ impl Ordeal {
     fn check(&mut self) {
         let mut in_conflict = String::new();
         for laptop in &self.two.mounts {
+            laptop.wait(LONG, "the home is there", |laptop| laptop.state() != "disconnected");
             laptop.wait_until_home(LONG);
             let conflicts = laptop.ask(&["conflicts", "list"]);
             let conflicts = conflicts.as_array().expect("a list");
@@ -390,7 +431,11 @@ fn two_mounts_and_a_program_at_home_end_with_one_tree_though_clients_and_the_hom
         let fault = ordeal.round();
         println!("round {rounds}, {:.0?}: {fault:?}", began.elapsed());
         if ordeal.random.chance(1, 2) {
+            let begun = Instant::now();
             ordeal.check();
+            if begun.elapsed() > SLOW {
+                println!("that all see the same took {:.0?}", begun.elapsed());
+            }
         }
     }
     ordeal.check();

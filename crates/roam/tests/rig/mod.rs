@@ -86,6 +86,9 @@ pub struct Network {
     /// Every other request is delivered twice, the second time up to some seconds later, when nobody waits for its answer.
     pub repeat_requests: Arc<AtomicBool>,
     repeats: Arc<SplitMix64>,
+    /// A home that crashes ends no connection. Clients hear that it is lost when they send something to a home that
+    /// is up again. Otherwise they hear of it at once, as from a process that ends in order.
+    pub silent_deaths: Arc<AtomicBool>,
     pub delay: Duration,
     /// Requests take so much longer, in milliseconds.
     pub lag_ms: Arc<AtomicU64>,
@@ -172,6 +175,36 @@ impl Network {
     }
 }
 
+impl Network {
+    /// True if the home does not know a connection of before, and says so to a client that sends something.
+    fn disowns(&self, machine: &Machine) -> bool {
+        let is_up = self.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
+        !machine.is_up() && is_up && self.up.load(Relaxed)
+    }
+
+    /// True if a client hears that a machine has crashed.
+    fn tells_of_death(&self, machine: &Machine) -> bool {
+        !machine.is_up() && !self.silent_deaths.load(Relaxed)
+    }
+
+    /// Sends until the home says that it does not know the connection, or this is known.
+    async fn until_disowned(&self, machine: &Machine, pushes: &Pushes) {
+        while !pushes.ended.load(Relaxed) {
+            if self.disowns(machine) {
+                pushes.end();
+            }
+            self.clock.sleep(RETRY_PERIOD).await;
+        }
+    }
+}
+
+impl Pushes {
+    fn end(&self) {
+        self.ended.store(true, Relaxed);
+        self.come.notify_one();
+    }
+}
+
 impl Connection {
     /// What was sent twice.
     fn answered_later(&self, request: Bytes) -> BoxFuture<Result<(), Crashed>> {
@@ -208,8 +241,15 @@ impl Dialer for Network {
 impl Channel for Connection {
     fn ask(&self, _: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
         let (network, session, pushes) = (self.network.clone(), self.session.clone(), self.pushes.clone());
-        if pushes.ended.load(Relaxed) || !self.machine.is_up() {
+        if pushes.ended.load(Relaxed) || network.tells_of_death(&self.machine) {
             return Box::pin(std::future::ready(Err(Lost)));
+        }
+        let machine = self.machine.clone();
+        if !machine.is_up() {
+            return Box::pin(async move {
+                network.until_disowned(&machine, &pushes).await;
+                Err(Lost)
+            });
         }
         network.requests.fetch_add(1, Relaxed);
         network.bytes.fetch_add(request.len() as u64, Relaxed);
@@ -230,7 +270,13 @@ impl Channel for Connection {
             Ok(session.answer(request).await)
         });
         Box::pin(async move {
-            let Ok(answer) = answered.await else { return Err(Lost) };
+            let Ok(answer) = answered.await else {
+                // The home had the request: nothing is sent again.
+                while !pushes.ended.load(Relaxed) && !network.tells_of_death(&machine) {
+                    network.clock.sleep(RETRY_PERIOD).await;
+                }
+                return Err(Lost);
+            };
             let Ok(answer) = answer else { return std::future::pending().await };
             let answer = answer.ok_or(Lost)?;
             let lag = Duration::from_millis(network.answer_lag_ms.load(Relaxed));
@@ -260,10 +306,11 @@ impl Channel for Connection {
                     }
                     return Ok(message);
                 }
-                if pushes.ended.load(Relaxed) || !machine.is_up() {
+                if pushes.ended.load(Relaxed) || network.tells_of_death(&machine) {
                     return Err(Lost);
                 }
                 match network.up.load(Relaxed) {
+                    true if !machine.is_up() => pushes.come.notified().await,
                     true => drop(first(pushes.come.notified(), machine.crashed()).await),
                     false => network.clock.sleep(Duration::from_millis(100)).await,
                 }
@@ -275,7 +322,7 @@ impl Channel for Connection {
         let (network, pushes, machine) = (self.network.clone(), self.pushes.clone(), self.machine.clone());
         network.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
-            let lost = || pushes.ended.load(Relaxed) || !machine.is_up();
+            let lost = || pushes.ended.load(Relaxed) || network.tells_of_death(&machine);
             let mut count = None;
             // It is sent again and again, as is the answer, for as long as there is a connection.
             loop {
@@ -285,6 +332,8 @@ impl Channel for Connection {
                 }
                 match count {
                     _ if !network.up.load(Relaxed) => {}
+                    _ if network.disowns(&machine) => pushes.end(),
+                    _ if !machine.is_up() => network.clock.sleep(RETRY_PERIOD).await,
                     None if !network.lose_requests.load(Relaxed) => count = Some(pushes.pushed.load(Relaxed)),
                     Some(count) if !network.lose_answers.load(Relaxed) && pushes.taken.load(Relaxed) >= count => {
                         return Ok(());
@@ -302,12 +351,11 @@ impl Channel for Connection {
     }
 
     fn has_ended(&self) -> bool {
-        self.pushes.ended.load(Relaxed) || !self.machine.is_up()
+        self.pushes.ended.load(Relaxed) || self.network.tells_of_death(&self.machine)
     }
 
     fn close(&self) {
-        self.pushes.ended.store(true, Relaxed);
-        self.pushes.come.notify_one();
+        self.pushes.end();
     }
 }
 
@@ -400,6 +448,7 @@ impl Rig {
             lose_requests: Arc::default(),
             lose_answers: Arc::default(),
             repeat_requests: Arc::default(),
+            silent_deaths: Arc::default(),
             repeats: Arc::new(SplitMix64::new(key.into())),
             delay,
             lag_ms: Arc::default(),

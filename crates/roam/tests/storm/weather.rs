@@ -63,6 +63,8 @@ pub struct Storm {
     whims: bool,
     /// Networks deliver requests twice.
     repeats: bool,
+    /// Homes that crash end no connection.
+    silent_deaths: bool,
     /// The home's state is restored from backups, which may bring clients into conflict with themselves.
     pub backups: bool,
     backup: Option<Snapshot>,
@@ -102,6 +104,7 @@ impl Storm {
             full: seed / 3 % 4 >= 2,
             whims: seed % 5 >= 3,
             repeats: seed % 7 < 3,
+            silent_deaths: seed % 11 < 5,
             backups: sort == Sort::Together && seed % 6 == 5,
             backup: None,
             silence_believed: Duration::from_millis([50, 500, 3000, 30_000][(seed / 5 % 4) as usize]),
@@ -124,6 +127,7 @@ impl Storm {
         let delay = Duration::from_millis([1, 3, 60, 200][self.random.below(4) as usize]);
         let network = self.rig.network(number + 1, delay);
         network.repeat_requests.store(self.repeats, Relaxed);
+        network.silent_deaths.store(self.silent_deaths, Relaxed);
         let Cred { uid, gid, groups } = self.user.clone();
         self.rig.enroll(&network, User { uid, gid, groups });
         let clock = self.clock();
