@@ -8,6 +8,7 @@
 use crate::apply::finish::goes_to;
 use crate::apply::{Doing, Done, Scene, Stop, Whose};
 use crate::exported::Exported;
+use crate::state::Grant;
 use crate::uploads::Upload;
 use crate::volume::Print;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use roam_wire::operation::{Change, Operation, Place};
 use roam_wire::ranges::Ranges;
 use std::ops::Range;
 use std::sync::Arc;
-use types::{FileId, FsError, Kind};
+use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
 
 /// The extended attribute that lets a program do more than its user may.
@@ -80,27 +81,35 @@ impl Exported {
         file: FileId,
         (author, seq): (u32, u64),
     ) -> Result<(), FsError> {
-        let announced: Vec<(u64, Operation)> = {
+        let mut announced: Vec<(u32, u64, Operation)> = {
             let live = self.live.lock();
-            let clients = live.state.clients.values();
-            let grant =
-                clients.filter(|client| client.number == author).find_map(|client| client.grants.get(&self.name));
-            grant.map(|grant| grant.applying.clone()).unwrap_or_default()
+            let grants = live.state.clients.values();
+            let grants = grants.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
+            let all =
+                |(number, grant): (u32, &Grant)| grant.applying.clone().into_iter().map(move |(n, o)| (number, n, o));
+            grants.flat_map(all).collect()
         };
-        let stored = announced.iter().find(|(number, _)| *number == seq).map(|(_, operation)| operation);
+        self.with(|volume| {
+            announced.iter_mut().for_each(|(.., operation)| operation.rename_files(|file| volume.real(file)));
+        })?;
+        let stored = announced.iter().find(|(by, number, _)| (*by, *number) == (author, seq));
         // A copy has no bytes of its own.
         let made = match stored {
-            Some(Operation::Store { change, .. }) => Some((change.size, change.mtime)),
+            Some((.., Operation::Store { change, .. })) => Some((change.size, change.mtime)),
             _ => None,
         };
+        // Stores that came later, also of other clients, may not be durable either: they are asked for again, too.
+        let stores: Vec<(u64, Time)> = announced
+            .iter()
+            .filter(|(by, number, _)| *by != author || *number >= seq)
+            .filter_map(|(.., operation)| match *operation {
+                Operation::Store { file: other, ref change } if other == file => Some((change.size, change.mtime)),
+                _ => None,
+            })
+            .collect();
         let known = self.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
-        let mut later = announced.into_iter().filter(|(number, _)| *number > seq).map(|(_, operation)| operation);
-        let mut moved = Vec::new();
-        for operation in later.by_ref() {
-            let mut operation = operation;
-            self.with(|volume| operation.rename_files(|file| volume.real(file)))?;
-            moved.extend(goes_to(&operation, file).cloned());
-        }
+        let later = announced.iter().filter(|(by, number, _)| *by == author && *number > seq);
+        let moved: Vec<Place> = later.filter_map(|(.., operation)| goes_to(operation, file).cloned()).collect();
         let is_moved = !moved.is_empty();
         // Where it went last comes first: another file may have taken its place since.
         for (parent, at) in known.into_iter().chain(moved).rev() {
@@ -115,7 +124,8 @@ impl Exported {
                 continue;
             }
             // A loss of power may have left it short.
-            let is_as_stored = made.is_none_or(|(size, mtime)| entry.attr.mtime == mtime && entry.attr.size <= size);
+            let is_of = |(size, mtime): &(u64, Time)| entry.attr.mtime == *mtime && entry.attr.size <= *size;
+            let is_as_stored = made.is_none() || stores.iter().any(is_of);
             if is_as_stored && entry.attr.nlink > 1 {
                 // It got other names since, which stay its names.
                 self.write_back(before, &entry).await?;
