@@ -27,6 +27,8 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// was killed when it had the question, and is up again, says then that it does not know the connection. It would
 /// not without: the client would have nothing to send.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
+/// Calls wait so long for another connection after one has ended: homes are started again.
+const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long it is asked for what others have delegations on.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// How often a file's bytes are asked for while others change them each time.
@@ -240,6 +242,7 @@ impl Inner {
         if live.channel.as_ref().is_some_and(|current| Arc::ptr_eq(current, channel)) {
             live.channel = None;
             live.state = LinkState::Disconnected;
+            live.ended_at = channel.has_ended().then(|| self.host.clock.now());
             drop(live);
             self.wake();
         }
@@ -250,15 +253,26 @@ impl Client {
     /// Learns what only the home knows.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
         let end = self.0.host.clock.now() + WAIT_MAX;
+        let mut may_ask_again = true;
         loop {
             let _one_at_a_time = self.0.fetching(need).await;
             match self.fetch_once(need).await {
+                Err(FsError::TimedOut) if std::mem::take(&mut may_ask_again) && self.is_back().await => {}
                 // Others have it, and were asked for it.
                 Err(FsError::Busy) if self.0.host.clock.now() < end => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
                 fetched => return fetched,
             }
         }
+    }
+
+    /// True if the connection has just ended, and there is another one soon: the home was started again. What failed
+    /// is to be asked once more.
+    async fn is_back(&self) -> bool {
+        let Some(ended_at) = self.0.live.lock().ended_at else { return false };
+        let clock = &self.0.host.clock;
+        let rest = (ended_at + RESTART_TIME_MAX).saturating_sub(clock.now());
+        !rest.is_zero() && timeout(&**clock, rest, Box::pin(self.attached())).await.is_ok()
     }
 
     async fn fetch_once(&self, need: Need) -> Result<(), FsError> {
@@ -447,6 +461,7 @@ impl Client {
         let inner = &self.0;
         let waits_until = inner.host.clock.now() + WAIT_MAX;
         let mut changes = 0;
+        let mut may_ask_again = true;
         loop {
             if class == Class::Demand {
                 inner.schedule.is_wanted();
@@ -493,6 +508,7 @@ impl Client {
                 // Another client has them, and was asked for them.
                 Err(FsError::Busy) if inner.host.clock.now() < waits_until => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
+                Err(FsError::TimedOut) if std::mem::take(&mut may_ask_again) && self.is_back().await => {}
                 Err(error) => return Err(error),
             }
         }

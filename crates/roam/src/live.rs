@@ -160,6 +160,8 @@ pub(crate) struct Live {
     pub(crate) has_come_near: bool,
     /// When all that it had told had come, last.
     pub(crate) caught_up: Duration,
+    /// When the last connection ended, by the clock; `None` if it fell silent, or was given up.
+    pub(crate) ended_at: Option<Duration>,
     /// What the home is asked at the moment after a silence.
     pub(crate) probe: Option<Probe>,
     pub(crate) state: LinkState,
@@ -223,6 +225,7 @@ impl Live {
             company: Company { number: 0, others: true },
             has_come_near: false,
             caught_up: Duration::ZERO,
+            ended_at: None,
             probe: None,
             state: LinkState::Disconnected,
             asking: 0,

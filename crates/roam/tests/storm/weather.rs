@@ -477,6 +477,12 @@ impl Storm {
                 });
             }
         }
+        // A client that asks nothing does not notice that its home has died silently.
+        for laptop in &self.laptops {
+            if let Some((_, client)) = &laptop.running {
+                let _ = self.rig.sim.block_on(client.statfs().into_future());
+            }
+        }
         let until = self.rig.sim.now() + QUIET_TIME_MAX;
         loop {
             self.rig.sim.run_for(Duration::from_secs(20));
