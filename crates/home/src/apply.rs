@@ -12,6 +12,7 @@
 pub(crate) mod finish;
 mod make;
 
+use self::finish::goes_to;
 use crate::Inner;
 use crate::announced::Announcement;
 use crate::exported::{Exported, cred};
@@ -72,6 +73,28 @@ fn conflict(conflict: Conflict) -> Done {
     Err(Stop::Conflict(conflict))
 }
 
+/// True if an operation removes the last name of a file.
+fn removes(operation: &Operation, file: FileId) -> bool {
+    match operation {
+        Operation::Remove { file: gone, last: true, .. } => *gone == file,
+        Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
+        _ => false,
+    }
+}
+
+/// True if an operation, asked for again after a crash, makes a file that the same client has removed since: what
+/// came in its place is there. To make it again would put it in the way of what came later.
+fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn(&Operation) -> bool) -> bool {
+    let &Operation::Make { file, ref at, .. } = operation else { return false };
+    let Some(end) = later.iter().position(|later| removes(later, file)) else { return false };
+    let (life, after) = later.split_at(end);
+    let places = || std::iter::once(at).chain(life.iter().filter_map(|operation| goes_to(operation, file)));
+    // That something is not there says nothing.
+    let gives = |later: &&Operation| !matches!(later, Operation::Remove { .. });
+    let replaces = |later: &&Operation| later.places().into_iter().any(|place| places().any(|had| had == place));
+    after.iter().filter(gives).filter(replaces).any(is_done)
+}
+
 /// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
 /// removes itself later. What was announced need not have been done: that something later is done is seen.
 fn is_overtaken(
@@ -82,11 +105,7 @@ fn is_overtaken(
     is_done: impl Fn(&Operation) -> bool,
 ) -> bool {
     let (file, places) = (operation.file(), operation.places());
-    let removes = |later: &Operation| match later {
-        Operation::Remove { file: gone, last: true, .. } => *gone == file,
-        Operation::Rename { replaced: Some((gone, true)), .. } => *gone == file,
-        _ => false,
-    };
+    let removes = |later: &Operation| removes(later, file);
     let meets = |later: &Operation| {
         let meets = later.files().contains(&file) || later.places().iter().any(|place| places.contains(place));
         meets && is_done(later)
@@ -191,17 +210,21 @@ impl Inner {
                     let later = &operations[at + 1..];
                     let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
                     first_fresh.get_or_insert(sent.seq);
-                    let is_overtaken = |conflict| {
-                        let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
-                        let later = later.iter().map(|sent| &sent.operation);
-                        let later =
-                            later.chain(announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later));
-                        let later: Result<Vec<_>, _> = later.map(|later| volume.really(later)).collect();
-                        later.is_ok_and(|later| {
-                            is_overtaken(&meant.operation, conflict, &later, redone, |later| volume.is_done(later))
-                        })
+                    let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
+                    let as_sent = || {
+                        let more = announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later);
+                        later.iter().map(|sent| &sent.operation).chain(more)
                     };
-                    let done = match volume.comes_too_late(sent)? {
+                    let all_later = || as_sent().map(|later| volume.really(later)).collect::<Result<Vec<_>, _>>();
+                    let is_done = |later: &Operation| volume.is_done(later);
+                    let is_overtaken = |conflict| {
+                        all_later().is_ok_and(|later| is_overtaken(&meant.operation, conflict, &later, redone, is_done))
+                    };
+                    let is_gone = redone
+                        && as_sent().any(|later| removes(later, meant.operation.file()))
+                        && !is_done(&meant.operation)
+                        && is_made_and_gone(&meant.operation, &all_later()?, is_done);
+                    let done = match is_gone || volume.comes_too_late(sent)? {
                         true => Ok(()),
                         false => doing.run().await,
                     };
