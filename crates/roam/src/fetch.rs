@@ -249,6 +249,17 @@ impl Inner {
     }
 }
 
+/// A file that is shorter at home than is known here has changed: that is asked for.
+fn not_empty(reply: Reply) -> Reply {
+    match reply {
+        Reply::Data(bytes) if bytes.is_empty() => {
+            tracing::warn!("a file is shorter at home than was known here");
+            Reply::Changed
+        }
+        reply => reply,
+    }
+}
+
 impl Client {
     /// Learns what only the home knows.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
@@ -486,7 +497,7 @@ impl Client {
             let len_max = if near { DATA_LEN_MAX as u64 } else { chunk.min(DATA_LEN_MAX as u64) };
             let len = (missing.end - missing.start).min(len_max) as u32;
             let request = Request::Read { file: id, contents, offset: missing.start, len };
-            match inner.ask(class, &request).await {
+            match inner.ask(class, &request).await.map(not_empty) {
                 Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => {
                     self.cache_bytes(id, contents, missing.start, bytes, class).await?
                 }
@@ -541,8 +552,9 @@ impl Client {
                 continue;
             }
             let len = (missing.end - at).min(inner.schedule.chunk_len(Direction::Down)) as u32;
-            match inner.ask(Class::Demand, &Request::Read { file: id, contents, offset: at, len }).await {
-                Ok(Reply::Data(bytes)) if !bytes.is_empty() && bytes.len() <= len as usize => read.extend(bytes),
+            let request = Request::Read { file: id, contents, offset: at, len };
+            match inner.ask(Class::Demand, &request).await.map(not_empty) {
+                Ok(Reply::Data(bytes)) if bytes.len() <= len as usize => read.extend(bytes),
                 Ok(Reply::Changed) if inner.live.lock().replica.is_own(id) => {
                     self.wait_for_answer(id, contents, waits_until).await?;
                 }
