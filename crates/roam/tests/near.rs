@@ -117,3 +117,45 @@ fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
         assert!(ended.load(Relaxed), "seed {seed}");
     }
 }
+
+/// What the home had done and did not know durably, it looked for after a crash. Of stores on top of each other it
+/// found the last, and took it for somebody else's; it made files again that were removed since.
+#[test]
+fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
+    let mut undurable = 0;
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let (one, ..) = rig.new_client(1, DELAY);
+        // In company, what is closed is seen.
+        let (_other, ..) = rig.new_client(2, DELAY);
+        ["/file", "/index"].into_iter().for_each(|path| write(&rig, &one, path, "first"));
+        rig.sim.block_on(one.send_all()).expect("home");
+        rig.sim.run_for(Duration::from_secs(5));
+        let ops = |ops: Vec<Op>| {
+            ops.into_iter().for_each(|op| rig.sim.block_on(perform(&one, &op)).expect("done"));
+        };
+        ops([" second", " third"].map(|text| Op::Write("/file".into(), How::Append, text.into())).into());
+        for text in ["removed", "kept"] {
+            ops(if text == "kept" { vec![Op::Unlink("/name".into())] } else { vec![] });
+            write(&rig, &one, "/name", text);
+        }
+        // As git does it.
+        for text in ["second", "third"] {
+            write(&rig, &one, "/index.lock", text);
+            ops(vec![Op::Rename("/index.lock".into(), "/index".into(), Default::default())]);
+        }
+        undurable += one.look(|replica, _| replica.log().len());
+        rig.crash_home();
+        rig.start_home();
+        rig.sim.run_for(Duration::from_secs(60));
+        let troubles = one.look(|replica, _| replica.troubles().map(|(_, one)| format!("{one:?}")).collect::<Vec<_>>());
+        assert_eq!(troubles, Vec::<String>::new(), "seed {seed}");
+        for (path, text) in [("/file", "first second third"), ("/name", "kept"), ("/index", "third")] {
+            assert_eq!(read(&rig, &one, path).as_deref(), Ok(text), "seed {seed}, {path}");
+            let there = rig.sim.block_on(async { read_all(&rig.fs, find(&rig.fs, path).await?).await });
+            assert_eq!(there.as_deref(), Ok(text.as_bytes()), "seed {seed}, {path} at home");
+        }
+        assert_eq!(read(&rig, &one, "/index.lock"), Err(FsError::NotFound), "seed {seed}");
+    }
+    assert!(undurable > 20, "there was nothing to find");
+}
