@@ -210,7 +210,7 @@ impl Inner {
                     let later = &operations[at + 1..];
                     let doing = Doing { home: self, volume, whose, cred, sent: &meant, later, may_merge, is_unclaimed };
                     first_fresh.get_or_insert(sent.seq);
-                    let redone = announced.iter().any(|(seq, _)| *seq == sent.seq);
+                    let redone = announced.binary_search_by_key(&sent.seq, |(seq, _)| *seq).is_ok();
                     let as_sent = || {
                         let more = announced.iter().filter(|(seq, _)| *seq > last).map(|(_, later)| later);
                         later.iter().map(|sent| &sent.operation).chain(more)

@@ -9,7 +9,7 @@ mod roaming;
 
 use common::{run, starling};
 use host::{Random, SplitMix64};
-use roaming::{Home, LONG, Laptop, noise};
+use roaming::{LONG, Two, noise};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -17,24 +17,6 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Two mounts of one folder.
-struct Two {
-    home: Home,
-    mounts: [Laptop; 2],
-    // Removed last.
-    _below: TempDir,
-}
-
-impl Two {
-    fn new() -> Two {
-        let below = tempfile::tempdir().expect("folder");
-        let home = Home::serve(below.path());
-        let mounts = ["one", "two"].map(|name| Laptop::mount(&home, below.path(), name));
-        Two { home, mounts, _below: below }
-    }
-}
 
 /// A close waits for the other mounts no longer than this (`docs/semantics.md`); on a busy machine it may take longer.
 const CLOSE_TIME_MAX: Duration = Duration::from_millis(450);
@@ -42,7 +24,7 @@ const CLOSE_TIME_MAX: Duration = Duration::from_millis(450);
 #[test]
 fn what_one_mount_has_closed_the_other_opens() {
     const ROUND_COUNT: usize = 120;
-    let two = Two::new();
+    let two = Two::mount_as(&[]);
     let mut prompt = 0;
     for round in 0..ROUND_COUNT {
         let (from, to) = (&two.mounts[round % 2].mountpoint, &two.mounts[(round + 1) % 2].mountpoint);
@@ -291,7 +273,7 @@ struct Ordeal {
 
 impl Ordeal {
     fn new(seed: u64) -> Ordeal {
-        let two = Two::new();
+        let two = Two::mount_as(&[]);
         let random = SplitMix64::new(seed);
         let roots = [&two.mounts[0].mountpoint, &two.mounts[1].mountpoint, &two.home.exported].map(Clone::clone);
         let mut roots = roots.into_iter();

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/roaming.rs"]
 mod roaming;
 
-use roaming::{Home, LONG, Laptop};
+use roaming::{LONG, Two};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -13,25 +13,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
-use tempfile::TempDir;
 
-/// Two mounts of one folder.
-struct Two {
-    home: Home,
-    mounts: [Laptop; 2],
-    // Removed last.
-    _below: TempDir,
+fn strong() -> Two {
+    Two::mount_as(&["--consistency", "strong"])
 }
 
 impl Two {
-    fn new() -> Two {
-        let below = tempfile::tempdir().expect("folder");
-        let home = Home::serve(below.path());
-        let mount = |name| Laptop::mount_as(&home, below.path(), name, &["--consistency", "strong"]);
-        let mounts = [mount("one"), mount("two")];
-        Two { home, mounts, _below: below }
-    }
-
     /// Runs the same at both mounts at once.
     fn race(&self, run: impl Fn(usize, &Path) + Sync) {
         std::thread::scope(|scope| {
@@ -55,7 +42,7 @@ impl Two {
 #[test]
 fn regression_no_append_is_lost() {
     const RECORD_COUNT: usize = 40;
-    let two = Two::new();
+    let two = strong();
     for round in 0..3 {
         let name = format!("log {round}");
         fs::write(two.mounts[0].mountpoint.join(&name), "").expect("write");
@@ -80,7 +67,7 @@ fn regression_no_append_is_lost() {
 #[test]
 fn of_two_who_make_a_name_one_has_made_it() {
     const NAME_COUNT: usize = 15;
-    let two = Two::new();
+    let two = strong();
     let made = [(); 2].map(|()| std::sync::Mutex::new(BTreeSet::new()));
     two.race(|number, mountpoint| {
         for name in 0..NAME_COUNT {
@@ -106,7 +93,7 @@ fn of_two_who_make_a_name_one_has_made_it() {
 #[test]
 fn of_two_who_rename_a_file_one_has_renamed_it() {
     const FILE_COUNT: usize = 15;
-    let two = Two::new();
+    let two = strong();
     for file in 0..FILE_COUNT {
         fs::write(two.mounts[0].mountpoint.join(format!("file {file}")), format!("{file}")).expect("write");
     }
@@ -142,7 +129,7 @@ fn listed(dir: &Path) -> BTreeSet<String> {
 fn blocks_that_two_write_in_turn_are_all_there() {
     const BLOCK_COUNT: u64 = 40;
     const BLOCK_LEN: usize = 4096;
-    let two = Two::new();
+    let two = strong();
     fs::write(two.mounts[0].mountpoint.join("blocks"), "").expect("write");
     two.race(|number, mountpoint| {
         let file = File::options().write(true).open(mountpoint.join("blocks")).expect("open");
@@ -160,7 +147,7 @@ fn blocks_that_two_write_in_turn_are_all_there() {
 #[test]
 fn what_one_cuts_and_another_writes_is_as_if_one_had_waited_for_the_other() {
     const ROUND_COUNT: usize = 10;
-    let two = Two::new();
+    let two = strong();
     for round in 0..ROUND_COUNT {
         let name = format!("cut {round}");
         fs::write(two.mounts[0].mountpoint.join(&name), [b'a'; 3000]).expect("write");
@@ -200,7 +187,7 @@ fn lock_range(file: &File, kind: libc::c_int) {
 #[test]
 fn counters_under_locks_of_either_kind_count_everything() {
     const COUNT: u64 = 20;
-    let two = Two::new();
+    let two = strong();
     for name in ["flock", "fcntl"] {
         fs::write(two.mounts[0].mountpoint.join(name), "0").expect("write");
         two.race(|_, mountpoint| {
@@ -236,7 +223,7 @@ fn is_locked(file: &Path) -> bool {
 
 #[test]
 fn locks_end_with_their_processes_and_waits_with_a_kill() {
-    let two = Two::new();
+    let two = strong();
     let [here, there] = two.mounts.each_ref().map(|mount| mount.mountpoint.join("lock"));
     fs::write(&here, "").expect("write");
     let kill = |mut child: Child| {
@@ -257,7 +244,7 @@ fn locks_end_with_their_processes_and_waits_with_a_kill() {
 #[test]
 fn listings_have_what_was_made_and_not_what_was_removed() {
     const ROUND_COUNT: usize = 10;
-    let two = Two::new();
+    let two = strong();
     let [one, other] = &two.mounts;
     for round in 0..ROUND_COUNT {
         let (maker, reader) = if round % 2 == 0 { (one, other) } else { (other, one) };

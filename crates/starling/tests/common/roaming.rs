@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Starts a process and waits for a line of its standard output that begins with `ready`; gives the rest of it.
 fn start(command: &mut Command, ready: &str) -> (Child, String) {
@@ -207,5 +208,23 @@ impl Laptop {
 impl Drop for Laptop {
     fn drop(&mut self) {
         self.stop(libc::SIGKILL);
+    }
+}
+
+/// Two mounts of one folder.
+pub struct Two {
+    pub home: Home,
+    pub mounts: [Laptop; 2],
+    // Removed last.
+    _below: TempDir,
+}
+
+impl Two {
+    /// Mounts that behave as options say.
+    pub fn mount_as(options: &[&str]) -> Two {
+        let below = tempfile::tempdir().expect("folder");
+        let home = Home::serve(below.path());
+        let mounts = ["one", "two"].map(|name| Laptop::mount_as(&home, below.path(), name, options));
+        Two { home, mounts, _below: below }
     }
 }
