@@ -82,8 +82,8 @@ fn removes(operation: &Operation, file: FileId) -> bool {
     }
 }
 
-/// True if an operation, asked for again after a crash, makes a file that the same client has removed since: what
-/// came in its place is there. To make it again would put it in the way of what came later.
+/// True if an operation, asked for again after a crash, makes a file that the same client has removed
+/// since: what came in its place is there. To make it again would put it in the way of what came later.
 fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn(&Operation) -> bool) -> bool {
     let &Operation::Make { file, ref at, .. } = operation else { return false };
     let Some(end) = later.iter().position(|later| removes(later, file)) else { return false };

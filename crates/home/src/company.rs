@@ -1,9 +1,9 @@
 //! Which clients are attached to a volume, and what each of them knows of the others.
 //!
-//! A client that is alone need not wait for the home when it closes a file: no other client could open it. Before
-//! another client is answered that it is attached, the home [tells](Pushed::Company) the one that was alone,
-//! and waits until that says that the home has [seen](Request::Joined) all that it had done by then, for
-//! [`JOIN_TIME_MAX`] at most. From then on both wait for the home when they close.
+//! A client that is alone need not wait for the home when it closes a file: no other client could open it.
+//! Before another client is answered that it is attached, the home [tells](Pushed::Company) the one that
+//! was alone, and waits until that says that the home has [seen](Request::Joined) all that it had done by
+//! then, for [`JOIN_TIME_MAX`] at most. From then on both wait for the home when they close.
 //!
 //! When a client closes, the others near the home are told of it and say that they have taken that in
 //! ([`Request::Heard`]) before the client is answered: what they open from then on is what was closed.

@@ -77,8 +77,8 @@ pub trait Export: FileSystem {
     fn clone_file(&self, _from: At, _to: At) -> Answer<()> {
         Answer::err(FsError::NotSupported)
     }
-    /// Makes a file for a user where nothing is, in one step: the name appears when the file is whole. Gives what
-    /// it is, and its identity. EEXIST, and EOPNOTSUPP where that cannot be done.
+    /// Makes a file for a user where nothing is, in one step: the name appears when the file is whole.
+    /// Gives what it is, and its identity. EEXIST, and EOPNOTSUPP where that cannot be done.
     fn make_whole(&self, _cred: &Cred, _dir: FileId, _name: &[u8], _whole: Whole) -> Answer<(Entry, Bytes)> {
         Answer::err(FsError::NotSupported)
     }

@@ -12,9 +12,10 @@
 //!   there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`:
 //!   one client's requests.
 //!
-//! Must survive: crashes and loss of power at any point. Each operation is done once; a client that asks again gets
-//! the same answer. Clients keep their operations until they are durable here, and ask for them again after a crash. What was
-//! done already is known by what was announced before, and by its result; a store that may not be durable goes back.
+//! Must survive: crashes and loss of power at any point. Each operation is done once; a client that asks
+//! again gets the same answer. Clients keep their operations until they are durable here, and ask for them
+//! again after a crash. What was done already is known by what was announced before, and by its result; a
+//! store that may not be durable goes back.
 
 mod announced;
 mod apply;

@@ -34,8 +34,8 @@ pub(crate) struct Seen {
     of: Mutex<BTreeMap<u32, Progress>>,
     /// Files of the home's own folder that are not needed when all is durable that was done.
     replaced: Mutex<BTreeSet<String>>,
-    /// Stores that are in place before the client has asked for them (again), by author and operation: those that
-    /// a crash has left, and those that came with what made the file.
+    /// Stores that are in place before the client has asked for them (again), by author and operation:
+    /// those that a crash has left, and those that came with what made the file.
     in_place: Mutex<BTreeSet<(u32, u64)>>,
     settling: tokio::sync::Mutex<()>,
 }

@@ -98,7 +98,8 @@ impl Exported {
             Some((.., Operation::Store { change, .. })) => Some((change.size, change.mtime)),
             _ => None,
         };
-        // Stores that came later, also of other clients, may not be durable either: they are asked for again, too.
+        // Stores that came later, also of other clients, may not be durable either: they are asked for
+        // again, too.
         let stores: Vec<(u64, Time)> = announced
             .iter()
             .filter(|(by, number, _)| *by != author || *number >= seq)

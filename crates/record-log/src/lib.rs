@@ -393,8 +393,8 @@ impl RecordLog {
         queue.is_held().then_some(queue.held_count)
     }
 
-    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log, waits until these
-    /// are [released](Self::release), whenever they came.
+    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log, waits
+    /// until these are [released](Self::release), whenever they came.
     pub fn held_up(&self) -> watch::Receiver<u64> {
         self.0.0.held_up.subscribe()
     }

@@ -526,8 +526,8 @@ impl Inner {
         try_turn(&self.writers, id)
     }
 
-    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live` locked may do
-    /// both until it unlocks it.
+    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live` locked
+    /// may do both until it unlocks it.
     pub(crate) fn is_idle(&self, id: FileId) -> bool {
         let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
         is_idle(&self.writers) && is_idle(&self.places)

@@ -23,9 +23,9 @@ use vfs::fs::NAME_LEN_MAX;
 
 /// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is there. One that
-/// was killed when it had the question, and is up again, says then that it does not know the connection. It would
-/// not without: the client would have nothing to send.
+/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is there.
+/// One that was killed when it had the question, and is up again, says then that it does not know the
+/// connection. It would not without: the client would have nothing to send.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// Calls wait so long for another connection after one has ended: homes are started again.
 const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
@@ -277,8 +277,8 @@ impl Client {
         }
     }
 
-    /// True if the connection has just ended, and there is another one soon: the home was started again. What failed
-    /// is to be asked once more.
+    /// True if the connection has just ended, and there is another one soon: the home was started again.
+    /// What failed is to be asked once more.
     async fn is_back(&self) -> bool {
         let Some(ended_at) = self.0.live.lock().ended_at else { return false };
         let clock = &self.0.host.clock;

@@ -8,8 +8,8 @@
 //!
 //! Invariants: the contents that the log has ([`Replica::contents`](crate::replica::Replica::contents)) go
 //! before a file of the cache with the same number, until the log says that the file is durable
-//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which may be wanted as a
-//! base, is never changed in place: writes go to another number.
+//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which may be
+//! wanted as a base, is never changed in place: writes go to another number.
 //!
 //! After a crash, what was written and not logged is not there: the file is as it was logged last.
 

@@ -118,8 +118,8 @@ fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
     }
 }
 
-/// What the home had done and did not know durably, it looked for after a crash. Of stores on top of each other it
-/// found the last, and took it for somebody else's; it made files again that were removed since.
+/// What the home had done and did not know durably, it looked for after a crash. Of stores on top of each
+/// other it found the last, and took it for somebody else's; it made files again that were removed since.
 #[test]
 fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
     let mut undurable = 0;

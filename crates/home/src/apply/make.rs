@@ -11,8 +11,8 @@ use roam_wire::operation::{Made, Operation, Place};
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
 
-/// How many operations may come between a file's making and the store that is done with it. Several processes that
-/// make files have each a few on their way.
+/// How many operations may come between a file's making and the store that is done with it. Several
+/// processes that make files have each a few on their way.
 const STORE_DISTANCE_MAX: usize = 64;
 
 impl Doing<'_> {
@@ -66,9 +66,9 @@ impl Doing<'_> {
         self.bind(at, file, &entry, &identity).await
     }
 
-    /// Makes a file with its contents, in one step, if the first thing that the client did to it was to store these,
-    /// they came with the same message, and nothing is at the place. The store is then [in place](crate::seen) when
-    /// it is asked for.
+    /// Makes a file with its contents, in one step, if the first thing that the client did to it was to
+    /// store these, they came with the same message, and nothing is at the place. The store is then [in
+    /// place](crate::seen) when it is asked for.
     async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
         let about = |sent: &&Sent| made.kind == Kind::File && sent.operation.files().contains(&file);
         let Some(Sent { seq, operation: Operation::Store { change, .. }, data, .. }) =

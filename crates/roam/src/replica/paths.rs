@@ -158,7 +158,8 @@ impl Replica {
         self.path_by(dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))
     }
 
-    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is where it was.
+    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is
+    /// where it was.
     pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
         Some(below(&self.path_to(*dir)?, name))
     }

@@ -86,8 +86,8 @@ pub struct Network {
     /// Every other request is delivered twice, the second time up to some seconds later, when nobody waits for its answer.
     pub repeat_requests: Arc<AtomicBool>,
     repeats: Arc<SplitMix64>,
-    /// A home that crashes ends no connection. Clients hear that it is lost when they send something to a home that
-    /// is up again. Otherwise they hear of it at once, as from a process that ends in order.
+    /// A home that crashes ends no connection. Clients hear that it is lost when they send something to a
+    /// home that is up again. Otherwise they hear of it at once, as from a process that ends in order.
     pub silent_deaths: Arc<AtomicBool>,
     pub delay: Duration,
     /// Requests take so much longer, in milliseconds.
