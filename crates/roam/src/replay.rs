@@ -6,12 +6,12 @@
 use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::live::LinkState;
 use crate::replica::{Record, Replica};
-use crate::schedule::Direction;
+use crate::schedule::{CHUNK_LEN_MAX, Direction};
 use bytes::Bytes;
 use host::{Either, File, first, timeout};
 use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
-use roam_wire::message::{Applied, Conflict, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
+use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation, Place};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -38,13 +38,18 @@ pub(crate) enum Outgoing {
 
 /// Sends whatever waits, for as long as the client exists.
 pub(crate) async fn replay(inner: Weak<Inner>) {
+    let mut logged = 0;
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let (mut tick, more) = (client.0.tick.subscribe(), client.0.more.clone());
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
-                client.gather_some().await;
+                // If nothing was done while the last batch was on its way, nothing will be soon, perhaps.
+                let logged_before = std::mem::replace(&mut logged, client.look(|replica, _| replica.log().last()));
+                if logged > logged_before {
+                    client.gather_some().await;
+                }
                 let sent = client.send_some(seq).await;
                 client.0.live.lock().held_up = sent.as_ref().err().copied();
                 sent.map(|sent| if sent { May::Through(seq) } else { May::Not })
@@ -114,6 +119,14 @@ impl Client {
             None => May::Later,
             Some(Duration::ZERO) => May::Through(u64::MAX),
             Some(age) => older(age),
+        }
+    }
+
+    /// How many bytes of operations go home in one message: a home makes all that is in one durable at once.
+    fn batch_len(&self, state: LinkState) -> u64 {
+        match state {
+            LinkState::Connected => DATA_LEN_MAX as u64,
+            _ => self.0.schedule.chunk_len(Direction::Up),
         }
     }
 
@@ -191,7 +204,7 @@ impl Client {
         let inner = &self.0;
         let (batch, acknowledged, attached) = {
             let mut live = inner.live.lock();
-            let len_max = self.0.schedule.chunk_len(Direction::Up);
+            let len_max = self.batch_len(live.state);
             let batch = first_batch(&live.replica, live.seen.through(), len_max, through);
             let Some((last, _)) = batch.last() else { return Ok(false) };
             if *last > live.replica.log().pinned() {
@@ -379,7 +392,11 @@ impl Client {
         let from = self.source(seq, file).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
-        if change.ranges.len() <= INLINE_LEN_MAX as u64 {
+        let inline_len_max = match self.0.live.lock().state {
+            LinkState::Connected => CHUNK_LEN_MAX,
+            _ => INLINE_LEN_MAX as u64,
+        };
+        if change.ranges.len() <= inline_len_max {
             let mut bytes = Vec::new();
             for range in change.ranges.iter() {
                 bytes.extend(read_or_zeroes(&from, end, range.start, range.end - range.start).await?);
@@ -496,16 +513,20 @@ async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) ->
     Ok(bytes)
 }
 
+/// How many bytes of contents an operation takes home.
+fn contents_len(operation: &Operation) -> u64 {
+    match operation {
+        Operation::Store { change, .. } => change.ranges.len(),
+        _ => 0,
+    }
+}
+
 /// The first operations that the home has not seen, up to one of them, as many as go together: a file that
 /// was made goes with what was stored in it, so that the home can tell whether that is there already.
 fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter_after(seen).take(OPERATION_COUNT_MAX) {
-        let contents = match operation {
-            Operation::Store { change, .. } => change.ranges.len(),
-            _ => 0,
-        };
-        len = contents.saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
+        len = contents_len(operation).saturating_add(len).saturating_add(operation.to_bytes().len() as u64);
         let is_first = match (&batch[..], operation) {
             ([], _) => true,
             ([(_, Operation::Make { file: made, .. })], Operation::Store { file, .. }) => made == file,

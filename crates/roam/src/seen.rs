@@ -33,8 +33,11 @@ pub(crate) struct Seen {
     answers: VecDeque<Applied>,
     /// The last operation that the home has seen.
     through: u64,
-    /// A call waits until operations up to this one are durable.
+    /// A call waits until operations up to this one are durable, which the home has seen.
     wanted: u64,
+    /// The same of one that it had not seen when the call began. Asked for after each of many messages, the
+    /// home would sync for each of them.
+    wanted_later: u64,
     /// Counts how often all began anew.
     pub(crate) attached: u64,
 }
@@ -52,6 +55,17 @@ impl Seen {
                 self.through = applied.seq;
                 self.answers.push_back(applied);
             }
+        }
+        if self.through >= self.wanted_later {
+            self.wanted = self.wanted.max(self.wanted_later);
+        }
+    }
+
+    /// A call waits until operations up to this one are durable.
+    fn want(&mut self, seq: u64) {
+        match seq <= self.through {
+            true => self.wanted = self.wanted.max(seq),
+            false => self.wanted_later = self.wanted_later.max(seq),
         }
     }
 
@@ -97,10 +111,7 @@ impl Live {
 impl Inner {
     /// A call waits until operations up to this one are durable at home.
     pub(crate) fn hurry_durable(&self, seq: u64) {
-        {
-            let mut live = self.live.lock();
-            live.seen.wanted = live.seen.wanted.max(seq);
-        }
+        self.live.lock().seen.want(seq);
         self.seen_news.notify_one();
     }
 }
@@ -184,5 +195,30 @@ pub(crate) async fn make_durable(inner: Weak<Inner>, news: Arc<Notify>) {
                 news.notify_one();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(seqs: std::ops::RangeInclusive<u64>) -> Vec<Applied> {
+        seqs.map(|seq| Applied { seq, outcome: Outcome::Done, facts: Vec::new() }).collect()
+    }
+
+    #[test]
+    fn a_home_is_asked_at_once_when_it_has_seen_all_that_a_call_waits_for() {
+        let mut all = Seen::default();
+        all.want(10);
+        all.add(seen(1..=5));
+        assert!(!all.is_urgent());
+        all.want(3);
+        assert!(all.is_urgent());
+        all.take(5);
+        all.add(seen(6..=10));
+        assert!(all.is_urgent());
+        all.take(10);
+        all.add(seen(11..=12));
+        assert!(!all.is_urgent());
     }
 }

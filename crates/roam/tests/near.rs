@@ -4,6 +4,7 @@ mod rig;
 
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
+use host::SplitMix64;
 use roam::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -68,6 +69,28 @@ fn what_one_has_closed_near_home_the_other_opens() {
             let there = |path: &str| rig.sim.block_on(find(reader, path)).is_ok();
             assert_eq!((there("/dir"), there("/moved")), (round % 3 == 0, round % 3 == 1), "seed {seed}, {round}");
         }
+    }
+}
+
+/// What is sent together fits into a message, whatever it consists of: the connection would end again and again.
+#[test]
+fn files_of_all_lengths_go_home_in_messages_that_fit() {
+    let rig = Rig::new(1);
+    let (one, network, ..) = rig.new_client(1, DELAY);
+    rig.sim.run_for(Duration::from_secs(5));
+    let len = |number: usize| [3, 1 << 10, 15 << 10, 17 << 10, 60 << 10, 250 << 10, 300 << 10][number % 7];
+    // What cannot be packed well.
+    let text = |number: usize| {
+        let random = SplitMix64::new(number as u64);
+        (0..len(number)).map(|_| char::from(random.below(0x80) as u8)).collect::<String>()
+    };
+    (0..FILE_COUNT).for_each(|number| write(&rig, &one, &format!("/file-{number}"), &text(number)));
+    let attached = network.dialed.load(Relaxed);
+    rig.sim.block_on(one.send_all()).expect("home");
+    assert_eq!(network.dialed.load(Relaxed), attached);
+    let (other, ..) = rig.new_client(2, DELAY);
+    for number in 0..FILE_COUNT {
+        assert!(read(&rig, &other, &format!("/file-{number}")) == Ok(text(number)), "file {number}");
     }
 }
 

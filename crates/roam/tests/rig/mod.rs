@@ -14,7 +14,9 @@ use host::{Clock, Disk, SplitMix64, first};
 use parking_lot::Mutex;
 use record_log::LOG_LEN;
 use roam::{Client, Line, Settings};
-use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, Path, PeerKey, Push, Service, Session};
+use roam_wire::channel::{
+    Channel, Class, DialError, Dialer, Lost, MESSAGE_LEN_MAX, Path, PeerKey, Push, Service, Session,
+};
 use roam_wire::line;
 use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
 use std::collections::{BTreeMap, VecDeque};
@@ -241,6 +243,9 @@ impl Dialer for Network {
 impl Channel for Connection {
     fn ask(&self, _: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>> {
         let (network, session, pushes) = (self.network.clone(), self.session.clone(), self.pushes.clone());
+        if request.len() > MESSAGE_LEN_MAX {
+            self.close();
+        }
         if pushes.ended.load(Relaxed) || network.tells_of_death(&self.machine) {
             return Box::pin(std::future::ready(Err(Lost)));
         }
