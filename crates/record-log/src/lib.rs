@@ -40,11 +40,11 @@ const ALLOCATION_STEP: u64 = 1 << 20;
 /// Disks give space in units of so many bytes, or fewer.
 const PAGE_LEN: u64 = 4096;
 /// A patient log keeps room for so many bytes of records that come when the disk is full already.
-const RESERVE_LEN: u64 = 2 * ALLOCATION_STEP;
+const RESERVE_LEN: u64 = 5 * ALLOCATION_STEP;
 /// How often a patient log looks whether there is room again, if nobody asks.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// A lazy log writes so many bytes of records at once.
-const LAZY_LEN_MAX: u64 = 256 << 10;
+const LAZY_LEN_MAX: u64 = 1 << 20;
 /// Most bytes of records that are written together.
 const GROUP_LEN_MAX: usize = 4 << 20;
 

@@ -37,7 +37,7 @@ const CONTENTS_LEN: u64 = 16 << 20;
 const CONTENTS_LEN_MAX: u64 = 64 << 20;
 /// Bytes that small files have and the log has not, with those that wait to be written to the log: a log
 /// keeps more room than this when its disk is full.
-const UNLOGGED_LEN_MAX: u64 = 1 << 20;
+const UNLOGGED_LEN_MAX: u64 = 3 << 20;
 /// Files that are synced together at most one by one; more of them with all others on their disk.
 const SYNC_COUNT_MAX: usize = 2;
 
