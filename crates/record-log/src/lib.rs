@@ -16,6 +16,9 @@
 //! in the last group of records it cannot be told from a write that a crash has torn.
 
 pub mod format;
+mod snapshot_map;
+
+pub use crate::snapshot_map::SnapshotMap;
 
 use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;

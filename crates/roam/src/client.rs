@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::trunk::Line;
 use bytes::Bytes;
 use host::{Disk, File, Host};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use record_log::{AppendError, OpenError, RecordLog};
 use roam_wire::codec::Wire;
 use roam_wire::operation::{Change, Operation};
@@ -146,7 +146,12 @@ impl Client {
             let mut live = source.lock();
             cut();
             live.unwritten.begin();
-            live.replica.to_bytes()
+            let mut snapshot = live.replica.begin_snapshot();
+            while live.replica.add_some_to(&mut snapshot) {
+                MutexGuard::bump(&mut live);
+            }
+            drop(live);
+            snapshot.finish()
         });
         let names = Arc::new(Names::default());
         let found = found.patiently().growing_to(settings.log_len);

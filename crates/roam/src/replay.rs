@@ -392,7 +392,8 @@ impl Client {
         let from = self.source(seq, file).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
-        let inline_len_max = match self.0.live.lock().state {
+        let state = self.0.live.lock().state;
+        let inline_len_max = match state {
             LinkState::Connected => CHUNK_LEN_MAX,
             _ => INLINE_LEN_MAX as u64,
         };

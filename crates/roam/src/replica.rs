@@ -32,6 +32,7 @@ use crate::conflict::{Case, Deed, Trouble};
 use crate::oplog::OpLog;
 use crate::small::SMALL_LEN_MAX;
 use bytes::Bytes;
+use record_log::SnapshotMap;
 use roam_wire::journal::Stamp;
 use roam_wire::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_wire::operation::{Change, Operation};
@@ -245,7 +246,7 @@ pub enum Child {
 pub struct Replica {
     membership: Option<Membership>,
     stamp: Option<Stamp>,
-    nodes: BTreeMap<FileId, Node>,
+    nodes: SnapshotMap<FileId, Node>,
     log: OpLog,
     /// When operations were done that wait.
     done: BTreeMap<u64, Time>,
@@ -630,7 +631,7 @@ impl Replica {
             return;
         }
         let changes_names = self.log.changed_in(id).next().is_some();
-        let node = self.nodes.entry(id).or_insert_with(|| Node::new(facts.clone()));
+        let node = self.nodes.get_or_insert_with(id, || Node::new(facts.clone()));
         if node.facts.contents != facts.contents {
             // Other bytes; what there is of the old ones is of no use.
             self.unused.push(node.data);
@@ -660,7 +661,7 @@ impl Replica {
         let is_nameless = |child: &FileId| self.nodes.get(child).is_some_and(|node| node.facts.nlink == 0);
         let nameless: Vec<(Vec<u8>, FileId)> =
             names.iter().filter(|(_, child)| is_nameless(child)).map(|(name, child)| (name.clone(), *child)).collect();
-        let node = self.nodes.entry(id).or_insert_with(|| Node::new(dir.clone()));
+        let node = self.nodes.get_or_insert_with(id, || Node::new(dir.clone()));
         node.listed_at = self.log.pinned();
         (node.names, node.names_of, node.is_stale) = (Some(names), Some(dir.contents), false);
         match own || changes_names {

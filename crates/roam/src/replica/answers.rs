@@ -75,7 +75,7 @@ impl Replica {
         self.unused.extend([mine.data, mine.base]);
         // Until the home has said more of it, it is what is known of the other.
         let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
-        self.nodes.entry(real).or_insert_with(|| Node { facts, is_stale: true, base: 0, ..mine });
+        self.nodes.get_or_insert_with(real, || Node { facts, is_stale: true, base: 0, ..mine });
         self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
         self.is_found(at, real);
     }
@@ -96,7 +96,7 @@ impl Replica {
         self.log.rename_file(file, real);
         if let Some(mine) = self.nodes.remove(&file) {
             let facts = known.iter().find(|facts| facts.id == real);
-            let node = self.nodes.entry(real).or_insert_with(|| {
+            let node = self.nodes.get_or_insert_with(real, || {
                 // It is not this client's alone, and others may have changed it since the home said anything of it.
                 let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
                 let facts = facts.cloned().unwrap_or(unknown);

@@ -80,7 +80,7 @@ impl Replica {
     /// The last use of each directory with cached names, or of anything below it.
     fn directories_used(&self, used: &HashMap<FileId, u64>) -> HashMap<FileId, u64> {
         let mut all: HashMap<FileId, u64> = HashMap::new();
-        for (dir, node) in &self.nodes {
+        for (dir, node) in self.nodes.iter() {
             let Some(names) = &node.names else { continue };
             let latest = names.values().chain([dir]).map(|id| lately(used, *id)).max().unwrap_or(0);
             let (mut at, mut parent) = (*dir, node.parent);

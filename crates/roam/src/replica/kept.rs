@@ -2,6 +2,7 @@
 
 use super::{NUMBER_MAX, Node, Replica};
 use crate::oplog::OpLog;
+use bytes::Bytes;
 use roam_wire::codec::Wire;
 use roam_wire::message::Facts;
 use roam_wire::ranges::Ranges;
@@ -14,6 +15,10 @@ use types::codec::{DecodeError, Reader};
 const VERSION: u16 = 7;
 /// Before, no contents were in the log.
 const VERSION_WITHOUT_CONTENTS: u16 = 6;
+
+/// So many files are added to a snapshot at a time, while nothing else can be done: it takes a part of a
+/// millisecond.
+const SNAPSHOT_FILE_COUNT: usize = 512;
 
 /// A node, as it is kept.
 struct Kept {
@@ -31,39 +36,97 @@ struct Kept {
 }
 wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base });
 
-impl Wire for Replica {
-    fn encode(&self, out: &mut Vec<u8>) {
-        VERSION.encode(out);
-        self.membership.encode(out);
-        self.stamp.encode(out);
-        (self.nodes.len() as u64).encode(out);
-        for node in self.nodes.values() {
-            let is_dirty = node.is_dirty();
-            let Node { mut facts, seen, is_stale, names, names_of, parent, mut data, kept, begun_size, base, .. } =
-                node.clone();
-            if let Some(unlogged) = &node.unlogged {
-                data = unlogged.data;
+/// The bytes of a replica, made bit by bit while it changes: as it was when they were begun.
+pub(crate) struct Snapshot {
+    bytes: Vec<u8>,
+    /// What comes after the files.
+    rest: Vec<u8>,
+    /// Files that are written to other contents than those that the log names.
+    apart: Vec<FileId>,
+    contents: BTreeMap<u64, Bytes>,
+}
+
+impl Snapshot {
+    fn add(&mut self, id: FileId, node: &Node) {
+        node.encode_kept(&mut self.bytes);
+        if node.is_apart {
+            self.apart.push(id);
+        }
+    }
+
+    /// The bytes, when all files were added.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.bytes.extend(self.rest);
+        self.apart.encode(&mut self.bytes);
+        self.contents.encode(&mut self.bytes);
+        self.bytes
+    }
+}
+
+impl Node {
+    /// As [`Kept`].
+    fn encode_kept(&self, out: &mut Vec<u8>) {
+        let Node { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, base, .. } = self;
+        match &self.unlogged {
+            None => facts.encode(out),
+            Some(unlogged) => {
+                let mut facts = facts.clone();
                 (facts.size, facts.blocks) = (unlogged.size, unlogged.size.div_ceil(512));
                 if Some(facts.mtime) == unlogged.written_at {
                     (facts.mtime, facts.ctime) = unlogged.times;
                 }
+                facts.encode(out);
             }
-            Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base }.encode(out);
         }
-        self.log.encode(out);
-        self.done.encode(out);
-        self.answered.encode(out);
-        self.ids.encode(out);
-        self.newest.encode(out);
-        self.next_data.encode(out);
-        self.hoard.encode(out);
-        self.troubles.encode(out);
-        self.next_trouble.encode(out);
-        self.aliases.encode(out);
-        self.meant.encode(out);
-        let apart: Vec<FileId> = self.nodes().filter(|(_, node)| node.is_apart).map(|(id, _)| id).collect();
-        apart.encode(out);
-        self.contents.encode(out);
+        (*seen, *is_stale).encode(out);
+        names.encode(out);
+        (*names_of, *parent).encode(out);
+        self.unlogged.as_ref().map_or(*data, |unlogged| unlogged.data).encode(out);
+        kept.encode(out);
+        begun_size.encode(out);
+        self.is_dirty().encode(out);
+        base.encode(out);
+    }
+}
+
+impl Replica {
+    /// Begins to make the bytes of what is known now.
+    pub(crate) fn begin_snapshot(&mut self) -> Snapshot {
+        self.nodes.begin_snapshot();
+        self.snapshot_without_files()
+    }
+
+    /// Adds some files to a snapshot that was begun. False if there were no more.
+    pub(crate) fn add_some_to(&mut self, snapshot: &mut Snapshot) -> bool {
+        self.nodes.take_some(SNAPSHOT_FILE_COUNT, |id, node| snapshot.add(*id, node))
+    }
+
+    fn snapshot_without_files(&self) -> Snapshot {
+        let (mut bytes, mut rest) = (Vec::new(), Vec::new());
+        VERSION.encode(&mut bytes);
+        self.membership.encode(&mut bytes);
+        self.stamp.encode(&mut bytes);
+        (self.nodes.len() as u64).encode(&mut bytes);
+        self.log.encode(&mut rest);
+        self.done.encode(&mut rest);
+        self.answered.encode(&mut rest);
+        self.ids.encode(&mut rest);
+        self.newest.encode(&mut rest);
+        self.next_data.encode(&mut rest);
+        self.hoard.encode(&mut rest);
+        self.troubles.encode(&mut rest);
+        self.next_trouble.encode(&mut rest);
+        self.aliases.encode(&mut rest);
+        self.meant.encode(&mut rest);
+        Snapshot { bytes, rest, apart: Vec::new(), contents: self.contents.clone() }
+    }
+}
+
+impl Wire for Replica {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut snapshot = self.snapshot_without_files();
+        self.nodes.iter().for_each(|(id, node)| snapshot.add(*id, node));
+        out.extend(snapshot.finish());
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -104,7 +167,7 @@ impl Wire for Replica {
         let mut replica = Replica {
             membership,
             stamp,
-            nodes,
+            nodes: nodes.into(),
             log,
             done: Wire::decode(r)?,
             answered: Wire::decode(r)?,
@@ -140,5 +203,69 @@ impl Wire for Replica {
             return Err(DecodeError::Invalid("numbers of a cache"));
         }
         Ok(replica)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::{Membership, Record};
+    use crate::testing::facts;
+    use roam_wire::message::{NamedFacts, User};
+    use roam_wire::operation::{Attributes, Operation};
+    use types::{Kind, Time};
+
+    const FILE_COUNT: u64 = 5 * SNAPSHOT_FILE_COUNT as u64;
+
+    fn id(number: u64) -> FileId {
+        FileId::new(FileId::ROOT.raw() + number)
+    }
+
+    fn listed(numbers: impl Iterator<Item = u64>) -> Record {
+        let entry = |number: u64| NamedFacts {
+            name: format!("{number:05}").into_bytes(),
+            facts: facts(id(number), Kind::File),
+        };
+        Record::Listed { dir: Box::new(facts(FileId::ROOT, Kind::Directory)), entries: numbers.map(entry).collect() }
+    }
+
+    fn done(replica: &mut Replica, operation: Operation) {
+        let when = Time { sec: 1, nsec: 0 };
+        assert!(replica.apply(Record::Did { operation, when }).is_some());
+    }
+
+    #[test]
+    fn a_snapshot_has_what_was_known_when_it_began() {
+        let user = User { uid: 0, gid: 0, groups: Vec::new() };
+        let membership = Membership { root: FileId::ROOT, user, incarnation: 1, file_len_max: u64::MAX };
+        let mut replica = Replica::default();
+        for record in [Record::Joined(membership), listed(1..FILE_COUNT)] {
+            assert!(replica.apply(record).is_some());
+        }
+        replica.node_mut(id(7)).expect("file").is_apart = true;
+        let before = replica.clone();
+        let mut snapshot = replica.begin_snapshot();
+        let mut rounds = 0;
+        while replica.add_some_to(&mut snapshot) {
+            rounds += 1;
+            let (first, last) = (id(rounds), id(FILE_COUNT - rounds));
+            for file in [first, last] {
+                let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
+                done(&mut replica, Operation::Set { file, attributes });
+            }
+            let gone = FILE_COUNT - 100 - rounds;
+            let others = (1..FILE_COUNT).filter(|number| *number != gone);
+            assert!(replica.apply(listed(others.chain([FILE_COUNT + rounds]))).is_some());
+            if rounds == 3 {
+                assert!(replica.apply(Record::AllBroken).is_some());
+            }
+        }
+        assert_eq!(rounds, FILE_COUNT / SNAPSHOT_FILE_COUNT as u64);
+        let bytes = snapshot.finish();
+        assert!(bytes == before.to_bytes());
+        assert!(bytes != replica.to_bytes());
+        let mut read = Replica::from_bytes(&bytes).expect("a replica");
+        assert_eq!(read.nodes().count(), FILE_COUNT as usize);
+        assert!(read.node_mut(id(7)).expect("file").is_apart);
     }
 }
