@@ -22,6 +22,9 @@ use tokio::sync::watch;
 use types::{FileId, FsError};
 use vfs::fs::FileSystem;
 
+/// The kernel lets go of a mount within this time of when it was unmounted, if nothing uses it any more.
+const LET_GO_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// A mounted file system. Unmounts when dropped.
 #[must_use = "dropping a mount unmounts it"]
 pub struct Mount {
@@ -69,6 +72,9 @@ struct Shared {
     /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
+    /// The kernel asks nothing more.
+    let_go: Mutex<bool>,
+    let_go_blocking: Condvar,
     ended_async: watch::Sender<bool>,
 }
 
@@ -114,6 +120,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 forgetting,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
+                let_go: Mutex::new(false),
+                let_go_blocking: Condvar::new(),
                 ended_async: watch::Sender::new(false),
             });
             let serving = Arc::clone(&shared);
@@ -195,15 +203,16 @@ impl Mount {
     }
 
     /// Unmounts and makes everything durable. If files are still open the mount is detached: its name is free at once, and what is
-    /// open is served until it is closed, or this process ends.
+    /// open is served until it is closed, or this process ends. The same holds for a copy of the mount in another
+    /// mount namespace.
     ///
     /// Blocks, and needs the runtime meanwhile: call it from a thread that is not one of the runtime's workers.
     pub fn unmount(self) -> Result<(), UnmountError> {
         let path = self.shared.mountpoint.clone();
         let durable = match self.shared.detach() {
             Err(message) => return Err(UnmountError::Refused { path, message }),
-            Ok(Detached::Clean) => self.shared.wait_ended(),
-            Ok(Detached::InUse) => sync_blocking(&self.shared.fs, &self.shared.options),
+            Ok(Detached::Clean) if self.shared.is_let_go() => self.shared.wait_ended(),
+            Ok(_) => sync_blocking(&self.shared.fs, &self.shared.options),
         };
         durable.map_err(|source| UnmountError::NotDurable { path, source })
     }
@@ -215,8 +224,8 @@ impl Drop for Mount {
         let shared = Arc::clone(&self.shared);
         let work = move || {
             match shared.detach() {
-                Ok(Detached::Clean) => drop(shared.wait_ended()),
-                Ok(Detached::InUse) => {}
+                Ok(Detached::Clean) if shared.is_let_go() => drop(shared.wait_ended()),
+                Ok(_) => {}
                 Err(said) => tracing::warn!(path = %shared.mountpoint.display(), said, "could not unmount"),
             };
         };
@@ -234,6 +243,8 @@ impl Shared {
         if let Err(error) = session.run() {
             tracing::error!(path = %self.mountpoint.display(), %error, "FUSE session ended");
         }
+        *self.let_go.lock() = true;
+        self.let_go_blocking.notify_all();
         let durable = sync_blocking(&self.fs, &self.options);
         if let Err(error) = durable {
             tracing::error!(path = %self.mountpoint.display(), %error, "sync after unmounting failed");
@@ -243,6 +254,17 @@ impl Shared {
         *self.ended.lock() = Some(durable);
         self.ended_blocking.notify_all();
         self.ended_async.send_replace(true);
+    }
+
+    /// True once the kernel has let go of a mount that was unmounted: at once, unless another mount namespace, as
+    /// of a container, has a copy of it.
+    fn is_let_go(&self) -> bool {
+        let mut let_go = self.let_go.lock();
+        let timed_out = self.let_go_blocking.wait_while_for(&mut let_go, |let_go| !*let_go, LET_GO_TIME_MAX);
+        if timed_out.timed_out() {
+            tracing::warn!(path = %self.mountpoint.display(), "unmounted here, and still used in another mount namespace");
+        }
+        *let_go
     }
 
     fn wait_ended(&self) -> Result<(), FsError> {

@@ -82,6 +82,24 @@ fn open_files_are_served_after_unmounting() {
     assert_eq!(text, "late");
 }
 
+/// A container that is started while there is a mount has a copy of it. To unmount waited for the container's end.
+#[test]
+fn regression_a_mount_of_which_another_namespace_has_a_copy_is_unmounted() {
+    let mut m = Mounted::new(NOW);
+    let mut container = Command::new("unshare");
+    container
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo && exec sleep 600"])
+        .stdout(Stdio::piped());
+    let mut container = Server(container.spawn().unwrap());
+    let mut said = [0];
+    container.0.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    fs::write(m.path("f"), "x").unwrap();
+    m.unmount();
+    assert!(!is_mounted(m.root()));
+    assert!(container.0.try_wait().unwrap().is_none(), "it has the copy still");
+    assert!(m.fs.dump().iter().any(|e| e.path == b"/f"));
+}
+
 #[test]
 fn mount_that_someone_else_unmounts_is_closed() {
     let mut m = Mounted::new(NOW);
