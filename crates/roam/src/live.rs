@@ -538,6 +538,23 @@ impl Live {
         }
     }
 
+    /// An operation was answered. While it waited, the kernel was shown what it had done. If only the home knows
+    /// now what came of that, the kernel asks again.
+    pub(crate) fn forget_doubtful(&self, operation: &Operation) {
+        if self.cachers.is_none() {
+            return;
+        }
+        for (dir, name) in operation.places() {
+            let dir = self.replica.real(*dir);
+            if !self.replica.has_names(dir) {
+                self.forget_name(dir, name);
+                self.forget_listing(dir);
+            }
+        }
+        let doubtful = operation.files().into_iter().map(|file| self.replica.real(file));
+        doubtful.filter(|file| self.replica.is_stale(*file)).for_each(|file| self.forget_listing(file));
+    }
+
     /// Tells whoever has cached it that a file is not what it was.
     pub(crate) fn forget(&self, file: FileId) {
         let Some(cachers) = &self.cachers else { return };

@@ -472,6 +472,9 @@ impl Client {
                     }
                 }
                 live.record(Record::Answered(applied));
+                if let Some(operation) = &about {
+                    live.forget_doubtful(operation);
+                }
                 if let (Some(log), Some(operation)) = (live.log.clone(), &about) {
                     live.unwritten.were_taken(operation.files(), log.counts().0);
                 }

@@ -5,11 +5,11 @@ mod rig;
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use host::SplitMix64;
-use roam::Client;
+use roam::{Client, Forget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use types::FsError;
+use types::{FileId, FsError};
 use vfs::FileSystem;
 
 /// Each way. The home counts as near.
@@ -181,4 +181,36 @@ fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
         assert_eq!(read(&rig, &one, "/index.lock"), Err(FsError::NotFound), "seed {seed}");
     }
     assert!(undurable > 20, "there was nothing to find");
+}
+
+/// A program at home removes a file just after it was made here. The kernel is told, asks while the answer to
+/// the creation is on its way, and is shown the file. When the answer came, nothing told it to ask again.
+#[test]
+fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
+    let rig = Rig::new(1);
+    let (one, network, ..) = rig.new_client(1, DELAY);
+    let mut told = one.cached_by();
+    rig.sim.block_on(perform(&one, &Op::List("/".into()))).expect("listed");
+    rig.sim.run_for(Duration::from_secs(5));
+    network.answer_lag_ms.store(200, Relaxed);
+    write(&rig, &one, "/file", "text");
+    let has_it = || rig.fs.dump().iter().any(|entry| entry.path == b"/file");
+    while !has_it() {
+        rig.sim.run_for(Duration::from_millis(1));
+    }
+    network.answer_lag_ms.store(0, Relaxed);
+    rig.sim.block_on(perform(&rig.fs, &Op::Unlink("/file".into()))).expect("removed");
+    rig.home.lock().as_ref().expect("a home").tree.tell_name(FileId::ROOT, b"file");
+    rig.sim.run_for(Duration::from_millis(50));
+    rig.sim.block_on(perform(&one, &Op::List("/".into()))).expect("listed");
+    assert!(rig.sim.block_on(find(&one, "/file")).is_ok(), "the answer is on its way");
+    while told.try_recv().is_ok() {}
+    rig.sim.run_for(Duration::from_secs(5));
+    let mut again = Vec::new();
+    while let Ok(forget) = told.try_recv() {
+        again.push(forget);
+    }
+    let is_name = |forget: &Forget| matches!(forget, Forget::Name(_, name) if name == b"file");
+    assert!(again.iter().any(is_name), "{again:?}");
+    assert_eq!(rig.sim.block_on(find(&one, "/file")), Err(FsError::NotFound));
 }
