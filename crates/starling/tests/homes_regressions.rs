@@ -33,13 +33,14 @@ fn regression_what_is_saved_goes_home_when_the_homes_folder_was_removed() {
     let laptop = Laptop::mount(&home, below.path(), "laptop");
     for round in 0..3 {
         fs::remove_dir_all(exported.path().join(".starling")).expect("it is there");
-        for name in ["a", "b", "c"] {
-            fs::write(laptop.mountpoint.join(name), format!("{name}{round}").repeat(10_000)).expect("write");
+        // The first goes home with the operation that stores it. The others are uploaded before.
+        for (name, count) in [("a", 10_000), ("b", 200_000), ("c", 200_000)] {
+            fs::write(laptop.mountpoint.join(name), format!("{name}{round}").repeat(count)).expect("write");
         }
         laptop.wait_until_home(LONG);
         assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
         assert_eq!(names(exported.path()), [".starling", "a", "b", "c"]);
-        assert_eq!(fs::read_to_string(exported.path().join("b")).expect("read"), format!("b{round}").repeat(10_000));
+        assert_eq!(fs::read_to_string(exported.path().join("b")).expect("read"), format!("b{round}").repeat(200_000));
     }
     assert_eq!(names(&laptop.mountpoint), ["a", "b", "c"]);
 }
