@@ -4,7 +4,7 @@ use crate::delegation::{Delegations, Wanted};
 use crate::durability::Unwritten;
 use crate::listings::Listings;
 use crate::locking::Lockings;
-use crate::replay::Outgoing;
+use crate::replay::{Outgoing, SetAside};
 use crate::replica::{Node, Record, Replica};
 use crate::room::Spare;
 use crate::seen::Seen;
@@ -137,7 +137,7 @@ pub(crate) struct Live {
     /// Files of which the rest is being fetched.
     pub(crate) completing: HashSet<FileId>,
     /// Contents on their way home, by operation.
-    pub(crate) outgoing: HashMap<u64, Outgoing>,
+    pub(crate) outgoing: SetAside,
     /// Waits for small files, by their directories.
     pub(crate) waits: HashMap<FileId, Waits>,
     /// Directories that are looked into ahead, or were of late in vain, since when.
@@ -213,7 +213,7 @@ impl Live {
             known_enough: 0,
             forgotten: 0,
             completing: HashSet::new(),
-            outgoing: HashMap::new(),
+            outgoing: SetAside::default(),
             waits: HashMap::new(),
             listed_ahead: HashMap::new(),
             sources: HashMap::new(),
@@ -250,7 +250,7 @@ impl Live {
         debug_assert!(made.is_some(), "a record that makes no sense");
         for (before, seq) in self.replica.take_logged_again() {
             // What goes home is what was saved, although it has changed since.
-            if let Some(outgoing) = self.outgoing.remove(&before) {
+            if let Some(outgoing) = self.outgoing.remove(before) {
                 self.outgoing.insert(seq, outgoing);
             }
             if let Some(source) = self.sources.remove(&before) {
@@ -273,7 +273,7 @@ impl Live {
                 Operation::Store { change, .. } => Some((seq, change)),
                 _ => None,
             });
-        stores.filter(|(seq, _)| !self.outgoing.contains_key(seq) && !self.sources.contains_key(seq))
+        stores.filter(|(seq, _)| self.outgoing.get(*seq).is_none() && !self.sources.contains_key(seq))
     }
 
     /// Logs what was written to a file.
@@ -298,7 +298,7 @@ impl Live {
             && last(self) == before
         {
             // It is part of one that waits, which writes something else now.
-            self.outgoing.remove(&seq);
+            self.outgoing.remove(seq);
             self.sources.remove(&seq);
         }
     }
@@ -307,8 +307,8 @@ impl Live {
     pub(crate) fn forget_outgoing(&mut self) -> Vec<u64> {
         let log = self.replica.log();
         self.sources.retain(|seq, _| log.has(*seq));
-        let gone: Vec<u64> = self.outgoing.keys().copied().filter(|seq| !log.has(*seq)).collect();
-        let file = |seq| match self.outgoing.remove(&seq) {
+        let gone: Vec<u64> = self.outgoing.seqs().filter(|seq| !log.has(*seq)).collect();
+        let file = |seq| match self.outgoing.remove(seq) {
             Some(Outgoing::File(_, number)) => Some(number),
             _ => None,
         };

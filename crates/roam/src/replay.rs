@@ -13,6 +13,7 @@ use roam_wire::channel::Class;
 use roam_wire::codec::Wire;
 use roam_wire::message::{Applied, Conflict, DATA_LEN_MAX, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_wire::operation::{Change, Operation, Place};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,6 +28,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Contents are set aside in pieces of so many bytes.
 const CAPTURE_LEN: u64 = 1 << 20;
+/// Contents that are set aside take so much memory, apart from the short ones: longer ones go to files then.
+const INLINE_TOTAL_MAX: u64 = 64 << 20;
 
 /// What a store says was written, set aside.
 #[derive(Clone)]
@@ -34,6 +37,45 @@ pub(crate) enum Outgoing {
     Inline(Bytes),
     /// Range after range, in the file of this number.
     File(Arc<dyn File>, u64),
+}
+
+impl Outgoing {
+    fn inline_len(&self) -> u64 {
+        match self {
+            Outgoing::Inline(bytes) => bytes.len() as u64,
+            Outgoing::File(..) => 0,
+        }
+    }
+}
+
+/// Contents on their way home, by operation.
+#[derive(Default)]
+pub(crate) struct SetAside {
+    of: HashMap<u64, Outgoing>,
+    /// Bytes that are in memory.
+    inline_len: u64,
+}
+
+impl SetAside {
+    pub(crate) fn get(&self, seq: u64) -> Option<&Outgoing> {
+        self.of.get(&seq)
+    }
+
+    pub(crate) fn seqs(&self) -> impl Iterator<Item = u64> {
+        self.of.keys().copied()
+    }
+
+    pub(crate) fn insert(&mut self, seq: u64, outgoing: Outgoing) {
+        self.remove(seq);
+        self.inline_len += outgoing.inline_len();
+        self.of.insert(seq, outgoing);
+    }
+
+    pub(crate) fn remove(&mut self, seq: u64) -> Option<Outgoing> {
+        let outgoing = self.of.remove(&seq)?;
+        self.inline_len -= outgoing.inline_len();
+        Some(outgoing)
+    }
 }
 
 /// Sends whatever waits, for as long as the client exists.
@@ -127,6 +169,15 @@ impl Client {
         match state {
             LinkState::Connected => DATA_LEN_MAX as u64,
             _ => self.0.schedule.chunk_len(Direction::Up),
+        }
+    }
+
+    /// How many bytes of contents travel with an operation. More is uploaded before.
+    fn inline_len_max(&self) -> u64 {
+        let state = self.0.live.lock().state;
+        match state {
+            LinkState::Connected => CHUNK_LEN_MAX,
+            _ => INLINE_LEN_MAX as u64,
         }
     }
 
@@ -261,15 +312,16 @@ impl Client {
 
     /// What a store says was written, uploaded before if it is much.
     async fn contents(&self, seq: u64, file: FileId, change: &Change) -> Result<Bytes, FsError> {
-        let from = match self.set_aside(seq, file, change).await {
-            Ok(Outgoing::Inline(bytes)) => return Ok(bytes),
-            Ok(Outgoing::File(from, _)) => Some(from),
+        let aside = match self.set_aside(seq, file, change).await {
+            // The link may have become slow since it was set aside.
+            Ok(Outgoing::Inline(bytes)) if bytes.len() as u64 <= self.inline_len_max() => return Ok(bytes),
+            Ok(aside) => Some(aside),
             // It goes home all the same, so that there is room again.
             Err(FsError::NoSpace) => None,
             Err(error) => return Err(error),
         };
         let (mut offset, end) = (0, change.ranges.len());
-        if let Some(from) = &from {
+        if let Some(Outgoing::File(from, _)) = &aside {
             self.take_there(seq, from, end).await?;
         }
         while offset < end {
@@ -279,8 +331,9 @@ impl Client {
                 offset = chunk.end;
                 continue;
             };
-            let data = match &from {
-                Some(from) => self.outgoing(from, &missing).await?,
+            let data = match &aside {
+                Some(Outgoing::Inline(bytes)) => bytes.slice(missing.start as usize..missing.end as usize),
+                Some(Outgoing::File(from, _)) => self.outgoing(from, &missing).await?,
                 None => self.still_there(seq, file, change, &missing).await?,
             };
             self.upload(Class::Replay, seq, missing.start, data).await?;
@@ -298,7 +351,7 @@ impl Client {
     /// does not change it.
     async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
         let _only_writer = self.0.writer(file).await;
-        let aside = self.0.live.lock().outgoing.get(&seq).cloned();
+        let aside = self.0.live.lock().outgoing.get(seq).cloned();
         if let Some(Outgoing::File(from, _)) = aside {
             return self.outgoing(&from, range).await;
         }
@@ -330,7 +383,7 @@ impl Client {
 
     /// Uploads part of a store before its turn.
     pub(crate) async fn upload_ahead(&self, seq: u64, range: Range<u64>) -> Result<(), FsError> {
-        let outgoing = self.0.live.lock().outgoing.get(&seq).cloned();
+        let outgoing = self.0.live.lock().outgoing.get(seq).cloned();
         let Some(Outgoing::File(from, _)) = outgoing else { return Ok(()) };
         let end = range.end.min(from.len().await.map_err(|error| disk_error(&error))?);
         let mut offset = range.start;
@@ -353,7 +406,7 @@ impl Client {
 
     /// What a store says was written, as it was when this was asked first.
     pub(crate) async fn set_aside(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
-        let known = || self.0.live.lock().outgoing.get(&seq).cloned();
+        let known = || self.0.live.lock().outgoing.get(seq).cloned();
         if let Some(outgoing) = known() {
             return Ok(outgoing);
         }
@@ -392,12 +445,9 @@ impl Client {
         let from = self.source(seq, file).await?;
         // What has been cut off since goes home as zeroes, and is cut off there by what follows.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
-        let state = self.0.live.lock().state;
-        let inline_len_max = match state {
-            LinkState::Connected => CHUNK_LEN_MAX,
-            _ => INLINE_LEN_MAX as u64,
-        };
-        if change.ranges.len() <= inline_len_max {
+        let len = change.ranges.len();
+        let has_room = || self.0.live.lock().outgoing.inline_len + len <= INLINE_TOTAL_MAX;
+        if len <= INLINE_LEN_MAX as u64 || len <= self.inline_len_max() && has_room() {
             let mut bytes = Vec::new();
             for range in change.ranges.iter() {
                 bytes.extend(read_or_zeroes(&from, end, range.start, range.end - range.start).await?);
@@ -454,7 +504,7 @@ impl Client {
                 }
                 live.ahead.remove(&applied.seq);
                 live.sources.remove(&applied.seq);
-                if let Some(Outgoing::File(_, number)) = live.outgoing.remove(&applied.seq) {
+                if let Some(Outgoing::File(_, number)) = live.outgoing.remove(applied.seq) {
                     sent.push(number);
                 }
                 let became = matches!(applied.outcome, Outcome::Became(_));
@@ -545,4 +595,19 @@ fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<
         batch.push((seq, operation.clone()));
     }
     batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_in_memory_is_counted() {
+        let inline = |len: usize| Outgoing::Inline(vec![0; len].into());
+        let mut aside = SetAside::default();
+        [(1, 10), (2, 20), (1, 5)].into_iter().for_each(|(seq, len)| aside.insert(seq, inline(len)));
+        assert_eq!(aside.inline_len, 25);
+        assert!(aside.remove(3).is_none() && aside.remove(2).is_some());
+        assert_eq!((aside.inline_len, aside.seqs().collect::<Vec<_>>()), (5, vec![1]));
+    }
 }

@@ -141,7 +141,7 @@ impl Live {
             }
         }
         for (seq, operation) in self.replica.log().iter() {
-            let aside = matches!(self.outgoing.get(&seq), Some(Outgoing::File(..))) || self.sources.contains_key(&seq);
+            let aside = matches!(self.outgoing.get(seq), Some(Outgoing::File(..))) || self.sources.contains_key(&seq);
             if let Operation::Store { change, .. } = operation
                 && aside
             {

@@ -5,7 +5,7 @@ mod rig;
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use host::SplitMix64;
-use roam::{Client, Forget};
+use roam::{Client, Forget, LinkState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -213,4 +213,27 @@ fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
     let is_name = |forget: &Forget| matches!(forget, Forget::Name(_, name) if name == b"file");
     assert!(again.iter().any(is_name), "{again:?}");
     assert_eq!(rig.sim.block_on(find(&one, "/file")), Err(FsError::NotFound));
+}
+
+/// What was set aside near home to go there in one message goes in pieces when the link has become slow.
+#[test]
+fn regression_what_was_to_go_in_one_message_goes_in_pieces_over_a_slow_link() {
+    let rig = Rig::new(1);
+    let (one, network, ..) = rig.new_client(1, DELAY);
+    rig.sim.block_on(perform(&one, &Op::List("/".into()))).expect("listed");
+    rig.sim.run_for(Duration::from_secs(5));
+    network.lose_requests.store(true, Relaxed);
+    let text = "a".repeat(200_000);
+    write(&rig, &one, "/file", &text);
+    // It was sent, and is lost.
+    rig.sim.run_for(Duration::from_millis(500));
+    one.pin(Some(LinkState::Weak));
+    rig.sim.run_for(Duration::from_secs(60));
+    network.kinds.lock().clear();
+    network.lose_requests.store(false, Relaxed);
+    rig.sim.run_for(Duration::from_secs(120));
+    assert_eq!(one.look(|replica, state| (replica.log().len(), state)), (0, LinkState::Weak));
+    assert!(network.kinds.lock().get("Upload").is_some_and(|count| *count > 0), "{:?}", network.kinds.lock());
+    let (other, ..) = rig.new_client(2, DELAY);
+    assert!(read(&rig, &other, "/file") == Ok(text));
 }
