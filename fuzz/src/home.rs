@@ -3,8 +3,8 @@
 use crate::parts::parts;
 use home::invitation::Invitation;
 use home::state::{Record, State};
-use roam_wire::codec::Wire;
-use roam_wire::message::User;
+use roam_proto::codec::Wire;
+use roam_proto::message::User;
 
 /// Decodes, after a byte that says what: a state, a record, an invitation, or a state with records that are applied to it, each after
 /// its length (u16).

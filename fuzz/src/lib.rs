@@ -12,7 +12,7 @@ pub mod manager;
 pub mod parts;
 pub mod record_log;
 pub mod roam;
-pub mod roam_wire;
+pub mod roam_proto;
 pub mod session;
 pub mod storage;
 pub mod striped_log;

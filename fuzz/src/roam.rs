@@ -2,7 +2,7 @@
 
 use crate::parts::parts;
 use roam::replica::{Record, Replica};
-use roam_wire::codec::Wire;
+use roam_proto::codec::Wire;
 
 /// Decodes, after a byte that says what: a replica, a record, or a replica with records that are applied to it, each after its length
 /// (u16).

@@ -1,8 +1,8 @@
 //! What a client asks of a home that serves, question after question.
 
 use crate::parts::parts;
-use roam_wire::codec::Wire;
-use roam_wire::message::{Pushed, Request, pack, unpack};
+use roam_proto::codec::Wire;
+use roam_proto::message::{Pushed, Request, pack, unpack};
 
 #[allow(clippy::new_without_default, reason = "it is made for tests")]
 #[path = "../../crates/home/tests/common/mod.rs"]

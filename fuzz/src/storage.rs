@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use host::checkpoint_pair::HEAD_LEN;
 use storage::checkpoint::{Body, Head};
-use storage::recovery::walk;
 use storage::space::{PAGE, PAGES_MAX, Space};
+use storage::torn_tail::walk;
 use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
 use types::FsUuid;

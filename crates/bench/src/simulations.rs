@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
-use simulate::cooperative::studies::{BLOCK_BYTES, Setup};
-use simulate::cooperative::{Algorithm, Blocks, Parameters, simulate, yardstick};
+use studies::cooperative::experiments::{BLOCK_BYTES, Setup};
+use studies::cooperative::{Algorithm, Blocks, Parameters, simulate, yardstick};
 use trace::Record;
 use trace::synth::auspex::Auspex;
 use trace::synth::sprite::Sprite;
@@ -58,7 +58,8 @@ fn measure(quick: bool) -> Result<Found> {
     let mut samples = Vec::new();
     let mut row = |name: &str, blocks: &Blocks, client_blocks: u32| -> Result<[f64; 2]> {
         command::check_interrupt()?;
-        let (algorithm, server_blocks) = (Algorithm::NChance(policy::cooperative::RECIRCULATIONS), setup.server_blocks);
+        let (algorithm, server_blocks) =
+            (Algorithm::NChance(policy::cooperative::n_chance::RECIRCULATIONS), setup.server_blocks);
         let parameters = Parameters { algorithm, client_blocks, server_blocks, warm_up: 0, seed: 1 };
         let (outcome, chance_s) = timed(|| simulate(blocks, &parameters))?;
         let (hits, lru_s) = timed(|| yardstick::hits(blocks, client_blocks))?;

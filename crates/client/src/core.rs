@@ -12,7 +12,7 @@ use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::{Host, first};
 use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
-use manager::map::ManagerMap;
+use manager::manager_map::ManagerMap;
 use parking_lot::Mutex;
 use policy::space::{Purpose, Space};
 use std::collections::BTreeMap;

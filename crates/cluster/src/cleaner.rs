@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::Client;
 use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
 use manager::index_node::{LEAF_BLOCKS, NodeSize};
-use manager::map::ManagerMap;
+use manager::manager_map::ManagerMap;
 use manager::server::Server as ManagerServer;
 use parking_lot::Mutex;
 use policy::space::{Loan, Moved};

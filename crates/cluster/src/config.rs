@@ -2,7 +2,7 @@
 //! engine decides them, and every store keeps a copy, so any n - m of them tell it.
 
 use bytes::Bytes;
-use manager::map::ManagerMap;
+use manager::manager_map::ManagerMap;
 use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FsUuid, LogId, ManagerId, StoreId};

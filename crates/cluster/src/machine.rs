@@ -334,9 +334,9 @@ impl Machine {
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
-        let rolled = manager::recovery::roll_forward(&stripe, &managers, CLIENT_LOG).await;
+        let rolled = manager::roll_forward::roll_forward(&stripe, &managers, CLIENT_LOG).await;
         let (tail, rolled) = rolled.map_err(refused)?;
-        let rolled_cleaner = manager::recovery::roll_forward(&stripe, &managers, CLEANER_LOG).await;
+        let rolled_cleaner = manager::roll_forward::roll_forward(&stripe, &managers, CLEANER_LOG).await;
         let (cleaner_tail, cleaner_rolled) = rolled_cleaner.map_err(refused)?;
         let recovery = Recovery {
             segment_count: rolled.segments + cleaner_rolled.segments,

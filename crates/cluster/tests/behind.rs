@@ -118,7 +118,7 @@ fn regression_a_client_waits_for_managers_that_are_far_behind() {
         Arc::new(Halting { manager, halted, host }) as Arc<dyn Manager>
     });
     let managers = Managers::new(machine.config.managers.clone(), managers.collect());
-    let opened = manager::recovery::roll_forward(&machine.stripe, &machine.managers, LOG);
+    let opened = manager::roll_forward::roll_forward(&machine.stripe, &machine.managers, LOG);
     let (tail, _) = sim.block_on(opened).expect("open the log");
     let config = client::Config {
         id: ClientId::new(2),

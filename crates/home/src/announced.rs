@@ -7,10 +7,10 @@
 //! until the home durably knows how the operations ended.
 
 use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Key};
-use roam_wire::codec::Wire;
-use roam_wire::message::Sent;
-use roam_wire::operation::Operation;
-use roam_wire::wire_struct;
+use roam_proto::codec::Wire;
+use roam_proto::message::Sent;
+use roam_proto::operation::Operation;
+use roam_proto::wire_struct;
 use std::collections::BTreeMap;
 use types::codec::DecodeError;
 

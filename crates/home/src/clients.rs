@@ -2,7 +2,7 @@
 
 use crate::Home;
 use crate::state::{Key, Record};
-use roam_wire::message::{Pushed, User, pack};
+use roam_proto::message::{Pushed, User, pack};
 use types::FsError;
 
 /// A client that has accepted an invitation.

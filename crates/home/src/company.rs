@@ -11,13 +11,13 @@
 //! Soft state: a home that starts again knows of no client, and clients learn whether they are alone when they
 //! attach again. A client that has lost its connection believes that it has company.
 //!
-//! [`Request::Heard`]: roam_wire::message::Request::Heard
-//! [`Request::Joined`]: roam_wire::message::Request::Joined
+//! [`Request::Heard`]: roam_proto::message::Request::Heard
+//! [`Request::Joined`]: roam_proto::message::Request::Joined
 
 use host::{Clock, timeout};
 use parking_lot::Mutex;
-use roam_wire::channel::Push;
-use roam_wire::message::{self, Pushed, pack};
+use roam_proto::channel::Push;
+use roam_proto::message::{self, Pushed, pack};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;

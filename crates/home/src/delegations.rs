@@ -10,7 +10,7 @@
 //! Invariants: at no time do two clients that were heard of have what excludes each other; a claim is met only while nobody else's use of what it
 //! excludes goes on.
 
-use roam_wire::delegation::{Hold, LEASE, Recall};
+use roam_proto::delegation::{Hold, LEASE, Recall};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use types::FileId;

@@ -1,7 +1,7 @@
 //! What a home asks of the file system that it exports, beyond [`FileSystem`].
 
 use bytes::Bytes;
-use roam_wire::message::User;
+use roam_proto::message::User;
 use types::{Answer, BoxFuture, FileId, FsError, Time};
 use vfs::FileSystem;
 use vfs::fs::{At, Cred, Entry, FILE_SIZE_MAX};

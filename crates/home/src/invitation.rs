@@ -4,9 +4,9 @@ use crate::state::{Key, Record};
 use crate::{Inner, Live};
 use host::Disk;
 use parking_lot::MutexGuard;
-use roam_wire::codec::Wire;
-use roam_wire::message::User;
-use roam_wire::wire_struct;
+use roam_proto::codec::Wire;
+use roam_proto::message::User;
+use roam_proto::wire_struct;
 use std::io;
 use types::Time;
 

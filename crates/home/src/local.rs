@@ -4,7 +4,7 @@ use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;
 use localdir::LocalDir;
 use localdir::users::Account;
-use roam_wire::message::User;
+use roam_proto::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{At, Cred, Entry};
 

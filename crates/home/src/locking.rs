@@ -2,7 +2,7 @@
 //!
 //! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to an earlier term of a client does nothing.
 
-use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};

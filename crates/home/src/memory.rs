@@ -3,7 +3,7 @@
 
 use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;
-use roam_wire::message::User;
+use roam_proto::message::User;
 use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{Cred, Entry, FileSystem, OpenFlags, SetAttr, SetTime};
 use vfs::mem::MemFs;

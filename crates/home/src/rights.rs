@@ -2,8 +2,8 @@
 
 use crate::exported::{Exported, cred};
 use crate::volume::{Reach, Volume};
-use roam_wire::journal::Since;
-use roam_wire::message::User;
+use roam_proto::journal::Since;
+use roam_proto::message::User;
 use std::collections::{BTreeSet, HashMap};
 use types::{FileId, FsError};
 use vfs::perm::{EXECUTE, WRITE};

@@ -1,7 +1,7 @@
 //! What was done for clients and may not be durable yet.
 //!
 //! A client is answered when an operation was done, and seen by all who look. It asks later until when all is
-//! durable ([`Request::Durable`](roam_wire::message::Request::Durable)), and keeps the operations that long.
+//! durable ([`Request::Durable`](roam_proto::message::Request::Durable)), and keeps the operations that long.
 //! Many operations, of many clients, are made durable at once: the file system is synced, then the home's log
 //! is written.
 //!

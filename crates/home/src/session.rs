@@ -9,17 +9,17 @@ use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
 use crate::volume::{INDEX_END, OTHERS, Reach, Volume};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
-use roam_wire::codec::Wire;
-use roam_wire::delegation::{Hold, Watch};
-use roam_wire::journal::{Since, Stamp};
-use roam_wire::line;
-use roam_wire::lock::Lock;
-use roam_wire::message::{
+use roam_proto::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
+use roam_proto::codec::Wire;
+use roam_proto::delegation::{Hold, Watch};
+use roam_proto::journal::{Since, Stamp};
+use roam_proto::line;
+use roam_proto::lock::Lock;
+use roam_proto::message::{
     Company, DATA_LEN_MAX, NamedFacts, Outcome, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
-use roam_wire::operation::Operation;
-use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use roam_proto::operation::Operation;
+use roam_proto::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -613,7 +613,7 @@ impl Client {
         whose: &Whose,
         volume: &Arc<Exported>,
         files: Vec<FileId>,
-    ) -> Result<Vec<roam_wire::message::Facts>, Stop> {
+    ) -> Result<Vec<roam_proto::message::Facts>, Stop> {
         if files.len() > FILE_COUNT_MAX {
             return Err(Stop::Failed(FsError::ArgumentTooBig));
         }

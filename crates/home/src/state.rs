@@ -2,11 +2,11 @@
 //! and 4.7). Pure; every change is a [`Record`].
 
 use crate::volume::{Learned, RunStart, Volume};
-use roam_wire::channel::MESSAGE_LEN_MAX;
-use roam_wire::codec::Wire;
-use roam_wire::message::{Outcome, User};
-use roam_wire::operation::Operation;
-use roam_wire::{wire_enum, wire_struct};
+use roam_proto::channel::MESSAGE_LEN_MAX;
+use roam_proto::codec::Wire;
+use roam_proto::message::{Outcome, User};
+use roam_proto::operation::Operation;
+use roam_proto::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 

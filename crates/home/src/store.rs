@@ -12,9 +12,9 @@ use crate::state::Grant;
 use crate::uploads::Upload;
 use crate::volume::Print;
 use bytes::Bytes;
-use roam_wire::message::{Conflict, DATA_LEN_MAX, Sent};
-use roam_wire::operation::{Change, Operation, Place};
-use roam_wire::ranges::Ranges;
+use roam_proto::message::{Conflict, DATA_LEN_MAX, Sent};
+use roam_proto::operation::{Change, Operation, Place};
+use roam_proto::ranges::Ranges;
 use std::ops::Range;
 use std::sync::Arc;
 use types::{FileId, FsError, Kind, Time};
@@ -543,7 +543,7 @@ impl Doing<'_> {
         }
         for name in fs.listxattr(superuser, source).await? {
             // Whoever changes a program takes from it what it may do beyond its user.
-            if name == CAPABILITY || roam_wire::operation::is_of_machine(&name) {
+            if name == CAPABILITY || roam_proto::operation::is_of_machine(&name) {
                 continue;
             }
             let value = fs.getxattr(superuser, source, &name).await?;

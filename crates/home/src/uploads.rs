@@ -3,8 +3,8 @@
 use crate::apply::Whose;
 use crate::exported::Exported;
 use host::Clock;
-use roam_wire::operation::RANGE_COUNT_MAX;
-use roam_wire::ranges::Ranges;
+use roam_proto::operation::RANGE_COUNT_MAX;
+use roam_proto::ranges::Ranges;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -15,11 +15,11 @@
 //! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]);
 //! numbers only grow; what an id means instead has no other meaning itself.
 
-use roam_wire::codec::Wire;
-use roam_wire::journal::{Journal, Stamp};
-use roam_wire::message::User;
-use roam_wire::operation::Place;
-use roam_wire::wire_struct;
+use roam_proto::codec::Wire;
+use roam_proto::journal::{Journal, Stamp};
+use roam_proto::message::User;
+use roam_proto::operation::Place;
+use roam_proto::wire_struct;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use types::codec::{DecodeError, Reader};

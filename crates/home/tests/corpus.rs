@@ -4,12 +4,12 @@ use bytes::Bytes;
 use home::invitation::Invitation;
 use home::state::{Intent, Record, State};
 use home::volume::{OTHERS, Print, RunStart, Volume};
-use roam_wire::codec::Wire;
-use roam_wire::delegation::{Hold, Watch};
-use roam_wire::journal::Stamp;
-use roam_wire::lock::{Lock, Locking, Space};
-use roam_wire::message::{Conflict, Outcome, Request, Sent, User};
-use roam_wire::operation::Operation;
+use roam_proto::codec::Wire;
+use roam_proto::delegation::{Hold, Watch};
+use roam_proto::journal::Stamp;
+use roam_proto::lock::{Lock, Locking, Space};
+use roam_proto::message::{Conflict, Outcome, Request, Sent, User};
+use roam_proto::operation::Operation;
 use session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
 use types::{FileId, Kind, Time};
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use roam_wire::message::{Outcome, Reply, Request, pack};
-use roam_wire::operation::Operation;
+use roam_proto::message::{Outcome, Reply, Request, pack};
+use roam_proto::operation::Operation;
 use types::{FileId, Kind};
 
 /// Operations that a client sends in one message while the home crashes at any step, and in messages of their own when it asks again. The first

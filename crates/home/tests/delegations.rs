@@ -3,12 +3,12 @@
 mod common;
 
 use common::*;
-use roam_wire::channel::{PeerKey, Service};
-use roam_wire::delegation::{Behind, Hold, LEASE, Recall, Watch};
-use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
-use roam_wire::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
-use roam_wire::operation::{Attributes, Change, Operation, Place};
-use roam_wire::ranges::Ranges;
+use roam_proto::channel::{PeerKey, Service};
+use roam_proto::delegation::{Behind, Hold, LEASE, Recall, Watch};
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use roam_proto::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
+use roam_proto::operation::{Attributes, Change, Operation, Place};
+use roam_proto::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;
 use vfs::fs::{Cred, SetAttr};

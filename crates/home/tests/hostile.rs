@@ -7,15 +7,15 @@ use bytes::Bytes;
 use common::*;
 use home::export::Export;
 use host::{Random, SplitMix64};
-use roam_wire::channel::MESSAGE_LEN_MAX;
-use roam_wire::codec::Wire;
-use roam_wire::delegation::Watch;
-use roam_wire::journal::{Since, Stamp};
-use roam_wire::message::{
+use roam_proto::channel::MESSAGE_LEN_MAX;
+use roam_proto::codec::Wire;
+use roam_proto::delegation::Watch;
+use roam_proto::journal::{Since, Stamp};
+use roam_proto::message::{
     Applied, Conflict, DATA_LEN_MAX, Outcome, Pushed, Refusal, Reply, Request, Sent, pack, unpack,
 };
-use roam_wire::operation::{Attributes, Change, Operation, Place};
-use roam_wire::ranges::Ranges;
+use roam_proto::operation::{Attributes, Change, Operation, Place};
+use roam_proto::ranges::Ranges;
 use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;

@@ -4,9 +4,9 @@ mod common;
 
 use common::*;
 use home::export::Export;
-use roam_wire::message::{Outcome, Reply, Request, pack, unpack};
-use roam_wire::operation::Operation;
-use roam_wire::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use roam_proto::message::{Outcome, Reply, Request, pack, unpack};
+use roam_proto::operation::Operation;
+use roam_proto::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
 use std::time::Duration;
 use types::{FsError, Kind};
 use vfs::FileSystem;

@@ -3,9 +3,9 @@
 use crate::api::ManagerError;
 use crate::record::Table;
 use crate::root::Trees;
+use crate::s_file::{Difference, counted};
 use crate::server::{Core, Server};
 use crate::state::{State, Stop};
-use crate::usage::{Difference, counted};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, SegmentId};
 

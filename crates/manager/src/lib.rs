@@ -2,20 +2,20 @@
 //!
 //! What others use:
 //! - [`api`]: what clients and cleaners ask of a manager.
-//! - [`map`]: which manager serves which file.
-//! - [`server`], [`recovery`]: a manager, and how its memory comes back after a crash.
+//! - [`manager_map`]: which manager serves which file.
+//! - [`server`], [`roll_forward`](mod@roll_forward): a manager, and how its memory comes back after a crash.
 //! - [`extents`]: a file's map from blocks to log addresses; clients use it too.
 //!
 //! Decisions, pure:
 //! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] says what a checkpoint writes.
 //! - [`tokens`]: who holds which token.
 //! - [`frontier`]: which index numbers were handed out.
-//! - [`index_node`], [`usage`]: a manager's knowledge of files, and of live bytes.
+//! - [`index_node`], [`s_file`]: a manager's knowledge of files, and of live bytes.
 //! - [`tree`]: its tables, in pages that are copied when they change.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
-//! Plumbing: [`server`], [`recovery`], [`audit`], the writing of checkpoints and the reading of tables.
+//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints and the reading of tables.
 
 pub mod api;
 pub mod apply;
@@ -25,24 +25,24 @@ mod checkpoint;
 pub mod extents;
 pub mod frontier;
 pub mod index_node;
-pub mod map;
+pub mod manager_map;
 mod newest;
 pub mod record;
-pub mod recovery;
+pub mod roll_forward;
 pub mod root;
+pub mod s_file;
 pub mod server;
 pub mod snapshot;
 pub mod state;
 mod tables;
 pub mod tokens;
 pub mod tree;
-pub mod usage;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use map::ManagerMap;
-pub use recovery::{RollForward, roll_forward};
+pub use manager_map::ManagerMap;
+pub use roll_forward::{RollForward, roll_forward};
 pub use server::{Config, Lengths, Server};

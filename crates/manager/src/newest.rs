@@ -4,7 +4,7 @@
 //! mostly a few segments before that, so a short stretch of the log is looked at, and a longer one only if there are not two.
 
 use crate::api::ManagerError;
-use crate::recovery::{log_failed, root_candidates};
+use crate::roll_forward::{log_failed, root_candidates};
 use stripe::Stripe;
 use types::{BlockAddr, LogId, SegmentId};
 

@@ -15,7 +15,7 @@ use crate::api::{
 use crate::apply::Turn;
 use crate::frontier::Allocation;
 use crate::index_node::NodeSize;
-use crate::map::ManagerMap;
+use crate::manager_map::ManagerMap;
 use crate::record::{Directory, RecordKey};
 use crate::root::page_rows_max;
 use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
@@ -102,7 +102,7 @@ struct Batch {
 
 impl Server {
     /// Recovers the newest checkpoint from the manager's own log and opens the log's next epoch. Nothing of the clients' logs
-    /// is applied yet; see [`crate::recovery::roll_forward`]. On an empty log a first checkpoint is written.
+    /// is applied yet; see [`crate::roll_forward::roll_forward`]. On an empty log a first checkpoint is written.
     ///
     /// Segments of the own log with seq below `own_log_from_seq_hint` are not looked at; 0 is always right, and finds the newest
     /// checkpoint from what the stores have.
@@ -119,7 +119,7 @@ impl Server {
         let segment_len_max = config.lengths.segment_len_max.min(stripe.payload_len_max());
         let config = Config { lengths: Lengths { segment_len_max, ..config.lengths }, ..config };
         let started = host.clock.now();
-        let core = crate::recovery::open_core(stripe, config, own_log_from_seq_hint).await?;
+        let core = crate::roll_forward::open_core(stripe, config, own_log_from_seq_hint).await?;
         let core = Arc::new(core);
         core.count_own_pages().await?;
         if core.state.lock().root.is_none() {

@@ -7,8 +7,8 @@
 
 use crate::index_node::{IndexNode, LeafHomes};
 use crate::root::{Root, Trees};
+use crate::s_file::Difference;
 use crate::state::{DurableRoot, PageAt, State};
-use crate::usage::Difference;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{BlockAddr, FileId, LogId, SegmentId};

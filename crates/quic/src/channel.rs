@@ -7,7 +7,7 @@ use crate::transport::UP_WINDOW_BYTES;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, ReadToEndError};
-use roam_wire::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
+use roam_proto::channel::{Channel, Class, Lost, MESSAGE_LEN_MAX, Path};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

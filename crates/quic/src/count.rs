@@ -4,8 +4,8 @@
 
 use crate::stream::Close;
 use quinn::Connection;
-use roam_wire::channel::Lost;
-use roam_wire::codec::Wire;
+use roam_proto::channel::Lost;
+use roam_proto::codec::Wire;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;

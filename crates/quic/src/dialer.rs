@@ -5,7 +5,7 @@ use crate::identity::Identity;
 use crate::tls;
 use crate::transport;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, TokioRuntime, TransportErrorCode};
-use roam_wire::channel::{Channel, DialError, Dialer, PeerKey};
+use roam_proto::channel::{Channel, DialError, Dialer, PeerKey};
 use rustls::AlertDescription;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -4,7 +4,7 @@
 
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, PublicKeyData};
 use ring::{digest, hmac};
-use roam_wire::channel::PeerKey;
+use roam_proto::channel::PeerKey;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

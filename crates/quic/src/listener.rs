@@ -12,7 +12,7 @@ use crate::transport::{self, ConfigError, DOWN_WINDOW_BYTES};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, TokioRuntime, WriteError};
-use roam_wire::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
+use roam_proto::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Service, Session};
 use rustls::pki_types::CertificateDer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

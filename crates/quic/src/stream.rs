@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, StreamId, VarInt, WriteError};
-use roam_wire::channel::{Class, MESSAGE_LEN_MAX};
+use roam_proto::channel::{Class, MESSAGE_LEN_MAX};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

@@ -7,7 +7,7 @@
 //! memory at both ends. No requests are sent before the handshake is done (0-RTT): they would go to whichever address is tried first.
 
 use crate::identity::{Identity, key_of};
-use roam_wire::channel::PeerKey;
+use roam_proto::channel::PeerKey;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature};

@@ -12,7 +12,7 @@
 //! | 4 + n each | address: length, UTF-8 |
 //! | 4 | CRC-32C of all before |
 
-use roam_wire::channel::PeerKey;
+use roam_proto::channel::PeerKey;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;

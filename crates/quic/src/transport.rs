@@ -6,7 +6,7 @@ use crate::tls;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, ClientConfig, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
-use roam_wire::channel::{MESSAGE_LEN_MAX, PeerKey, REQUEST_COUNT_MAX};
+use roam_proto::channel::{MESSAGE_LEN_MAX, PeerKey, REQUEST_COUNT_MAX};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

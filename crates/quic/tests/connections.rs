@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{Desk, Stranger, dialer, failed, identity, loopback, numbers, pair};
 use quic::{Listener, QuicDialer};
-use roam_wire::channel::{Channel, Class, DialError, Dialer, Lost, MESSAGE_LEN_MAX};
+use roam_proto::channel::{Channel, Class, DialError, Dialer, Lost, MESSAGE_LEN_MAX};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;

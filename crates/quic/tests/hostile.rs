@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{Desk, PROTOCOL, Stranger, identity, loopback, pair};
 use quic::{Listener, QuicDialer};
 use quinn::{Connection, ConnectionError, VarInt};
-use roam_wire::channel::{Channel, Class, Dialer, Lost, MESSAGE_LEN_MAX};
+use roam_proto::channel::{Channel, Class, Dialer, Lost, MESSAGE_LEN_MAX};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use tokio::task::JoinSet;

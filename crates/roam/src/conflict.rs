@@ -6,11 +6,11 @@
 
 use crate::content::BASE_LEN_MAX;
 use crate::replica::{Changes, Child, Node, Replica};
-use roam_wire::codec::Wire;
-use roam_wire::message::{Conflict, Outcome};
-use roam_wire::operation::{Change, Made, Operation, Place};
-use roam_wire::ranges::Ranges;
-use roam_wire::{wire_enum, wire_struct};
+use roam_proto::codec::Wire;
+use roam_proto::message::{Conflict, Outcome};
+use roam_proto::operation::{Change, Made, Operation, Place};
+use roam_proto::ranges::Ranges;
+use roam_proto::{wire_enum, wire_struct};
 use types::codec::{DecodeError, Reader};
 use types::{FileId, Kind, Time};
 use vfs::acl;

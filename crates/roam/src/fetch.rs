@@ -9,11 +9,11 @@ use crate::settings::Unit;
 use bytes::Bytes;
 use host::{Either, first, timeout};
 use policy::unit::is_whole;
-use roam_wire::channel::{Channel, Class, Lost};
-use roam_wire::delegation::Hold;
-use roam_wire::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
-use roam_wire::operation::is_name;
-use roam_wire::ranges::Ranges;
+use roam_proto::channel::{Channel, Class, Lost};
+use roam_proto::delegation::Hold;
+use roam_proto::message::{DATA_LEN_MAX, Facts, NamedFacts, Refusal, Reply, Request, pack, unpack};
+use roam_proto::operation::is_name;
+use roam_proto::ranges::Ranges;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -644,7 +644,7 @@ mod tests {
     use crate::testing;
     use crate::trunk::Line;
     use host::sim::{Sim, SimDisk};
-    use roam_wire::channel::{DialError, Dialer};
+    use roam_proto::channel::{DialError, Dialer};
     use types::{BoxFuture, Kind};
 
     struct Nobody;

@@ -8,9 +8,9 @@ use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::{Node, Record};
 use bytes::Bytes;
 use host::timeout;
-use roam_wire::channel::Class;
-use roam_wire::message::{Reply, Request};
-use roam_wire::operation::{Attributes, Operation, is_of_machine};
+use roam_proto::channel::Class;
+use roam_proto::message::{Reply, Request};
+use roam_proto::operation::{Attributes, Operation, is_of_machine};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -268,7 +268,7 @@ impl Live {
 
 /// What is cached of a file, in a word.
 fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
-    let mine = |place: &roam_wire::operation::Place| live.replica.child(place) == crate::replica::Child::Is(id);
+    let mine = |place: &roam_proto::operation::Place| live.replica.child(place) == crate::replica::Child::Is(id);
     if live.replica.troubles().any(|(_, trouble)| trouble.file == id || trouble.mine.as_ref().is_some_and(mine)) {
         return "in conflict";
     }

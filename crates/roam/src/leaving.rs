@@ -8,7 +8,7 @@ use crate::live::{LinkState, Live};
 use crate::schedule::Direction;
 use crate::settings::Unit;
 use host::timeout;
-use roam_wire::channel::Class;
+use roam_proto::channel::Class;
 use std::cmp::Reverse;
 use std::sync::Weak;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The fringe's clients (design, section 4): they keep working over slow, intermittent or absent networks.
 //!
-//! - [`replica`]: what a client knows and has done; [`oplog`]: what of that its home has not heard of; [`conflict`]: what becomes of what
+//! - [`replica`]: what a client knows and has done; `roam_proto::oplog`: what of that its home has not heard of; [`conflict`]: what becomes of what
 //!   cannot be done at home. All pure.
 //! - [`client`]: the client as a file system: `filesystem` answers from what is known, `listings` numbers what is in directories, `content` reads and writes, `holes` does where not all is cached, `fetch` asks the home, `link` keeps the
 //!   connection, [`trunk`] shares it among volumes, `together` fetches small files, `replay` sends home what
@@ -28,7 +28,6 @@ mod locking;
 mod metadata;
 mod names;
 mod omens;
-pub mod oplog;
 mod replay;
 pub mod replica;
 mod room;

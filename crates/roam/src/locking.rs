@@ -6,10 +6,10 @@
 use crate::client::{Client, Inner};
 use crate::live::Live;
 use host::timeout;
-use roam_wire::channel::Class;
-use roam_wire::delegation::Kept;
-use roam_wire::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
-use roam_wire::message::{Reply, Request};
+use roam_proto::channel::Class;
+use roam_proto::delegation::Kept;
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
+use roam_proto::message::{Reply, Request};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

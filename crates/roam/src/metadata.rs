@@ -7,7 +7,7 @@
 use crate::client::Client;
 use crate::live::{Forget, Live};
 use crate::replica::Record;
-use roam_wire::delegation::Hold;
+use roam_proto::delegation::Hold;
 use std::collections::HashSet;
 use types::FileId;
 

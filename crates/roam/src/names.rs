@@ -2,7 +2,7 @@
 
 use crate::live::{Live, Need, Stop};
 use crate::replica::{Child, Node};
-use roam_wire::operation::{Attributes, Made, Operation, Place};
+use roam_proto::operation::{Attributes, Made, Operation, Place};
 use types::{FileId, FsError, Kind, Time};
 use vfs::acl;
 use vfs::fs::{Cred, LINK_COUNT_MAX, NAME_LEN_MAX, NewNode, RenameFlags, SYMLINK_LEN_MAX, SetAttr, SetTime, XattrMode};

@@ -11,7 +11,7 @@ use crate::replica::{Child, Record};
 use crate::settings::Writes;
 use host::timeout;
 use policy::replacement::{self, Known, Replacement};
-use roam_wire::operation::Operation;
+use roam_proto::operation::Operation;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use policy::lottery::{Class as Tickets, Lottery};
 use policy::write_back::{self, CHUNK_TIME};
 pub use policy::write_back::{CHUNK_LEN_MAX, TICKETS};
-use roam_wire::channel::{Class, Path};
+use roam_proto::channel::{Class, Path};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What the home has seen, and may not have durably yet.
 //!
-//! The home answers operations when it has done them ([`Outcome`](roam_wire::message::Outcome)): from then on
+//! The home answers operations when it has done them ([`Outcome`](roam_proto::message::Outcome)): from then on
 //! all clients see what they did. They stay in this client's log, as they are, until the home says that
 //! they are durable ([`Request::Durable`]). Only then do they count as home, and their answers are taken in.
 //! A home that crashes before is sent them again.
@@ -10,8 +10,8 @@
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live, Need};
 use host::timeout;
-use roam_wire::channel::Class;
-use roam_wire::message::{Applied, Outcome, Reply, Request};
+use roam_proto::channel::Class;
+use roam_proto::message::{Applied, Outcome, Reply, Request};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What several unit tests use.
 
-use roam_wire::message::Facts;
+use roam_proto::message::Facts;
 use types::{FileId, Kind, Time};
 
 /// Facts of an empty file or directory, in their first version.

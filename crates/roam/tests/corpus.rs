@@ -2,11 +2,11 @@
 
 use roam::conflict::{Case, Deed, Trouble};
 use roam::replica::{Membership, Record, Replica};
-use roam_wire::codec::Wire;
-use roam_wire::journal::Stamp;
-use roam_wire::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
-use roam_wire::operation::{Attributes, Change, Made, Operation};
-use roam_wire::ranges::Ranges;
+use roam_proto::codec::Wire;
+use roam_proto::journal::Stamp;
+use roam_proto::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
+use roam_proto::operation::{Attributes, Change, Made, Operation};
+use roam_proto::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
 
 #[path = "../../../fuzz/src/roam.rs"]

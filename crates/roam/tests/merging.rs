@@ -7,7 +7,7 @@ use rig::session::{How, Op, XATTR, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
 use roam::conflict::Deed;
 use roam::{Client, Consistency};
-use roam_wire::message::{Conflict, Outcome};
+use roam_proto::message::{Conflict, Outcome};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};

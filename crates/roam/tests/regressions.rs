@@ -7,7 +7,7 @@ use rig::Rig;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
 use roam::{COMMIT_TIME_MAX, LinkState, Validation, Writes};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;

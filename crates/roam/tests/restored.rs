@@ -6,7 +6,7 @@ use host::sim::{SimDisk, Snapshot};
 use rig::Rig;
 use rig::session::{How, Op, close, find, perform, read_all};
 use rig::setup::Setup;
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};

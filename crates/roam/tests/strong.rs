@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings, Writes};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

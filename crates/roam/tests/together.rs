@@ -6,7 +6,7 @@ use host::sim::SimDisk;
 use rig::session::{How, Op, find, noise, perform, read_all};
 use rig::{Network, Rig};
 use roam::{Client, Unit};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::FsError;

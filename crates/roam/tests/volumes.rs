@@ -8,7 +8,7 @@ use rig::session::{How, Op, find, perform, read_all};
 use rig::tree::Tree;
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, LinkState, Trunk};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

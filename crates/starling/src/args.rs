@@ -1,9 +1,9 @@
 //! The command line. Parsing only; nothing here touches the environment.
 
-mod studies;
+mod sim;
 mod traces;
 
-pub use studies::{
+pub use sim::{
     Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
 };
 pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceCommand, WorstCase};

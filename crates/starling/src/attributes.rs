@@ -1,7 +1,7 @@
 //! Attributes that were to be set, as `starling conflicts` shows them, sets them after all, and takes that back.
 
 use anyhow::Context;
-use roam_wire::operation::{Attributes, Operation};
+use roam_proto::operation::{Attributes, Operation};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;

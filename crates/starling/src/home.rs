@@ -15,7 +15,7 @@ use host::real::RealDisk;
 use localdir::LocalDir;
 use localdir::users::{Account, Who, account};
 use quic::{Identity, Listener, Token};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};

@@ -7,7 +7,7 @@
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
 //! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either; `names`: of files, as users see them.
 //! - `recording`: tells `trace record` what is done on a mount.
-//! - `traces`: makes traces; `studies`: tries policies on them.
+//! - `traces`: makes traces; `sim`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
 //! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
@@ -32,9 +32,9 @@ mod recording;
 mod roaming;
 mod served;
 mod settings;
+mod sim;
 mod size;
 mod store;
-mod studies;
 mod traces;
 mod up;
 
@@ -143,8 +143,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             ConflictsCommand::Undo { mountpoint, number } => runtime()?.block_on(conflicts::undo(&mountpoint, number)),
         },
         Command::Trace(a) => traces::run(a.command),
-        Command::Sim(a) => studies::run(a.command),
-        Command::Advise(a) => studies::advise::run(&a),
+        Command::Sim(a) => sim::run(a.command),
+        Command::Advise(a) => sim::advise::run(&a),
         Command::Keys(a) => keys::make(&a.folder),
         Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
         Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),

@@ -15,9 +15,9 @@ use anyhow::Context;
 use host::Either;
 use quic::{Identity, QuicDialer, Token, TokenError};
 use roam::{Client, Forget, Settings, Trunk};
-use roam_wire::channel::{Class, Dialer, PeerKey};
-use roam_wire::message::{Refusal, Reply, User, pack, unpack};
-use roam_wire::piece::hash;
+use roam_proto::channel::{Class, Dialer, PeerKey};
+use roam_proto::message::{Refusal, Reply, User, pack, unpack};
+use roam_proto::piece::hash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -236,7 +236,7 @@ async fn accept(token: &Token, identity: &Identity, is_known: &mut bool) -> anyh
     let dialer = QuicDialer::new(token.addresses.clone(), token.home, identity);
     let asking = async {
         let channel = dialer.dial().await.map_err(|e| usage(format!("{}: {e}", token.addresses.join(", "))))?;
-        let request = roam_wire::message::Request::Enroll { secret: token.secret };
+        let request = roam_proto::message::Request::Enroll { secret: token.secret };
         *is_known = true;
         let answer = channel.ask(Class::Interactive, pack(&request)).await?;
         channel.close();

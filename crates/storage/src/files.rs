@@ -5,8 +5,8 @@
 //! does not know to be durable: the newest heads, and the fragments that it found.
 
 use crate::checkpoint::{Body, Head};
-use crate::recovery::{Found, is_rotten, walk};
 use crate::space::{Extent, PAGE};
+use crate::torn_tail::{Found, is_rotten, walk};
 use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use host::{Disk, File};
 use std::io;

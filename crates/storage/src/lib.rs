@@ -7,7 +7,7 @@
 //!   site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says which checkpoint comes next, `files` reads and writes them.
-//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is where), `checkpoint` (its bytes), `recovery` (what
+//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is where), `checkpoint` (its bytes), `torn_tail` (what
 //! a crash left).
 
 pub mod api;
@@ -19,7 +19,6 @@ mod compaction;
 mod files;
 mod index;
 mod packed;
-pub mod recovery;
 mod seal;
 pub mod server;
 mod shared;
@@ -31,6 +30,7 @@ pub mod tcp;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod torn_tail;
 pub mod wire;
 
 pub use space::footprint;

@@ -9,13 +9,14 @@
 
 mod catch_up;
 mod error;
+mod group;
 mod health;
 mod layout;
+mod log_tail;
 mod maps;
 mod newest;
 mod put;
 mod read;
-mod recover;
 mod scrub;
 mod stripe;
 mod survey;
@@ -29,7 +30,7 @@ mod testing;
 pub use error::{StoreSet, StripeError};
 pub use health::{StoreHealth, StoreState};
 pub use layout::SegmentInfo;
-pub use recover::LogTail;
+pub use log_tail::LogTail;
 pub use scrub::{ScrubProgress, ScrubReport};
 pub use stripe::{Options, Stripe};
 pub use survey::Surveyed;

@@ -10,10 +10,9 @@ use host::{Either, first, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
-use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
 use striped_log::geometry::Geometry;
 use striped_log::segment::Segment;
-use types::{SegmentId, StoreId};
+use types::SegmentId;
 
 /// First and longest pause while there are too few healthy stores.
 const STARVED_PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -67,38 +66,6 @@ impl Stripe {
                 }
             }
         }
-    }
-
-    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too few. The first member
-    /// rotates with the segments, so that load and parity spread over all stores.
-    pub(crate) fn choose_group(&self, segment: &Segment) -> Option<Geometry> {
-        let mut up = self.health.lock().up();
-        let soon = self.quick_ones(&up);
-        if self.suffice(soon.len()) {
-            up = soon;
-        }
-        let m = self.options.parity;
-        let k_max = up.len().checked_sub(usize::from(m))?.min(DATA_FRAGMENTS_MAX) as u8;
-        let payload_len = u32::try_from(segment.payload.len()).ok()?;
-        if k_max == 0 || payload_len > u32::from(k_max) * FRAGMENT_LEN_MAX {
-            return None;
-        }
-        let (k, fragment_len) = Geometry::plan(payload_len, k_max, m);
-        let first = segment.id.seq.wrapping_add(u64::from(segment.id.log.raw())) % up.len() as u64;
-        let width = usize::from(k) + usize::from(m);
-        let members: Vec<StoreId> =
-            up.iter().cycle().skip(first as usize).take(width).map(|&at| self.stores[at].id).collect();
-        Some(Geometry { k, m, fragment_len, payload_len, members })
-    }
-
-    /// Those of `stores` that let nobody wait.
-    fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
-        stores.iter().copied().filter(|&at| !self.is_slow(at)).collect()
-    }
-
-    /// True if any segment can be put to so many stores.
-    fn suffice(&self, store_count: usize) -> bool {
-        store_count + usize::from(self.options.parity) >= self.stores.len()
     }
 
     /// Puts all fragments of one attempt at the same time and waits for all answers; not for those of stores that hang, if there are

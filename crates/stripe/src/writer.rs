@@ -5,7 +5,7 @@
 //! memory and are tried again without end: waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a
 //! later wait can still succeed; nothing is lost but time. Being fenced is final.
 
-use crate::recover::LogTail;
+use crate::log_tail::LogTail;
 use crate::{Stripe, StripeError};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

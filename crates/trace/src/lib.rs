@@ -1,4 +1,4 @@
-//! What clients did with files, in the order of time: traces, from which the studies of `simulate` are made.
+//! What clients did with files, in the order of time: traces, from which the crate `studies` makes its figures.
 //!
 //! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
 //! - [`import`]: what other programs write.

@@ -12,7 +12,7 @@ use host::sim::Sim;
 use linkem::Rate;
 use policy::lottery::Class as Tickets;
 use roam::schedule::{CHUNK_LEN_MAX, Direction, Schedule, TICKETS};
-use roam_wire::channel::Class;
+use roam_proto::channel::Class;
 use serde_json::json;
 
 use super::found::{Figure, Found, Table, largest};

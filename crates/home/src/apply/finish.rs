@@ -3,7 +3,7 @@
 use super::Whose;
 use crate::exported::{Exported, cred};
 use crate::volume::{OTHERS, Print, Volume};
-use roam_wire::operation::{Change, Made, Operation, Place};
+use roam_proto::operation::{Change, Made, Operation, Place};
 use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind};
 

@@ -6,8 +6,8 @@ use crate::exported::Exported;
 use crate::state::Record;
 use crate::volume::{OTHERS, Print, Volume};
 use bytes::Bytes;
-use roam_wire::message::{Conflict, Sent};
-use roam_wire::operation::{Made, Operation, Place};
+use roam_proto::message::{Conflict, Sent};
+use roam_proto::operation::{Made, Operation, Place};
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
 

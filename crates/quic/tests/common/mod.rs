@@ -8,7 +8,7 @@ use quic::{Identity, Listener, QuicDialer};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
 use ring::digest;
-use roam_wire::channel::{Channel, DialError, Dialer, PeerKey, Push, Service, Session};
+use roam_proto::channel::{Channel, DialError, Dialer, PeerKey, Push, Service, Session};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};

@@ -3,8 +3,8 @@
 //! What was made here may turn out to be there already: then everything means that, or, if it contains the same, what was made here gives way to it.
 
 use super::{Node, Replica, makes};
-use roam_wire::message::{Applied, Conflict, Facts, Outcome};
-use roam_wire::operation::{Operation, Place};
+use roam_proto::message::{Applied, Conflict, Facts, Outcome};
+use roam_proto::operation::{Operation, Place};
 use types::{FileId, Kind};
 
 impl Replica {

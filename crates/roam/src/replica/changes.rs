@@ -3,8 +3,8 @@
 //! All transitions are here. Two things hold, whatever fails on the way: what users see and the home will not be told of is [`Changes::Logged`] only if
 //! nothing differs, and a store that was dropped since the file is about to be changed again ([`Changes::owe`]) is part of what is logged next.
 
-use roam_wire::operation::Change;
-use roam_wire::ranges::Ranges;
+use roam_proto::operation::Change;
+use roam_proto::ranges::Ranges;
 use types::Time;
 
 /// What of a file's bytes in the cache was not logged yet. Lasting is only whether it is [`Logged`](Self::Logged): after a crash, all bytes of other files

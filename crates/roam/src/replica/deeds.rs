@@ -1,8 +1,8 @@
 //! What operations do to files, as users see them at once.
 
 use super::{Changes, Node, Replica};
-use roam_wire::message::Facts;
-use roam_wire::operation::{Attributes, Made, Operation, Place};
+use roam_proto::message::Facts;
+use roam_proto::operation::{Attributes, Made, Operation, Place};
 use std::collections::BTreeMap;
 use types::{FileId, Kind, Time};
 use vfs::acl;

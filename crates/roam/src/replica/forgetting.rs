@@ -165,8 +165,8 @@ mod tests {
     use crate::replica::{Membership, Record};
     use crate::testing::facts;
     use proptest::prelude::*;
-    use roam_wire::message::{NamedFacts, User};
-    use roam_wire::operation::{Attributes, Operation};
+    use roam_proto::message::{NamedFacts, User};
+    use roam_proto::operation::{Attributes, Operation};
     use types::{Kind, Time};
 
     const ROOT: FileId = FileId::ROOT;

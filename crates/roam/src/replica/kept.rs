@@ -1,12 +1,12 @@
 //! What a client knows, as it is kept on its disk.
 
 use super::{NUMBER_MAX, Node, Replica};
-use crate::oplog::OpLog;
 use bytes::Bytes;
-use roam_wire::codec::Wire;
-use roam_wire::message::Facts;
-use roam_wire::ranges::Ranges;
-use roam_wire::wire_struct;
+use roam_proto::codec::Wire;
+use roam_proto::message::Facts;
+use roam_proto::oplog::OpLog;
+use roam_proto::ranges::Ranges;
+use roam_proto::wire_struct;
 use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
@@ -211,8 +211,8 @@ mod tests {
     use super::*;
     use crate::replica::{Membership, Record};
     use crate::testing::facts;
-    use roam_wire::message::{NamedFacts, User};
-    use roam_wire::operation::{Attributes, Operation};
+    use roam_proto::message::{NamedFacts, User};
+    use roam_proto::operation::{Attributes, Operation};
     use types::{Kind, Time};
 
     const FILE_COUNT: u64 = 5 * SNAPSHOT_FILE_COUNT as u64;

@@ -1,9 +1,9 @@
 //! One file, as far as it is known.
 
 use super::changes::Changes;
-use roam_wire::message::Facts;
-use roam_wire::operation::Change;
-use roam_wire::ranges::Ranges;
+use roam_proto::message::Facts;
+use roam_proto::operation::Change;
+use roam_proto::ranges::Ranges;
 use std::collections::BTreeMap;
 use types::{FileId, Time};
 use vfs::acl;

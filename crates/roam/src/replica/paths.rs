@@ -1,7 +1,7 @@
 //! Names as users see them, the home's with what was done here on top, and the paths that they make.
 
 use super::{Child, Replica};
-use roam_wire::operation::{Operation, Place};
+use roam_proto::operation::{Operation, Place};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use types::FileId;

@@ -14,11 +14,11 @@ use host::{Clock, Disk, SplitMix64, first};
 use parking_lot::Mutex;
 use record_log::LOG_LEN;
 use roam::{Client, Line, Settings};
-use roam_wire::channel::{
+use roam_proto::channel::{
     Channel, Class, DialError, Dialer, Lost, MESSAGE_LEN_MAX, Path, PeerKey, Push, Service, Session,
 };
-use roam_wire::line;
-use roam_wire::message::{Pushed, Reply, Request, User, pack, unpack};
+use roam_proto::line;
+use roam_proto::message::{Pushed, Reply, Request, User, pack, unpack};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::ops::Range;

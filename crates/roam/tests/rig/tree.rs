@@ -5,7 +5,7 @@ use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::weather::Storm;
 use crate::worker::Worker;
 use host::SplitMix64;
 use roam::conflict::{Deed, Trouble};
-use roam_wire::message::{self, Conflict};
+use roam_proto::message::{self, Conflict};
 use types::{FileId, FsError};
 use vfs::FileSystem;
 use vfs::fs::{OpenFlags, RenameFlags};

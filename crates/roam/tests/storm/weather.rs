@@ -11,7 +11,7 @@ use host::sim::{Machine, SimDisk, Snapshot};
 use parking_lot::Mutex;
 use record_log::LOG_LEN;
 use roam::{Client, Consistency, Durability, Line, Settings, Unit, Validation, Writes};
-use roam_wire::message::User;
+use roam_proto::message::User;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,0 +1,423 @@
+//! The operation log and its optimizer (Huston and Honeyman, section 3; design, section 4.4). Pure.
+//!
+//! Operations are sent home in their order, from the front. Whatever has no effect in the end is taken out while it waits: files that were
+//! made and removed, contents and attributes that were overwritten, names that were only passed through. An operation that is
+//! [pinned](OpLog::pin), because it may have reached the home, stays as it is, and so does whatever depends on it.
+//!
+//! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
+//! cannot be done, if that is so for the whole. The log does not know who may do what, or what a directory passes on to what is made in it. So
+//! nothing is moved past a change of rights unless the outcome is the same whatever these are.
+
+use crate::codec::Wire;
+use crate::operation::{Operation, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::FileId;
+use types::codec::{DecodeError, Reader};
+use vfs::acl;
+
+/// Operations are numbered up to here, which leaves room for more.
+const SEQ_MAX: u64 = 1 << 62;
+
+/// True for an extended attribute that says who may do what. One that was set and then removed has changed the mode.
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::XATTR_ACCESS || name == acl::XATTR_DEFAULT
+}
+
+/// What the optimizer has saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Saved {
+    /// Operations that were logged.
+    pub logged: u64,
+    /// Of them: operations that need not be sent.
+    pub operations: u64,
+    /// What these would have taken to tell, in bytes.
+    pub bytes: u64,
+}
+
+/// See the module's header.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpLog {
+    operations: BTreeMap<u64, Operation>,
+    /// Operations that name a file in any part.
+    by_file: HashMap<FileId, BTreeSet<u64>>,
+    /// Operations that change a place.
+    by_place: BTreeMap<Place, BTreeSet<u64>>,
+    /// Operations up to here may have reached the home.
+    pinned: u64,
+    last: u64,
+    /// Of all that wait.
+    cost: u64,
+    saved: Saved,
+}
+
+impl OpLog {
+    /// Adds an operation and takes out what it makes useless. Returns its number, though it may be gone or have become part of another.
+    pub fn append(&mut self, operation: Operation) -> u64 {
+        self.last += 1;
+        self.saved.logged = self.saved.logged.saturating_add(1);
+        let before = self.cost.saturating_add(operation.cost());
+        let count = self.operations.len() + 1;
+        let seq = self.last;
+        match operation {
+            Operation::Store { file, change } => match self.last_about(file) {
+                Some((at, Operation::Store { change: earlier, .. })) => {
+                    let change = earlier.clone().then(change);
+                    self.replace(at, Operation::Store { file, change });
+                }
+                _ => self.insert(seq, Operation::Store { file, change }),
+            },
+            Operation::Set { file, attributes } => match self.last_about(file) {
+                Some((at, Operation::Set { attributes: earlier, .. }))
+                    if !attributes.are_rights() || self.is_last(at) =>
+                {
+                    let attributes = earlier.then(attributes);
+                    self.replace(at, Operation::Set { file, attributes });
+                }
+                _ => self.insert(seq, Operation::Set { file, attributes }),
+            },
+            Operation::SetXattr { file, name, value } => match self.last_about(file) {
+                Some((at, Operation::SetXattr { name: earlier, .. })) if *earlier == name && !is_acl(&name) => {
+                    self.replace(at, Operation::SetXattr { file, name, value });
+                }
+                _ => self.insert(seq, Operation::SetXattr { file, name, value }),
+            },
+            Operation::Remove { file, last: true, .. } => {
+                self.insert(seq, operation);
+                self.cancel(file, seq);
+            }
+            Operation::Rename { file, ref to, replaced, .. } => {
+                let to = to.clone();
+                self.insert(seq, operation);
+                if let Some((gone, true)) = replaced {
+                    self.cancel_replaced(gone, seq, &to);
+                }
+                self.fold(file, seq);
+            }
+            other => self.insert(seq, other),
+        }
+        self.saved.operations = self.saved.operations.saturating_add((count - self.operations.len()) as u64);
+        self.saved.bytes = self.saved.bytes.saturating_add(before.saturating_sub(self.cost));
+        seq
+    }
+
+    /// The first operations, in order, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Operation)> {
+        self.operations.iter().map(|(seq, operation)| (*seq, operation))
+    }
+
+    /// Those after one, in order.
+    pub fn iter_after(&self, seq: u64) -> impl Iterator<Item = (u64, &Operation)> {
+        self.operations.range(seq.saturating_add(1)..).map(|(seq, operation)| (*seq, operation))
+    }
+
+    /// The first that waits after one.
+    pub fn after(&self, seq: u64) -> Option<u64> {
+        self.iter_after(seq).map(|(seq, _)| seq).next()
+    }
+
+    /// One that waits.
+    pub fn get(&self, seq: u64) -> Option<&Operation> {
+        self.operations.get(&seq)
+    }
+
+    /// True if this one waits.
+    pub fn has(&self, seq: u64) -> bool {
+        self.operations.contains_key(&seq)
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// True if the home has heard of everything.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// What the optimizer has saved so far.
+    pub fn saved(&self) -> Saved {
+        self.saved
+    }
+
+    /// Operations up to this one are on their way: they stay as they are.
+    pub fn pin(&mut self, through: u64) {
+        self.pinned = self.pinned.max(through);
+    }
+
+    /// The home has answered an operation.
+    pub fn remove(&mut self, seq: u64) -> Option<Operation> {
+        let operation = self.operations.remove(&seq)?;
+        self.cost = self.cost.saturating_sub(operation.cost());
+        for file in operation.files() {
+            if let Some(seqs) = self.by_file.get_mut(&file) {
+                seqs.remove(&seq);
+                if seqs.is_empty() {
+                    self.by_file.remove(&file);
+                }
+            }
+        }
+        for place in operation.places() {
+            if let Some(seqs) = self.by_place.get_mut(place) {
+                seqs.remove(&seq);
+                if seqs.is_empty() {
+                    self.by_place.remove(place);
+                }
+            }
+        }
+        Some(operation)
+    }
+
+    /// True if some operation that waits names the file.
+    pub fn names(&self, file: FileId) -> bool {
+        self.by_file.contains_key(&file)
+    }
+
+    /// What the operations that wait have put at a place: a file, or nothing; `None` if they have not changed it.
+    pub fn at(&self, place: &Place) -> Option<Option<FileId>> {
+        let last = self.by_place.get(place)?.last()?;
+        Some(match self.operations.get(last)? {
+            Operation::Make { file, .. } | Operation::Link { file, .. } => Some(*file),
+            Operation::Rename { file, to, .. } => (to == place).then_some(*file),
+            Operation::Exchange { file, from, other, .. } => Some(if from == place { *other } else { *file }),
+            _ => None,
+        })
+    }
+
+    /// Names in a directory that the operations that wait have changed, with what is there.
+    pub fn changed_in(&self, dir: FileId) -> impl Iterator<Item = (&[u8], Option<FileId>)> {
+        let places = self.by_place.range((dir, Vec::new())..).map(|(place, _)| place);
+        places.take_while(move |(parent, _)| *parent == dir).filter_map(|place| Some((&place.1[..], self.at(place)?)))
+    }
+
+    /// True if an operation that waits is about the file itself, not only about names in it.
+    pub fn is_about(&self, file: FileId) -> bool {
+        let about = |seq: &u64| match self.operations.get(seq) {
+            Some(Operation::Exchange { other, .. }) if *other == file => true,
+            Some(Operation::Rename { replaced: Some((gone, _)), .. }) if *gone == file => true,
+            Some(operation) => operation.file() == file,
+            None => false,
+        };
+        self.by_file.get(&file).is_some_and(|seqs| seqs.iter().any(about))
+    }
+
+    /// Operations that wait and name the file, in order.
+    pub fn naming(&self, file: FileId) -> impl Iterator<Item = (u64, &Operation)> {
+        let seqs = self.by_file.get(&file).into_iter().flatten();
+        seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
+    }
+
+    /// Operations that wait and need a file that was to come to a place, or that place, or another that it was to leave, or anything that needs these, in order.
+    pub fn depending_on(&self, file: FileId, at: &[&Place]) -> Vec<u64> {
+        let (mut files, mut places) =
+            (BTreeSet::from([file]), at.iter().copied().cloned().collect::<BTreeSet<Place>>());
+        let mut found = Vec::new();
+        for (seq, operation) in &self.operations {
+            let names = operation.files().iter().any(|file| files.contains(file));
+            if !names && !operation.places().into_iter().any(|place| places.contains(place)) {
+                continue;
+            }
+            found.push(*seq);
+            places.extend(operation.places().into_iter().cloned());
+            // What is stored to a file comes after what it begins as.
+            if matches!(operation, Operation::Make { .. } | Operation::Copy { .. }) {
+                files.insert(operation.file());
+            }
+        }
+        found
+    }
+
+    /// Operations that wait mean another file than they say.
+    pub fn rename_file(&mut self, file: FileId, real: FileId) {
+        for seq in self.by_file.get(&file).cloned().unwrap_or_default() {
+            if let Some(mut operation) = self.remove(seq) {
+                operation.rename_files(|named| if named == file { real } else { named });
+                self.insert(seq, operation);
+            }
+        }
+    }
+
+    /// A file has another id, also where it is made.
+    pub fn renumber_file(&mut self, before: FileId, file: FileId) {
+        for seq in self.by_file.get(&before).cloned().unwrap_or_default() {
+            if let Some(mut operation) = self.remove(seq) {
+                operation.rename_files(|named| if named == before { file } else { named });
+                if let Operation::Make { file: made, .. } = &mut operation
+                    && *made == before
+                {
+                    *made = file;
+                }
+                self.insert(seq, operation);
+            }
+        }
+    }
+
+    /// The first that waits.
+    pub fn first(&self) -> Option<u64> {
+        self.operations.keys().next().copied()
+    }
+
+    /// The last that was ever logged.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Operations up to here may have reached the home.
+    pub fn pinned(&self) -> u64 {
+        self.pinned
+    }
+
+    /// Bytes that it takes to tell all that waits, roughly.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    fn insert(&mut self, seq: u64, operation: Operation) {
+        for file in operation.files() {
+            self.by_file.entry(file).or_default().insert(seq);
+        }
+        for place in operation.places() {
+            self.by_place.entry(place.clone()).or_default().insert(seq);
+        }
+        self.cost = self.cost.saturating_add(operation.cost());
+        self.operations.insert(seq, operation);
+    }
+
+    fn replace(&mut self, seq: u64, operation: Operation) {
+        self.remove(seq);
+        self.insert(seq, operation);
+    }
+
+    /// True if nothing was logged after it that waits: what was allowed then, and what it came to, depends on no rights that are set now.
+    fn is_last(&self, seq: u64) -> bool {
+        self.operations.last_key_value().is_some_and(|(last, _)| *last == seq)
+    }
+
+    /// Operations that wait, are not pinned, and name the file; none if a pinned one does too.
+    fn free_about(&self, file: FileId) -> Option<Vec<u64>> {
+        let all = self.by_file.get(&file)?;
+        let is_free = all.first().is_some_and(|seq| *seq > self.pinned);
+        is_free.then(|| all.iter().copied().collect())
+    }
+
+    /// The newest operation about the file itself, if it may still be changed.
+    fn last_about(&self, file: FileId) -> Option<(u64, &Operation)> {
+        let seqs = self.by_file.get(&file)?.iter().rev();
+        let is_about = |o: &Operation| match o {
+            // What is done to the file later stays behind what begins as it is now.
+            Operation::Exchange { other, .. } | Operation::Copy { from: other, .. } if *other == file => true,
+            _ => o.file() == file,
+        };
+        let (seq, operation) =
+            seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?))).find(|(_, o)| is_about(o))?;
+        (seq > self.pinned).then_some((seq, operation))
+    }
+
+    /// All that is waiting about a file, from its making on, if nothing else depends on any of it. `end` is the operation that ended it.
+    fn life_of(&self, file: FileId, end: u64) -> Option<Vec<u64>> {
+        let all = self.free_about(file)?;
+        let is_own = |seq: &u64| match self.operations.get(seq) {
+            Some(Operation::Exchange { .. }) | None => false,
+            Some(operation) => *seq == end || operation.file() == file,
+        };
+        let made =
+            matches!(self.operations.get(all.first()?), Some(Operation::Make { file: made, .. }) if *made == file);
+        (made && all.iter().all(is_own)).then_some(all)
+    }
+
+    /// A file's last name was removed at `end`. If it was made here, it was never there.
+    fn cancel(&mut self, file: FileId, end: u64) {
+        let Some(life) = self.life_of(file, end) else { return };
+        for seq in life {
+            // What it replaced has gone, though.
+            if let Some(Operation::Rename { to, replaced: Some((gone, last)), .. }) = self.remove(seq) {
+                self.insert(seq, Operation::Remove { at: to, file: gone, last });
+            }
+        }
+    }
+
+    /// A file lost its last name to another that was moved to `place` at `end`. If it was made here, it was never there, and what it
+    /// had itself replaced at that place has been replaced by the other.
+    fn cancel_replaced(&mut self, gone: FileId, end: u64, place: &Place) {
+        let Some(life) = self.life_of(gone, end) else { return };
+        // The last thing that happened at the place, before the end, must be that it came there.
+        let came = self.by_place.get(place).and_then(|all| all.range(..end).next_back().copied());
+        let mut inherited = None;
+        for seq in life.into_iter().filter(|seq| *seq != end) {
+            if let Some(Operation::Rename { to, replaced: Some((older, last)), .. }) = self.remove(seq) {
+                // Until the end, it would still have this name: for whoever counts its names meanwhile, that makes a difference.
+                let is_named = self.naming(older).any(|(other, _)| seq < other && other < end);
+                if Some(seq) == came && to == *place && !is_named {
+                    inherited = Some((older, last));
+                } else {
+                    self.insert(seq, Operation::Remove { at: to, file: older, last });
+                }
+            }
+        }
+        if let Some(Operation::Rename { file, from, to, .. }) = self.operations.get(&end).cloned() {
+            self.replace(end, Operation::Rename { file, from, to, replaced: inherited });
+        }
+    }
+
+    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it went straight to where it is now, as long as
+    /// both places are in one directory: then it inherits the same, is reached the same way until `seq`, and whoever could put it there could
+    /// put it here.
+    fn fold(&mut self, file: FileId, seq: u64) {
+        let Some(Operation::Rename { from, to, replaced: None, .. }) = self.operations.get(&seq).cloned() else {
+            return;
+        };
+        let last_at = |place: &Place| self.by_place.get(place)?.range(..seq).next_back().copied();
+        let Some(came) = last_at(&from) else { return };
+        if came <= self.pinned || from.0 != to.0 || last_at(&to) > Some(came) {
+            return;
+        }
+        let folded = match self.operations.get(&came) {
+            Some(Operation::Make { at, file: made, made: how }) if *made == file && *at == from => {
+                Operation::Make { at: to, file, made: how.clone() }
+            }
+            Some(Operation::Rename { file: moved, from: origin, to: at, replaced: None })
+                if *moved == file && *at == from =>
+            {
+                if *origin == to {
+                    self.remove(seq);
+                    self.remove(came);
+                    return;
+                }
+                Operation::Rename { file, from: origin.clone(), to, replaced: None }
+            }
+            _ => return,
+        };
+        self.remove(seq);
+        self.replace(came, folded);
+    }
+}
+
+/// As what waits; the rest follows from it.
+impl Wire for OpLog {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for number in [self.last, self.pinned, self.saved.logged, self.saved.operations, self.saved.bytes] {
+            number.encode(out);
+        }
+        self.operations.encode(out);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (last, pinned) = (u64::decode(r)?, u64::decode(r)?);
+        let saved = Saved { logged: u64::decode(r)?, operations: u64::decode(r)?, bytes: u64::decode(r)? };
+        let mut log = OpLog { last, pinned, saved, ..OpLog::default() };
+        let operations = BTreeMap::<u64, Operation>::decode(r)?;
+        if last > SEQ_MAX {
+            return Err(DecodeError::Invalid("number of operations"));
+        }
+        for (seq, operation) in operations {
+            if seq > last {
+                return Err(DecodeError::Invalid("number of an operation"));
+            }
+            log.insert(seq, operation);
+        }
+        Ok(log)
+    }
+}
+
+#[cfg(test)]
+mod tests;
