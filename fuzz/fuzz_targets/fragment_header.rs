@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::striped_log::fragment_header(bytes);
+    corpus::striped_log::fragment_header(bytes);
 });

@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fuzz::cluster::maps(bytes);
+    corpus::cluster::maps(bytes);
 });

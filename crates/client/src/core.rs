@@ -11,8 +11,10 @@ use crate::inode::{Blocks, Inode};
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
 use bytes::Bytes;
 use host::{Host, first};
+use manager::Delta;
 use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
 use manager::manager_map::ManagerMap;
+use manager::token::Mode;
 use parking_lot::Mutex;
 use policy::space::{Purpose, Space};
 use std::collections::BTreeMap;
@@ -23,8 +25,7 @@ use stripe::{LogTail, LogWriter, Stripe};
 use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::{SegmentBuilder, SegmentDraft};
 use tokio::sync::{Notify, watch};
-use types::token::Mode;
-use types::{Answer, BlockAddr, ClientId, Delta, FileId, FsError, ManagerId, Time};
+use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::locks::Locks;
 
 /// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.

@@ -14,11 +14,12 @@
 //! Everything here is pure: the client loads and stores bucket bytes.
 
 use crate::state::BLOCK_DELTA_BYTES;
+use manager::DirectoryShape;
 use siphasher::sip::SipHasher24;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use types::codec::{DecodeError, Put, Reader};
-use types::{DirectoryShape, FileId, Kind};
+use types::{FileId, Kind};
 
 /// Cookies below this one are `.` and `..` and the start of a listing.
 pub const COOKIE_MIN: u64 = 3;

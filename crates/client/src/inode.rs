@@ -12,10 +12,11 @@ use crate::state::BLOCK_DELTA_BYTES;
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};
+use manager::{Delta, InodeRecord};
 use policy::space;
 use std::collections::{BTreeMap, BTreeSet};
 use striped_log::fragment::CHUNK_LEN;
-use types::{BlockAddr, Delta, Extent, InodeRecord};
+use types::{BlockAddr, Extent};
 
 /// What of an inode has changed since the last cut, besides its dirty blocks.
 #[derive(Debug, Default)]

@@ -78,7 +78,7 @@ impl Client {
     /// these attributes.
     pub async fn prepare(&self, mode: u32, uid: u32, gid: u32) -> Result<bool, FsError> {
         let root =
-            self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, types::token::Mode::Read);
+            self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, manager::token::Mode::Read);
         match root.await {
             Ok(_) => {
                 let count = self.core.remove_orphans().await?;

@@ -6,9 +6,10 @@ use crate::core::Core;
 use crate::inode::Inode;
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop, in_directory};
 use bytes::Bytes;
+use manager::InodeRecord;
 use policy::space::Purpose;
 use std::sync::Arc;
-use types::{Attr, FileId, FsError, InodeRecord, Kind};
+use types::{Attr, FileId, FsError, Kind};
 use vfs::fs::{
     Cred, DirEntry, Entry, Handle, LINK_COUNT_MAX, NAME_LEN_MAX, NewNode, OpenFlags, RenameFlags, SYMLINK_LEN_MAX,
 };
@@ -176,7 +177,7 @@ impl Core {
         let now = self.wall();
         let is_dir = new.kind == Kind::Directory;
         let shape = match is_dir {
-            true => types::DirectoryShape { buckets: 1, hash_key: self.host.random.next_u64(), ..Default::default() },
+            true => manager::DirectoryShape { buckets: 1, hash_key: self.host.random.next_u64(), ..Default::default() },
             false => Default::default(),
         };
         let record = InodeRecord {
@@ -512,7 +513,7 @@ impl Core {
             ctime: now,
             crtime: now,
             parent: FileId::ROOT,
-            shape: types::DirectoryShape { buckets: 1, hash_key, ..Default::default() },
+            shape: manager::DirectoryShape { buckets: 1, hash_key, ..Default::default() },
         };
         let s = &mut *self.state.lock();
         let mut inode = Inode::fresh(record, self.config.block_size);

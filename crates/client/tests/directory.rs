@@ -1,7 +1,8 @@
 //! Directories as large as docs/semantics.md promises. Over a mount, the benchmark's scenario `directory` does the same.
 
 use client::directory::Directory;
-use types::{DirectoryShape, FileId, Kind};
+use manager::DirectoryShape;
+use types::{FileId, Kind};
 
 const COUNT: u64 = 1_000_000;
 const PAGE: usize = 1024;

@@ -5,9 +5,10 @@
 mod documented;
 
 use client::directory::{Bucket, Directory};
+use manager::DirectoryShape;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
-use types::{DirectoryShape, FileId, Kind};
+use types::{FileId, Kind};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format.md");
 const BLOCK_SIZE: u32 = 65536;

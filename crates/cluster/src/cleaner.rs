@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use client::Client;
+use manager::Delta;
 use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
 use manager::index_node::{LEAF_BLOCKS, NodeSize};
 use manager::manager_map::ManagerMap;
@@ -18,7 +19,7 @@ use stripe::{LogWriter, Stripe, StripeError};
 use striped_log::fragment::CHUNK_LEN;
 use striped_log::segment::SegmentBuilder;
 use thiserror::Error;
-use types::{BlockAddr, Delta, Extent, FileId, SegmentId};
+use types::{BlockAddr, Extent, FileId, SegmentId};
 
 /// Payload set aside for a segment's `Move` deltas, in bytes.
 const DELTA_ROOM: u32 = 256 * 1024;

@@ -10,11 +10,11 @@ use manager::api::{
     BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
     SegmentUsage, UsageChanges,
 };
+use manager::token::Mode;
 use policy::space::{Reserves, Space};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use types::token::Mode;
 use types::{Answer, ClientId, FileId, LogId, SegmentId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 

@@ -1,11 +1,12 @@
 //! The interface to a manager, the same in one process, over a network and in the simulated world.
 
+use crate::token::{Mode, Scope};
+use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::sync::Arc;
 use stripe::StripeError;
 use thiserror::Error;
-use types::token::{Mode, Scope};
-use types::{Answer, ClientId, Delta, Extent, FileId, InodeRecord, LogId, SegmentId};
+use types::{Answer, ClientId, Extent, FileId, LogId, SegmentId};
 
 /// Most extents in one answer.
 pub const RUN_EXTENTS_MAX: usize = 128;

@@ -10,9 +10,10 @@ use crate::extents::well_formed;
 use crate::index_node::IndexNode;
 use crate::root::POSITIONS_MAX;
 use crate::state::{Missing, State};
+use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::cmp::Ordering;
-use types::{BlockAddr, Delta, Extent, FileId, InodeRecord, SegmentId};
+use types::{BlockAddr, Extent, FileId, SegmentId};
 
 /// What to do with a segment's deltas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@
 //!
 //! Memory: about 1.2 KiB for a file with a short map, plus 50 bytes per extent beyond eleven.
 
+use crate::InodeRecord;
 use crate::api::Located;
 use crate::extents::{ExtentMap, well_formed};
 use crate::record::RecordKey;
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::codec::{DecodeError, Put, Reader};
-use types::{BlockAddr, Extent, InodeRecord};
+use types::{BlockAddr, Extent};
 
 /// Blocks per leaf.
 pub const LEAF_BLOCKS: u64 = 8192;
@@ -333,8 +334,9 @@ fn take_extents(r: &mut Reader<'_>, first: u64, end: u64, block_size: u32) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DirectoryShape;
     use proptest::prelude::*;
-    use types::{DirectoryShape, FileId, Kind, LogId, SegmentId, Time};
+    use types::{FileId, Kind, LogId, SegmentId, Time};
 
     const BLOCK: u32 = 4096;
 

@@ -9,6 +9,7 @@
 //! *Roll-forward.* A client's deltas say what is so now, whatever was before; a cleaner's apply only where a block is where the
 //! cleaner found it. Clients' logs are therefore rolled forward before cleaners'.
 
+use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
 use crate::newest::newest_roots;
 use crate::record::{Directory, RecordKey};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use stripe::{LogTail, LogWriter, Stripe, StripeError};
 use thiserror::Error;
 use types::codec::DecodeError;
-use types::{BlockAddr, Delta, LogId, SegmentId};
+use types::{BlockAddr, LogId, SegmentId};
 
 /// What a roll-forward did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -19,6 +19,7 @@ use crate::manager_map::ManagerMap;
 use crate::record::{Directory, RecordKey};
 use crate::root::page_rows_max;
 use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
+use crate::token::Mode;
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use host::Host;
 use parking_lot::Mutex;
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use stripe::{LogWriter, Stripe, StripeError};
 use tokio::sync::OwnedMutexGuard;
 use types::codec::DecodeError;
-use types::token::Mode;
 use types::{Answer, BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
 /// What a manager is.

@@ -22,12 +22,12 @@ use crate::manager_map::ManagerMap;
 use crate::record::Table;
 use crate::root::{Root, Trees};
 use crate::s_file::Difference;
-use crate::tokens::TokenTable;
+use crate::token::{Mode, Scope};
+use crate::token_table::TokenTable;
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use types::codec::DecodeError;
-use types::token::{Mode, Scope};
 use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
 /// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is read and verified anyway.
@@ -508,10 +508,10 @@ mod tests {
         let record = IndexNode::new(inode(file, 1, 1), BLOCK).encode(None);
         state.install_node(file, addr(1), &record).unwrap();
         let extent = Extent { first: 0, count: 1, addr: BlockAddr { len: BLOCK, ..addr(7) } };
-        state.apply(&[types::Delta::Blocks { file, extent }]).unwrap();
+        state.apply(&[crate::Delta::Blocks { file, extent }]).unwrap();
         state.install_node(file, addr(1), &record).unwrap();
         assert_eq!(state.node(file).map(|node| node.range(0, 9).count()), Some(1));
-        state.apply(&[types::Delta::Remove { file }]).unwrap();
+        state.apply(&[crate::Delta::Remove { file }]).unwrap();
         state.install_node(file, addr(1), &record).unwrap();
         assert_eq!(state.find(file), Ok(false), "a removed file came back");
     }

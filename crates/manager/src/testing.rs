@@ -2,6 +2,7 @@
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Config, Lengths, Server};
+use crate::{Delta, DirectoryShape, InodeRecord};
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
 use host::DiskSpace;
@@ -15,10 +16,7 @@ use storage::api::{Maps, Seal, Storage, StorageError, StoreStatus};
 use stripe::{LogTail, LogWriter, Options, Stripe};
 use striped_log::fragment::{Fragment, FragmentHeader};
 use striped_log::segment::SegmentBuilder;
-use types::{
-    BlockAddr, BoxFuture, Delta, DirectoryShape, FileId, FragmentId, FsUuid, InodeRecord, Kind, LogId, ManagerId,
-    SegmentId, StoreId, Time,
-};
+use types::{BlockAddr, BoxFuture, FileId, FragmentId, FsUuid, Kind, LogId, ManagerId, SegmentId, StoreId, Time};
 
 /// Bytes per block in all tests.
 pub const BLOCK: u32 = 512;

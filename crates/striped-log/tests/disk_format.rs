@@ -7,11 +7,7 @@ use documented::example;
 use striped_log::fragment::{FragmentHeader, Geometry};
 use striped_log::parity;
 use striped_log::segment::Segment;
-use types::codec::Reader;
-use types::{
-    BlockAddr, Delta, DirectoryShape, Extent, FileId, FragmentId, FsUuid, InodeRecord, Kind, LogId, SegmentId, StoreId,
-    Time,
-};
+use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format.md");
 
@@ -150,50 +146,4 @@ fn parity_fragments_of_every_width_are_as_documented() {
             assert_eq!(parity.payload[at], xor, "{k_max} data fragments, byte {at}");
         }
     }
-}
-
-#[test]
-fn deltas_are_as_documented() {
-    let file = FileId::new(10);
-    let addr = BlockAddr { segment: segment(7, 2, 41), offset: 65_536, len: 65_543 };
-    let extent = Extent { first: 5, count: 2, addr };
-    let inode = InodeRecord {
-        id: FileId::ROOT,
-        kind: Kind::Directory,
-        mode: 0o755,
-        nlink: 2,
-        uid: 1000,
-        gid: 1001,
-        rdev: 0,
-        size: 4096,
-        stored_bytes: 128,
-        atime: Time { sec: -1, nsec: 999_999_999 },
-        mtime: Time { sec: 2, nsec: 3 },
-        ctime: Time { sec: 4, nsec: 5 },
-        crtime: Time { sec: 6, nsec: 7 },
-        parent: FileId::ROOT,
-        shape: DirectoryShape { buckets: 1, entries: 2, entry_bytes: 64, hash_key: 0x0123_4567_89ab_cdef },
-    };
-    let name = b"user.a".to_vec();
-    let to = BlockAddr { segment: segment(8, 1, 3), offset: 0, len: 65_543 };
-    let documented = [
-        ("Inode", Delta::Inode(inode)),
-        ("Blocks", Delta::Blocks { file, extent }),
-        ("Unmap", Delta::Unmap { file, first: 7, end: u64::MAX }),
-        ("Xattr set", Delta::Xattr { file, name: name.clone(), value: Some(b"hi".to_vec()) }),
-        ("Xattr removed", Delta::Xattr { file, name, value: None }),
-        ("Symlink", Delta::Symlink { file: FileId::new(11), target: b"/tmp".to_vec() }),
-        ("Remove", Delta::Remove { file: FileId::new(11) }),
-        ("Move", Delta::Move { file, from: extent, to }),
-    ];
-    let mut section = Vec::new();
-    for (heading, delta) in &documented {
-        let bytes = structure(heading);
-        let mut encoded = Vec::new();
-        delta.encode(&mut encoded);
-        assert_eq!(encoded, bytes, "{heading}");
-        assert_eq!(Delta::decode(&mut Reader::new(&bytes)).as_ref(), Ok(delta), "{heading}");
-        section.extend(bytes);
-    }
-    assert_eq!(Delta::decode_all(&section), Ok(documented.map(|(_, delta)| delta).to_vec()));
 }

@@ -169,7 +169,7 @@ impl Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_round_trip, assert_truncations_are_refused, extent};
+    use crate::testing::{assert_round_trip, assert_truncations_are_refused};
     use proptest::prelude::*;
 
     const BLOCK: u32 = 4096;
@@ -230,6 +230,23 @@ mod tests {
         let short = run(10, 2, 2 * BLOCK - 1);
         let after_short = Extent { addr: BlockAddr { offset: 99 + 2 * BLOCK, ..next.addr }, ..next };
         assert!(!short.continues(&after_short, BLOCK));
+    }
+
+    fn addr() -> impl Strategy<Value = BlockAddr> {
+        (any::<u32>(), any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>()).prop_map(
+            |(log, epoch, seq, offset, len)| {
+                let segment = SegmentId { log: LogId::new(log), epoch, seq };
+                BlockAddr { segment, offset, len: len.min(u32::MAX - offset) }
+            },
+        )
+    }
+
+    fn extent() -> impl Strategy<Value = Extent> {
+        (any::<u64>(), 1..=u32::MAX, addr()).prop_map(|(first, count, addr)| Extent {
+            first: first.min(u64::MAX - u64::from(count)),
+            count,
+            addr,
+        })
     }
 
     proptest! {

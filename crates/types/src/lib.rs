@@ -1,4 +1,4 @@
-//! Ids, units, attributes, deltas, errors and the byte codec that every part of Starling shares.
+//! Ids, units, attributes, errors and the byte codec that every part of Starling shares.
 //!
 //! Nothing here does I/O, reads a clock or knows a role. Encodings are little-endian and explicit; decoders return
 //! [`codec::DecodeError`] and never panic, whatever bytes they are given.
@@ -8,22 +8,15 @@ pub mod aligned;
 pub mod answer;
 pub mod attr;
 pub mod codec;
-pub mod delta;
 pub mod error;
 pub mod ids;
-pub mod inode;
-pub mod token;
-
-#[cfg(test)]
-mod testing;
+pub mod testing;
 
 pub use addr::{BlockAddr, Extent, FragmentId, SegmentId};
 pub use answer::Answer;
 pub use attr::{Attr, Kind, Time};
-pub use delta::Delta;
 pub use error::FsError;
 pub use ids::{ClientId, FileId, FsUuid, LogId, ManagerId, StoreId};
-pub use inode::{DirectoryShape, InodeRecord};
 
 /// A boxed future that can be spawned on any task runner.
 pub type BoxFuture<T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + Send + 'static>>;

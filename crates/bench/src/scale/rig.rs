@@ -12,12 +12,10 @@ use cluster::stores::Place;
 use host::real::RealDisk;
 use host::{Disk, DiskSpace, File, Host};
 use manager::api::{Manager, SegmentDeltas};
+use manager::{Delta, DirectoryShape, InodeRecord};
 use storage::testing::list_fragments;
 use striped_log::fragment::{CHUNK_LEN, FragmentHeader, Geometry};
-use types::{
-    BlockAddr, BoxFuture, Delta, DirectoryShape, Extent, FileId, FragmentId, InodeRecord, Kind, SegmentId, StoreId,
-    Time,
-};
+use types::{BlockAddr, BoxFuture, Extent, FileId, FragmentId, Kind, SegmentId, StoreId, Time};
 use vfs::fs::FileSystem;
 
 /// Stores: one data fragment and one of parity.

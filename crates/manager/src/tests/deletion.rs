@@ -3,9 +3,9 @@
 use crate::api::Manager;
 use crate::testing::{Setup, inode};
 use crate::tests::requests::{create, delete_free, file};
+use crate::token::Mode;
 use host::SplitMix64;
 use types::ClientId;
-use types::token::Mode;
 
 const CLIENT: ClientId = ClientId::new(1);
 /// Far enough apart that no two of these files share a page.

@@ -4,3 +4,4 @@ mod deletion;
 mod model;
 mod requests;
 mod scale;
+pub mod values;

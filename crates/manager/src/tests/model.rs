@@ -3,10 +3,11 @@
 use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas, SegmentUsage};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
+use crate::token::Mode;
+use crate::{Delta, InodeRecord};
 use host::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
-use types::token::Mode;
-use types::{BlockAddr, ClientId, Delta, Extent, FileId, InodeRecord, LogId, SegmentId};
+use types::{BlockAddr, ClientId, Extent, FileId, LogId, SegmentId};
 
 const CLIENT: ClientId = ClientId::new(1);
 /// Ids that are in use at a time; a removed file's id is never used again.

@@ -1,13 +1,14 @@
 //! One request after another, with known answers.
 
+use crate::Delta;
 use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
 use crate::frontier::{COUNTER_FIRST, RESERVE_RANGE_COUNT};
 use crate::testing::{BLOCK, CLIENT_LOG, MANAGER_LOG, Running, Setup, inode};
+use crate::token::{Mode, Scope};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stripe::StripeError;
-use types::token::{Mode, Scope};
-use types::{Answer, BlockAddr, ClientId, Delta, Extent, FileId, SegmentId};
+use types::{Answer, BlockAddr, ClientId, Extent, FileId, SegmentId};
 
 const CLIENT: ClientId = ClientId::new(1);
 

@@ -1,14 +1,15 @@
 //! What a checkpoint costs after one small change, by how much there is.
 
+use crate::Delta;
 use crate::api::{Manager, SegmentDeltas};
 use crate::record::{Directory, RecordKey};
 use crate::server::Server;
 use crate::testing::{BLOCK, CLIENT_LOG, Setup, inode};
 use crate::tests::requests::file;
+use crate::token::Mode;
 use std::sync::Arc;
 use stripe::Stripe;
-use types::token::Mode;
-use types::{BlockAddr, ClientId, Delta, Extent, SegmentId};
+use types::{BlockAddr, ClientId, Extent, SegmentId};
 
 /// Segments whose deltas are applied together.
 const BATCH: u64 = 1000;

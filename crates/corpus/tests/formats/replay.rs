@@ -1,4 +1,4 @@
-//! Runs a fuzz target's check without a fuzzer. Included by the tests of the crates that the targets are about.
+//! Runs a fuzz target's check without a fuzzer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -103,7 +103,6 @@ pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
 
 /// The corpus of the target follows the format: a change of what is written shows here, and `STARLING_BLESS=1` writes the new
 /// bytes. `encoded` has names of files with what the program writes, after the byte that tells a target's check what it is.
-#[allow(dead_code, reason = "some corpora were made by hand")]
 pub fn compare(target: &str, encoded: &[(&str, Vec<u8>)]) {
     for (name, bytes) in encoded {
         let path = folder(target).join(name);

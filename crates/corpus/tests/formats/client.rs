@@ -1,12 +1,8 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
 use client::directory::Directory;
-use types::{DirectoryShape, FileId, Kind};
-
-#[path = "../../../fuzz/src/client.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
+use corpus::client as checks;
+use manager::DirectoryShape;
+use types::{FileId, Kind};
 
 #[test]
 fn buckets_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

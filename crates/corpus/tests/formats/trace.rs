@@ -1,13 +1,8 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::trace as checks;
 use trace::format::Writer;
 use trace::worst_case::WorstCase;
 use trace::{Deed, Record};
-
-#[path = "../../../fuzz/src/trace.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn traces_of_the_corpus_and_changed_ones_are_read_or_refused() {

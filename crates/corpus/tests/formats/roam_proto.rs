@@ -1,5 +1,5 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::roam_proto as checks;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_proto::journal::{Since, Stamp};
@@ -11,11 +11,6 @@ use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::piece::Piece;
 use roam_proto::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
-
-#[path = "../../../fuzz/src/roam_proto.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn messages_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

@@ -3,10 +3,9 @@
 //! A segment's deltas are one atomic group: the difference between the file system as the log described it before and
 //! after. Deltas of one segment are applied in order.
 
-use crate::addr::{BlockAddr, Extent};
-use crate::codec::{DecodeError, Put, Reader};
-use crate::ids::FileId;
-use crate::inode::InodeRecord;
+use crate::InodeRecord;
+use types::codec::{DecodeError, Put, Reader};
+use types::{BlockAddr, Extent, FileId};
 
 /// One logged change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,8 +159,9 @@ impl Delta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused, delta};
+    use crate::tests::values::delta;
     use proptest::prelude::*;
+    use types::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused};
 
     fn encoded(deltas: &[Delta]) -> Vec<u8> {
         let mut bytes = Vec::new();

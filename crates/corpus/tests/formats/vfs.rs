@@ -1,11 +1,6 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::vfs as checks;
 use vfs::acl::{Acl, AclEntry, Tag};
-
-#[path = "../../../fuzz/src/vfs.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn lists_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

@@ -1,10 +1,12 @@
-//! The records of a manager's own log, its directories of them, and the manager map.
+//! Deltas, the records of a manager's own log, its directories of them, and the manager map.
 
-use manager::ManagerMap;
 use manager::index_node::{IndexNode, decode_leaf, encode_leaf};
 use manager::record::{Directory, Table};
 use manager::root::Root;
 use manager::tree::page_again;
+use manager::{Delta, ManagerMap};
+use striped_log::fragment::CHUNK_LEN;
+use types::Extent;
 use types::codec::Reader;
 
 /// Decodes a record. The first byte says which kind, and for files the block size: 4 KiB, doubled up to eight times. What the
@@ -57,4 +59,31 @@ fn node(record: &[u8], block_size: u32) -> bool {
     assert!(located.extents.windows(2).all(|two| two[0].end() <= two[1].first));
     assert_eq!(IndexNode::decode(&again, block_size), Ok((node, homes)));
     true
+}
+
+/// Decodes a delta section.
+pub fn deltas(bytes: &[u8]) -> bool {
+    let Ok(deltas) = Delta::decode_all(bytes) else { return false };
+    let mut again = Vec::new();
+    for delta in &deltas {
+        delta.encode(&mut again);
+        if let Delta::Blocks { extent, .. } | Delta::Move { from: extent, .. } = delta {
+            slices_stay_within(extent);
+        }
+    }
+    assert_eq!(again, bytes);
+    true
+}
+
+fn slices_stay_within(extent: &Extent) {
+    let middle = extent.first + u64::from(extent.count / 2);
+    for (from, to) in [(0, u64::MAX), (0, middle), (middle, u64::MAX), (middle, middle + 1)] {
+        for block_size in [1, CHUNK_LEN, u32::MAX] {
+            if let Some(part) = extent.slice(from, to, block_size) {
+                let end = |e: &Extent| u64::from(e.addr.offset) + u64::from(e.addr.len);
+                assert!(part.addr.offset >= extent.addr.offset && end(&part) <= end(extent));
+                extent.continues(&part, block_size);
+            }
+        }
+    }
 }

@@ -1,11 +1,6 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::record_log as checks;
 use record_log::format::{Head, Of, put_frame};
-
-#[path = "../../../fuzz/src/record_log.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn logs_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

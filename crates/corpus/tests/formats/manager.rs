@@ -1,6 +1,6 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
 use bytes::Bytes;
+use corpus::manager as checks;
 use manager::ManagerMap;
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, Reserves};
@@ -8,14 +8,16 @@ use manager::index_node::{IndexNode, LeafHomes, encode_leaf};
 use manager::record::{Directory, RecordKey, Table};
 use manager::root::Root;
 use manager::tree::{Tree, page_again};
-use types::{BlockAddr, DirectoryShape, Extent, FileId, InodeRecord, Kind, LogId, ManagerId, SegmentId, Time};
-
-#[path = "../../../fuzz/src/manager.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
+use manager::{DirectoryShape, InodeRecord};
+use types::{BlockAddr, Extent, FileId, Kind, LogId, ManagerId, SegmentId, Time};
 
 const BLOCK: u32 = 4096;
+
+#[test]
+fn deltas_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("deltas", checks::deltas);
+    assert!(kept >= 8 && changed > 0, "the corpus has good sections: {kept}, {changed}");
+}
 
 #[test]
 fn records_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

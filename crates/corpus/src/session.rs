@@ -4,8 +4,8 @@ use crate::parts::parts;
 use roam_proto::codec::Wire;
 use roam_proto::message::{Pushed, Request, pack, unpack};
 
-#[allow(clippy::new_without_default, reason = "it is made for tests")]
-#[path = "../../crates/home/tests/common/mod.rs"]
+#[allow(missing_docs, clippy::new_without_default, reason = "it is made for tests")]
+#[path = "../../home/tests/common/mod.rs"]
 pub mod world;
 
 use world::{MALLORY, World};

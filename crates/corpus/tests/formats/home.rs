@@ -1,6 +1,8 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
 use bytes::Bytes;
+use corpus::home as checks;
+use corpus::session;
+use corpus::session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
 use home::invitation::Invitation;
 use home::state::{Intent, Record, State};
 use home::volume::{OTHERS, Print, RunStart, Volume};
@@ -10,17 +12,7 @@ use roam_proto::journal::Stamp;
 use roam_proto::lock::{Lock, Locking, Space};
 use roam_proto::message::{Conflict, Outcome, Request, Sent, User};
 use roam_proto::operation::Operation;
-use session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
 use types::{FileId, Kind, Time};
-
-#[path = "../../../fuzz/src/home.rs"]
-mod checks;
-#[path = "../../../fuzz/src/parts.rs"]
-mod parts;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
-#[path = "../../../fuzz/src/session.rs"]
-mod session;
 
 #[test]
 fn what_is_in_the_corpus_and_changed_is_decoded_or_refused() {

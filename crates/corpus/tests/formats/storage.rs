@@ -1,15 +1,8 @@
-//! The fuzz targets' checks over their kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::connection;
+use corpus::storage as checks;
 use storage::checkpoint::{Head, Identity};
 use storage::testing::{FS, STORE, body, fragment};
-
-#[path = "../../../fuzz/src/storage.rs"]
-mod checks;
-#[cfg(feature = "tcp")]
-#[path = "../../../fuzz/src/connection.rs"]
-mod connection;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn frames_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
@@ -65,7 +58,6 @@ fn the_corpus_has_the_extents_that_this_program_writes() {
     replay::compare("extent", &[("one", extent(&[100])), ("two", two), ("torn", torn), ("cut", cut)]);
 }
 
-#[cfg(feature = "tcp")]
 mod tcp {
     use super::{connection, fragment, replay};
     use storage::wire::{Request, greeting};

@@ -1,5 +1,5 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
+use corpus::roam as checks;
 use roam::conflict::{Case, Deed, Trouble};
 use roam::replica::{Membership, Record, Replica};
 use roam_proto::codec::Wire;
@@ -8,13 +8,6 @@ use roam_proto::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
 use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::ranges::Ranges;
 use types::{FileId, FsError, Kind, Time};
-
-#[path = "../../../fuzz/src/roam.rs"]
-mod checks;
-#[path = "../../../fuzz/src/parts.rs"]
-mod parts;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn what_is_in_the_corpus_and_changed_is_decoded_or_refused() {

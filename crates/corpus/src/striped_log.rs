@@ -1,7 +1,6 @@
-//! Fragment headers and deltas: what is accepted encodes to the bytes that were read.
+//! Fragment headers: what is accepted encodes to the bytes that were read.
 
 use striped_log::fragment::{CHUNK_LEN, FragmentHeader, HEADER_LEN, crc32c};
-use types::{Delta, Extent};
 
 /// Decodes a fragment header as it is, and again with the checksum that it ought to have, to get past that.
 pub fn fragment_header(bytes: &[u8]) -> bool {
@@ -30,31 +29,4 @@ fn accepted_header(bytes: &[u8]) -> bool {
         header.verify_chunk(chunk, bytes);
     }
     true
-}
-
-/// Decodes a delta section.
-pub fn deltas(bytes: &[u8]) -> bool {
-    let Ok(deltas) = Delta::decode_all(bytes) else { return false };
-    let mut again = Vec::new();
-    for delta in &deltas {
-        delta.encode(&mut again);
-        if let Delta::Blocks { extent, .. } | Delta::Move { from: extent, .. } = delta {
-            slices_stay_within(extent);
-        }
-    }
-    assert_eq!(again, bytes);
-    true
-}
-
-fn slices_stay_within(extent: &Extent) {
-    let middle = extent.first + u64::from(extent.count / 2);
-    for (from, to) in [(0, u64::MAX), (0, middle), (middle, u64::MAX), (middle, middle + 1)] {
-        for block_size in [1, CHUNK_LEN, u32::MAX] {
-            if let Some(part) = extent.slice(from, to, block_size) {
-                let end = |e: &Extent| u64::from(e.addr.offset) + u64::from(e.addr.len);
-                assert!(part.addr.offset >= extent.addr.offset && end(&part) <= end(extent));
-                extent.continues(&part, block_size);
-            }
-        }
-    }
 }

@@ -1,14 +1,9 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
 use consensus::files::{Head, Of};
 use consensus::image::Image;
 use consensus::testing::example;
+use corpus::consensus as checks;
 use types::FsUuid;
-
-#[path = "../../../fuzz/src/consensus.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn states_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

@@ -1,14 +1,9 @@
-//! The fuzz target's check over its kept corpus and random changes of it, for toolchains without a fuzzer.
-
+use crate::replay;
 use cluster::FsConfig;
 use cluster::config::first_manager_map;
+use corpus::cluster as checks;
 use manager::ManagerMap;
 use types::{FsUuid, ManagerId};
-
-#[path = "../../../fuzz/src/cluster.rs"]
-mod checks;
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
 
 #[test]
 fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {

@@ -11,8 +11,8 @@
 //! Tokens are memory only. After a crash of the manager clients say again what they hold (design, section 3.5).
 
 use crate::api::Grant;
+use crate::token::{Mode, Scope};
 use std::collections::HashMap;
-use types::token::{Mode, Scope};
 use types::{ClientId, FileId};
 
 /// What became of a request.

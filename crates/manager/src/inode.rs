@@ -1,8 +1,7 @@
 //! The inode record: what a manager keeps of a file besides its block map.
 
-use crate::attr::{Attr, Kind, Time};
-use crate::codec::{DecodeError, Put, Reader};
-use crate::ids::FileId;
+use types::codec::{DecodeError, Put, Reader};
+use types::{Attr, FileId, Kind, Time};
 
 /// How a directory's entries are spread over its blocks (linear hashing; see the client's `directory` module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -154,8 +153,9 @@ impl InodeRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused, inode};
+    use crate::tests::values::inode;
     use proptest::prelude::*;
+    use types::testing::{assert_mutations_are_canonical, assert_round_trip, assert_truncations_are_refused};
 
     fn encoded(record: &InodeRecord) -> Vec<u8> {
         let mut bytes = Vec::new();

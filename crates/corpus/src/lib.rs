@@ -1,0 +1,21 @@
+//! What must hold of each decoder, whatever bytes it reads: it does not panic, it takes no more memory than the bytes are worth, and what
+//! it accepts encodes to the same bytes again.
+//!
+//! Each check returns whether the decoder accepted the bytes. The fuzz targets call the checks; the tests of this crate run them
+//! over the kept inputs in `fuzz/corpus` and random changes of them.
+
+pub mod client;
+pub mod cluster;
+pub mod connection;
+pub mod consensus;
+pub mod home;
+pub mod manager;
+pub mod parts;
+pub mod record_log;
+pub mod roam;
+pub mod roam_proto;
+pub mod session;
+pub mod storage;
+pub mod striped_log;
+pub mod trace;
+pub mod vfs;
