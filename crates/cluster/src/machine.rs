@@ -16,11 +16,11 @@ use manager::api::{Manager, ManagerError};
 use manager::server::{Config as ManagerConfig, Server as ManagerServer};
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, StorageError};
+use storage::api::StorageError;
 use storage::server::{OpenError, Server as StoreServer};
 use stripe::{LogWriter, Options, StoreSet, Stripe, StripeError};
 use thiserror::Error;
-use types::{ClientId, FsError, FsUuid, StoreId};
+use types::{ClientId, FsError, FsUuid, Maps, StoreId};
 use vfs::fs::FileSystem;
 
 pub use manager::Lengths;

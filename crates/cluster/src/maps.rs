@@ -15,9 +15,9 @@ use consensus::{Consensus, OpenError, ProposeError, Status};
 use host::{Disk, Host};
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::Maps;
 use stripe::{Stripe, StripeError};
 use thiserror::Error;
+use types::Maps;
 use types::codec::DecodeError;
 
 /// How long the voter's disk may take to open, to decide or to close before the file system goes on without it.

@@ -7,11 +7,11 @@ use host::{Disk, DiskSpace, Host, join_all};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
 use storage::server::{Identity, Server as StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
 
 /// How long a store may take to be opened before the others go on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);

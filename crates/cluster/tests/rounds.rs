@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use storage::api::{Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Identity, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
 use storage::server::Server;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FileId, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FileId, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const STORES: u16 = 3;

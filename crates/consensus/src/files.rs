@@ -1,5 +1,5 @@
 //! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid head counts. See
-//! [`host::checkpoint_pair`] for how, and for what a head proves; the body is an [image](crate::image).
+//! [`record_log::checkpoint_pair`] for how, and for what a head proves; the body is an [image](crate::image).
 //!
 //! A body that does not match the newest head is damage: a voter that went back to the older file could forget a vote, and elect two
 //! leaders.
@@ -14,7 +14,7 @@
 use crate::image::Image;
 use bytes::Bytes;
 use host::Disk;
-use host::checkpoint_pair::{CheckpointPair, NewestError, Owner};
+use record_log::checkpoint_pair::{CheckpointPair, NewestError, Owner};
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
@@ -33,7 +33,7 @@ const BODY_LEN_MAX: u64 = 8 << 20;
 pub struct Of(pub FsUuid);
 
 /// Names a state and vouches for its body.
-pub type Head = host::checkpoint_pair::Head<Of>;
+pub type Head = record_log::checkpoint_pair::Head<Of>;
 
 impl Owner for Of {
     const MAGIC: &'static [u8; 8] = b"STARCONS";

@@ -19,7 +19,7 @@ use crate::{MAPS_LEN_MAX, Types};
 use bytes::Bytes;
 use openraft::{BasicNode, CommittedLeaderId, Entry, EntryPayload, LogId, Membership, StoredMembership, Vote};
 use std::collections::{BTreeMap, BTreeSet};
-use storage::api::Maps;
+use types::Maps;
 use types::codec::{DecodeError, Put, Reader};
 
 /// Least bytes of an entry.

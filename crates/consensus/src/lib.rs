@@ -37,10 +37,9 @@ use runtime::{HostRuntime, within};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::Arc;
-use storage::api::Maps;
 use store::Store;
 use thiserror::Error;
-use types::FsUuid;
+use types::{FsUuid, Maps};
 
 /// Most bytes of maps.
 pub const MAPS_LEN_MAX: usize = 64 * 1024;

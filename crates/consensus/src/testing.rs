@@ -4,7 +4,7 @@ use crate::image::{Change, Image, State};
 use bytes::Bytes;
 use openraft::{BasicNode, CommittedLeaderId, Entry, EntryPayload, LogId, Membership, StoredMembership, Vote};
 use std::collections::{BTreeMap, BTreeSet};
-use storage::api::Maps;
+use types::Maps;
 
 /// Two voters on their way to three, a learner, a snapshot, and one entry of each kind.
 pub fn example() -> Image {

@@ -8,8 +8,7 @@ use host::sim::{Machine, Sim, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::Maps;
-use types::FsUuid;
+use types::{FsUuid, Maps};
 
 const FS: FsUuid = FsUuid([7; 16]);
 
@@ -259,7 +258,7 @@ fn an_empty_folder_and_one_of_a_newer_program_are_told_apart() {
         let file = folder.open(NAMES[1], false).await.expect("open");
         let mut head = file.read_at(0, 512).await.expect("read").to_vec();
         head[8] = 9;
-        let sum = host::checkpoint_pair::crc32c(&head[..508]).to_le_bytes();
+        let sum = record_log::checkpoint_pair::crc32c(&head[..508]).to_le_bytes();
         head[508..].copy_from_slice(&sum);
         file.write_at(0, vec![head.into()]).await.expect("write");
     });

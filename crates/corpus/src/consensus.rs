@@ -2,7 +2,7 @@
 
 use consensus::files::Head;
 use consensus::image::Image;
-use host::checkpoint_pair::{HEAD_LEN, crc32c};
+use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 
 /// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose checksum is put right first, to get
 /// past that. Tells whether it was accepted.

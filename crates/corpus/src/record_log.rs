@@ -1,7 +1,7 @@
 //! Heads of snapshots, and logs of records.
 
 use bytes::Bytes;
-use host::checkpoint_pair::{HEAD_LEN, crc32c};
+use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 use record_log::format::{FRAME_HEADER_LEN, Head, frame_len, put_frame, records};
 
 /// Of the records that are looked for.

@@ -1,7 +1,7 @@
 //! A store's checkpoints and fragments on the disk, and the frames of the storage protocol.
 
 use bytes::Bytes;
-use host::checkpoint_pair::HEAD_LEN;
+use record_log::checkpoint_pair::HEAD_LEN;
 use storage::checkpoint::{Body, Head};
 use storage::space::{PAGE, PAGES_MAX, Space};
 use storage::torn_tail::walk;

@@ -5,7 +5,6 @@
 //! runs everything under a seed. Locks are never held across an await, and no code outside this crate calls
 //! `std::time`, `std::fs`, `std::thread` or tokio's runtime on behalf of a role.
 
-pub mod checkpoint_pair;
 mod random;
 pub mod real;
 pub mod sim;

@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use stripe::{LogTail, LogWriter, Options, Stripe};
 use striped_log::fragment::{Fragment, FragmentHeader};
 use striped_log::segment::SegmentBuilder;
-use types::{BlockAddr, BoxFuture, FileId, FragmentId, FsUuid, Kind, LogId, ManagerId, SegmentId, StoreId, Time};
+use types::{BlockAddr, BoxFuture, FileId, FragmentId, FsUuid, Kind, LogId, ManagerId, Maps, SegmentId, StoreId, Time};
 
 /// Bytes per block in all tests.
 pub const BLOCK: u32 = 512;

@@ -11,8 +11,8 @@
 //! durable when the frame was written: a frame that does not decode before that is damage, and one after it may be a write that a
 //! crash has torn.
 
+use crate::checkpoint_pair::Owner;
 use bytes::Bytes;
-use host::checkpoint_pair::Owner;
 use types::codec::{DecodeError, Put, Reader};
 
 /// The format that this program writes, and the newest that it reads.
@@ -29,7 +29,7 @@ pub const RECORD_LEN_MAX: usize = 1 << 20;
 pub struct Of(pub [u8; 4]);
 
 /// Names a snapshot and vouches for its body. Its generation is that of the records that follow it.
-pub type Head = host::checkpoint_pair::Head<Of>;
+pub type Head = crate::checkpoint_pair::Head<Of>;
 
 impl Owner for Of {
     const MAGIC: &'static [u8; 8] = b"STARRLOG";

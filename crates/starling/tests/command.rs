@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Mounted, refused, run, starling};
-use host::checkpoint_pair::HEAD_LEN;
+use record_log::checkpoint_pair::HEAD_LEN;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
-use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// Why a storage server did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -36,15 +36,6 @@ pub enum StorageError {
     /// The request makes no sense (foreign file system, range beyond the fragment).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
-}
-
-/// Small replicated state (maps) that every store keeps the latest copy of.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Maps {
-    /// Grows with each change.
-    pub epoch: u64,
-    /// Opaque to stores.
-    pub bytes: Bytes,
 }
 
 /// What a store says of itself.

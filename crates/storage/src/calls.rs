@@ -3,7 +3,7 @@
 //! Whoever carries requests to a store implements [`Ask`] and thereby is a [`Storage`]; whoever receives them has them answered by
 //! [`attach`] and [`answer`].
 
-use crate::api::{Maps, Presence, Seal, Storage, StorageError, StoreStatus};
+use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
 use crate::server::Server;
 use crate::site::Site;
 use crate::wire::{Answer, Frame, HEAD_LEN_MAX, LIST_COUNT_MAX, Request};
@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// What carries requests to a store and brings its answers.
 pub trait Ask: Send + Sync + 'static {

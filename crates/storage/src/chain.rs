@@ -11,7 +11,7 @@
 use crate::checkpoint::{Head, Identity};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::Key;
-use host::checkpoint_pair::Sum;
+use record_log::checkpoint_pair::Sum;
 
 /// Additions shorter than this are not worth writing everything anew.
 const ADDITIONS_LEN_MIN: u64 = 4096;

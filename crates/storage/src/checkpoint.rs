@@ -1,6 +1,6 @@
 //! The bytes of checkpoints.
 //!
-//! Checkpoints are written to two files, see [`host::checkpoint_pair`]. A body that does not match the newest head is
+//! Checkpoints are written to two files, see [`record_log::checkpoint_pair`]. A body that does not match the newest head is
 //! reported instead of silently going back in time, which would lose fragments that were acknowledged.
 //!
 //! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint since, the fragments that changed, those that are gone, and an
@@ -21,17 +21,17 @@
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```
 
-use crate::api::{Maps, Seal};
+use crate::api::Seal;
 use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
 use crate::seal::SEAL_LEN_MIN;
 use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
-use host::checkpoint_pair::Owner;
+use record_log::checkpoint_pair::Owner;
 use std::collections::BTreeMap;
 use striped_log::fragment::FragmentHeader;
 use types::codec::{DecodeError, Put, Reader};
-use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
 /// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 6 were never released.
@@ -62,7 +62,7 @@ impl Identity {
 
 /// Names a checkpoint and vouches for its body. The generation is carried by all fragments that are written under the checkpoint, and known
 /// to nobody else: else whoever can write a file could write what recovery takes for a fragment.
-pub type Head = host::checkpoint_pair::Head<Identity>;
+pub type Head = record_log::checkpoint_pair::Head<Identity>;
 
 impl Owner for Identity {
     const MAGIC: &'static [u8; 8] = b"STARSTOR";
@@ -266,8 +266,8 @@ impl Body {
 mod tests {
     use super::*;
     use crate::testing::{FS, STORE, body};
-    use host::checkpoint_pair::{HEAD_LEN, crc32c};
     use proptest::prelude::*;
+    use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 
     fn identity() -> Identity {
         Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }

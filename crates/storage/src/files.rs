@@ -7,8 +7,8 @@
 use crate::checkpoint::{Body, Head};
 use crate::space::{Extent, PAGE};
 use crate::torn_tail::{Found, is_rotten, walk};
-use host::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use host::{Disk, File};
+use record_log::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use std::io;
 use std::sync::Arc;
 use striped_log::fragment::{FragmentHeader, HEADER_LEN};

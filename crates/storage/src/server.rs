@@ -5,7 +5,7 @@
 //! Must survive, without losing a fragment that was acknowledged: power loss at any point, torn and reordered
 //! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
-use crate::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use crate::api::{Seal, Storage, StorageError, StoreStatus};
 use crate::chain::Chain;
 use crate::checkpoint::{Body, Head};
 use crate::commit::{Committer, LANDING_PAGES};
@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, HEADER_LEN, chunk_crcs, crc32c};
 use types::codec::DecodeError;
-use types::{BoxFuture, FragmentId, LogId, SegmentId};
+use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
 pub use crate::checkpoint::Identity;
 pub use crate::files::OpenError;

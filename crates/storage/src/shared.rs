@@ -1,6 +1,6 @@
 //! What requests and the commit loop of one server share: the state under its lock, and the queue of changes.
 
-use crate::api::{Maps, Seal, StorageError};
+use crate::api::{Seal, StorageError};
 use crate::checkpoint::Identity;
 use crate::files::Files;
 use crate::index::{Held, Index, Key};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use types::{LogId, SegmentId};
+use types::{LogId, Maps, SegmentId};
 
 /// Bytes of puts that wait or are being written; further puts wait for room before they queue up.
 const QUEUE_BYTES_MAX: u32 = 64 << 20;

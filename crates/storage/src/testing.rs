@@ -1,6 +1,6 @@
 //! Fragments and a checkpoint for tests, and large stores for studies.
 
-use crate::api::{Fence, Maps, Seal};
+use crate::api::{Fence, Seal};
 use crate::checkpoint::{Body, Head};
 use crate::files::{Files, Newest, OpenError, WriteError};
 use crate::index::{Held, Key};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use host::Disk;
 use std::io;
 use striped_log::fragment::{Fragment, FragmentHeader, Geometry, chunk_crcs};
-use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// The file system of all test fragments.
 pub const FS: FsUuid = FsUuid([7; 16]);

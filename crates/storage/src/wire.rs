@@ -10,14 +10,14 @@
 //!
 //! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more memory than the frame has.
 
-use crate::api::{Identity, Maps, Presence, Seal, StorageError, StoreStatus};
+use crate::api::{Identity, Presence, Seal, StorageError, StoreStatus};
 use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use host::DiskSpace;
 use std::ops::Range;
 use striped_log::fragment::{FRAGMENT_LEN_MAX, Fragment, FragmentHeader, HEADER_LEN};
 use types::codec::{DecodeError, Put, Reader};
-use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// The version that this program speaks.
 pub const VERSION: u16 = 5;

@@ -13,11 +13,11 @@ use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Maps, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use storage::server::{Identity, Server};
 use striped_log::fragment::{Fragment, FragmentHeader};
 use striped_log::segment::{Segment, SegmentBuilder};
-use types::{BoxFuture, FragmentId, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
 
 /// Stores that can be hurt.
 trait Cluster {

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::testing::{Fault, LOG, Rig};
     use bytes::Bytes;
-    use storage::api::Maps;
+    use types::Maps;
 
     #[test]
     fn regression_a_glance_does_not_wait_for_a_store_that_hangs() {

@@ -1,7 +1,7 @@
 //! Small replicated state: kept by every store, changed and read through a quorum.
 
 use crate::{Stripe, StripeError};
-use storage::api::Maps;
+use types::Maps;
 
 impl Stripe {
     /// The newest maps; the default (epoch 0) if none were ever put. Any two quorums meet, so what [`put_maps`](Self::put_maps)

@@ -10,10 +10,10 @@ use std::future::{Future, pending};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Fence, Maps, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Fence, Seal, Storage, StorageError, StoreStatus};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
 use striped_log::segment::{Segment, SegmentBuilder, SegmentDraft};
-use types::{BoxFuture, FragmentId, FsUuid, LogId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 pub const FS: FsUuid = FsUuid([7; 16]);
 pub const LOG: LogId = LogId::new(3);

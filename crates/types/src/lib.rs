@@ -10,6 +10,7 @@ pub mod attr;
 pub mod codec;
 pub mod error;
 pub mod ids;
+pub mod maps;
 pub mod testing;
 
 pub use addr::{BlockAddr, Extent, FragmentId, SegmentId};
@@ -17,6 +18,7 @@ pub use answer::Answer;
 pub use attr::{Attr, Kind, Time};
 pub use error::FsError;
 pub use ids::{ClientId, FileId, FsUuid, LogId, ManagerId, StoreId};
+pub use maps::Maps;
 
 /// A boxed future that can be spawned on any task runner.
 pub type BoxFuture<T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + Send + 'static>>;

@@ -3,7 +3,7 @@
 //! The model survives the server's machine: what was asked but not answered when that crashed may have happened or not, which the
 //! next life finds out and from then on insists on.
 
-use crate::api::{Fence, Maps, Seal, Storage, StorageError};
+use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::server::{Identity, Server};
 use crate::space::footprint;
 use crate::testing::{FS, STORE, fragment_of, payload};
@@ -12,7 +12,7 @@ use host::{SplitMix64, join_all};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{FragmentId, LogId, SegmentId, StoreId};
+use types::{FragmentId, LogId, Maps, SegmentId, StoreId};
 
 /// What the stores under test may take: so little that filling up, reuse and compaction happen all the time.
 const CAPACITY_BYTES: u64 = 12 << 20;

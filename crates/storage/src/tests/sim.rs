@@ -1,7 +1,7 @@
 //! The server on simulated disks: crashes, power losses, failing writes and syncs, full disks, rot.
 
 use super::model::{Model, below, check_opened, identity, live};
-use crate::api::{Fence, Maps, Seal, Storage, StorageError};
+use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::commit::LANDING_PAGES;
 use crate::server::{Identity, OpenError, Server};
 use crate::shared::Growth;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use striped_log::fragment::Fragment;
-use types::{LogId, StoreId};
+use types::{LogId, Maps, StoreId};
 
 const DISK_BYTES: u64 = 64 << 20;
 /// Where the first fragment of an empty store goes.

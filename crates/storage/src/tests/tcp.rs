@@ -1,7 +1,7 @@
 //! The server through connections on the loopback interface.
 
 use super::model::identity;
-use crate::api::{Fence, Identity, Maps, Presence, RemoteStorage, Seal, Storage, StorageError};
+use crate::api::{Fence, Identity, Presence, RemoteStorage, Seal, Storage, StorageError};
 use crate::server::Server;
 use crate::site::Site;
 use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use types::{FsUuid, LogId};
+use types::{FsUuid, LogId, Maps};
 
 /// A served site, empty at first.
 struct Rig {

@@ -21,8 +21,8 @@ mod head;
 
 pub use head::{Head, Owner, Sum, crc32c};
 
-use crate::{Disk, File};
 use bytes::Bytes;
+use host::{Disk, File};
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
@@ -141,7 +141,7 @@ async fn read(file: &dyn File, offset: u64, len: u64) -> io::Result<Option<Bytes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{Sim, SimDisk};
+    use host::sim::{Sim, SimDisk};
     use std::time::Duration;
     use types::codec::Reader;
 

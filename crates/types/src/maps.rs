@@ -1,0 +1,13 @@
+//! The maps of a file system, as those see them who only keep them.
+
+use bytes::Bytes;
+
+/// What a file system is: its identity, its geometry and its manager map. `consensus` decides the maps, and every store keeps the newest
+/// that it was given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Maps {
+    /// Grows with each change.
+    pub epoch: u64,
+    /// Opaque to `consensus` and to stores.
+    pub bytes: Bytes,
+}
