@@ -5,9 +5,9 @@ use crate::count::{Counters, Op};
 use crate::forgetting::Forgetting;
 use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
+use crate::observe::Observing;
 use crate::options::MountOptions;
 use crate::passing::Passing;
-use crate::record::Recorder;
 use fuser::{
     FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
@@ -30,7 +30,6 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
-    pub(crate) recorder: Arc<Recorder>,
     /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
     /// By which it is told to forget listings that it has of what it asks for now.
@@ -87,12 +86,16 @@ impl FrontEnd {
         options: MountOptions,
         counters: Arc<Counters>,
         passing: Arc<Passing>,
-        recorder: Arc<Recorder>,
         forgetting: Arc<OnceLock<Arc<Forgetting>>>,
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, passing, recorder, forgetting, kernel, groups: GroupCache::new(), tasks }
+        FrontEnd { fs, options, counters, passing, forgetting, kernel, groups: GroupCache::new(), tasks }
+    }
+
+    /// To tell what a request does, while an observer is on.
+    pub(crate) fn observing(&self) -> Option<Observing> {
+        Observing::by(self.options.observer.as_ref())
     }
 
     pub(crate) fn cred(&self, req: &Request) -> Cred {
@@ -164,7 +167,7 @@ impl FrontEnd {
         let keep = match self.options.keep_cache {
             _ if self.is_uncached() => FopenFlags::FOPEN_DIRECT_IO,
             // What is cached would be read without a call.
-            true if self.recorder.if_on().is_none() => FopenFlags::FOPEN_KEEP_CACHE,
+            true if self.observing().is_none() => FopenFlags::FOPEN_KEEP_CACHE,
             _ => FopenFlags::empty(),
         };
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }

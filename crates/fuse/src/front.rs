@@ -5,8 +5,8 @@ use crate::count::Op;
 use crate::dispatch::FrontEnd;
 use crate::listing::nothing;
 use crate::locks;
+use crate::observe::{has_bytes, only_name};
 use crate::passing::{Opening, Passing};
-use crate::record::{has_bytes, only_name};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -87,7 +87,7 @@ impl FrontEnd {
             passing: self.passing.clone(),
             flags: self.open_reply_flags(),
             may_store: flags.read && flags.write,
-            is_recorded: self.recorder.if_on().is_some(),
+            is_recorded: self.observing().is_some(),
         }
     }
 }
@@ -177,11 +177,11 @@ impl Filesystem for FrontEnd {
         let handle = fh.map(|fh| Handle(fh.0));
         let (cred, file) = (self.cred(req), self.file(ino));
         let send = self.send_attr(ino);
-        if let (Some(0), Some(recorder)) = (size, self.recorder.if_on()) {
+        if let (Some(0), Some(observing)) = (size, self.observing()) {
             return self.recorded(Op::Setattr, reply, send, |fs| async move {
                 let empties = has_bytes(&fs, file).await;
                 let result = fs.setattr(&cred, file, handle, set).await;
-                recorder.note_removed(Some(file).filter(|_| empties && result.is_ok()));
+                observing.note_removed(Some(file).filter(|_| empties && result.is_ok()));
                 result
             });
         }
@@ -211,12 +211,12 @@ impl Filesystem for FrontEnd {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        if let Some(recorder) = self.recorder.if_on() {
+        if let Some(observing) = self.observing() {
             let (cred, parent, name) = (self.cred(req), self.file(parent), name.as_bytes().to_vec());
             return self.recorded(Op::Unlink, reply, send_ok, |fs| async move {
                 let removed = only_name(&fs, &cred, parent, &name).await;
                 let result = fs.unlink(&cred, parent, &name).await;
-                recorder.note_removed(removed.filter(|_| result.is_ok()));
+                observing.note_removed(removed.filter(|_| result.is_ok()));
                 result
             });
         }
@@ -250,12 +250,12 @@ impl Filesystem for FrontEnd {
         let Some(flags) = convert::rename_flags(flags.bits()) else {
             return self.answer(Op::Rename, reply, |_| Answer::err(FsError::InvalidArgument), send_ok);
         };
-        if let Some(recorder) = self.recorder.if_on().filter(|_| !flags.exchange) {
+        if let Some(observing) = self.observing().filter(|_| !flags.exchange) {
             let (name, newname) = (name.to_vec(), newname.to_vec());
             return self.recorded(Op::Rename, reply, send_ok, |fs| async move {
                 let replaced = only_name(&fs, &cred, to, &newname).await;
                 let result = fs.rename(&cred, from, &name, to, &newname, flags).await;
-                recorder.note_removed(replaced.filter(|_| result.is_ok() && (from, &name) != (to, &newname)));
+                observing.note_removed(replaced.filter(|_| result.is_ok() && (from, &name) != (to, &newname)));
                 result
             });
         }
@@ -271,15 +271,15 @@ impl Filesystem for FrontEnd {
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (file, flags) = (self.file(ino), convert::open_flags(flags.0));
         let call = |fs: &dyn FileSystem| fs.open(&self.cred(req), file, flags);
-        let empties = self.recorder.if_on().filter(|_| flags.truncate);
-        if let Some(recorder) = empties {
+        let empties = self.observing().filter(|_| flags.truncate);
+        if let Some(observing) = empties {
             self.counters.add(Op::Open);
             let (fs, cred, opening) = (Arc::clone(&self.fs), self.cred(req), self.opening(flags));
             return self.later(Op::Open, async move {
                 let empties = has_bytes(&fs, file).await;
                 match fs.open(&cred, file, flags).await {
                     Ok(handle) => {
-                        recorder.note_removed(Some(file).filter(|_| empties));
+                        observing.note_removed(Some(file).filter(|_| empties));
                         opening.opened(reply, ino, file, handle).await;
                     }
                     Err(error) => reply.error(errno(error)),
@@ -314,10 +314,10 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (file, recorder) = (self.file(ino), self.recorder.if_on());
+        let (file, observing) = (self.file(ino), self.observing());
         let call = |fs: &dyn FileSystem| fs.read(file, Handle(fh.0), offset, size);
         self.answer(Op::Read, reply, call, move |reply, data| {
-            recorder.iter().for_each(|recorder| recorder.note_read(file, offset, data.len() as u64));
+            observing.iter().for_each(|observing| observing.note_read(file, offset, data.len() as u64));
             reply.data(&data);
         });
     }
@@ -334,12 +334,12 @@ impl Filesystem for FrontEnd {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (file, recorder) = (self.file(ino), self.recorder.if_on());
+        let (file, observing) = (self.file(ino), self.observing());
         if convert::appends(flags.0, write_flags) {
             let forgetting = Arc::clone(&self.forgetting);
             let call = |fs: &dyn FileSystem| fs.append(&self.cred(req), file, Handle(fh.0), data);
             return self.answer(Op::Write, reply, call, move |reply, done| {
-                recorder.iter().for_each(|recorder| recorder.note_write(file, done.offset, done.count.into()));
+                observing.iter().for_each(|observing| observing.note_write(file, done.offset, done.count.into()));
                 reply.written(done.count);
                 if done.offset != offset {
                     forgetting.get().into_iter().for_each(|forgetting| forgetting.file(ino));
@@ -348,7 +348,7 @@ impl Filesystem for FrontEnd {
         }
         let call = |fs: &dyn FileSystem| fs.write(&self.cred(req), file, Handle(fh.0), offset, data);
         self.answer(Op::Write, reply, call, move |reply, written| {
-            recorder.iter().for_each(|recorder| recorder.note_write(file, offset, written.into()));
+            observing.iter().for_each(|observing| observing.note_write(file, offset, written.into()));
             reply.written(written);
         });
     }
@@ -596,7 +596,7 @@ impl Filesystem for FrontEnd {
     ) {
         let from = At { id: self.file(ino_in), handle: Handle(fh_in.0), offset: offset_in };
         let to = At { id: self.file(ino_out), handle: Handle(fh_out.0), offset: offset_out };
-        let recorder = self.recorder.if_on();
+        let observing = self.observing();
         let call = |fs: &dyn FileSystem| {
             if !flags.is_empty() {
                 return Answer::err(FsError::InvalidArgument);
@@ -604,9 +604,9 @@ impl Filesystem for FrontEnd {
             fs.copy_file_range(&self.cred(req), from, to, len.min(COPY_MAX_BYTES))
         };
         self.answer(Op::CopyFileRange, reply, call, move |reply, copied| {
-            recorder.iter().for_each(|recorder| {
-                recorder.note_read(from.id, from.offset, copied);
-                recorder.note_write(to.id, to.offset, copied);
+            observing.iter().for_each(|observing| {
+                observing.note_read(from.id, from.offset, copied);
+                observing.note_write(to.id, to.offset, copied);
             });
             reply.written(u32::try_from(copied).unwrap_or(u32::MAX));
         });

@@ -6,7 +6,7 @@
 //! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
 //! - `forgetting` has the kernel forget names and files; `apart` has threads that a killed process need not wait for, `survivor` a process that
 //!   fails what is asked while such a thread waits; `dead` takes away mounts of processes that have died.
-//! - `record` notes what is done with files while somebody records it.
+//! - `observe` tells an observer what programs do with files.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is mounted.
 //!
 //! # Invariants
@@ -34,14 +34,14 @@ mod listing;
 mod locks;
 mod mount;
 mod mountinfo;
+mod observe;
 mod options;
 mod passing;
-mod record;
 mod survivor;
 
 pub use attach::check;
 pub use dead::clear as clear_dead;
 pub use error::{MountError, UnmountError};
 pub use mount::{Invalidator, Mount, mount};
+pub use observe::{Access, Observer};
 pub use options::MountOptions;
-pub use record::{RecordError, Recorder, Recording, Taken};

@@ -9,7 +9,6 @@ use crate::forgetting::Forgetting;
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use crate::passing::Passing;
-use crate::record::Recorder;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -67,7 +66,6 @@ struct Shared {
     options: MountOptions,
     counters: Arc<Counters>,
     passing: Arc<Passing>,
-    recorder: Arc<Recorder>,
     forgetting: Arc<Forgetting>,
     /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
     ended: Mutex<Option<Result<(), FsError>>>,
@@ -91,11 +89,10 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let passing = Passing::new();
     let own = kernel.try_clone();
     let notifier = Arc::new(OnceLock::new());
-    let recorder = Recorder::new();
     let forgetting = Arc::new(OnceLock::new());
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
-    let (recorded, forget) = (Arc::clone(&recorder), Arc::clone(&forgetting));
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, recorded, forget, told);
+    let forget = Arc::clone(&forgetting);
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, forget, told);
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
@@ -116,7 +113,6 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 options,
                 counters,
                 passing,
-                recorder,
                 forgetting,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
@@ -175,11 +171,6 @@ impl Mount {
     /// True if the kernel reads files itself that the file system has on this machine.
     pub fn has_passthrough(&self) -> bool {
         self.shared.passing.is_on()
-    }
-
-    /// By which what is done with files can be recorded.
-    pub fn recorder(&self) -> Arc<Recorder> {
-        Arc::clone(&self.shared.recorder)
     }
 
     /// How many requests of each kind the kernel has sent so far, by name.
@@ -249,7 +240,9 @@ impl Shared {
         if let Err(error) = durable {
             tracing::error!(path = %self.mountpoint.display(), %error, "sync after unmounting failed");
         }
-        self.recorder.close();
+        if let Some(observer) = &self.options.observer {
+            observer.on_end();
+        }
         self.forgetting.end();
         *self.ended.lock() = Some(durable);
         self.ended_blocking.notify_all();

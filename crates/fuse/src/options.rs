@@ -1,5 +1,6 @@
 //! How to mount.
 
+use crate::observe::Observer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -53,6 +54,8 @@ pub struct MountOptions {
     /// Extended attributes of the mount, by name, that every file shows to who asks for them, and none lists: how the command line finds the
     /// process that serves a path, and a home the file system.
     pub mount_xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Is told what programs do with the contents of files.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl MountOptions {
@@ -78,6 +81,7 @@ impl MountOptions {
             flush: false,
             locks: false,
             mount_xattrs: BTreeMap::new(),
+            observer: None,
         }
     }
 }

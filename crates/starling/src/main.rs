@@ -6,7 +6,7 @@
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
 //! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either; `names`: of files, as users see them.
-//! - `recording`: tells `trace record` what is done on a mount.
+//! - `recorder`: records what programs do on a mount; `recording`: tells `trace record` what is done on a mount.
 //! - `traces`: makes traces; `sim`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
@@ -28,6 +28,7 @@ mod keys;
 mod location;
 mod names;
 mod private;
+mod recorder;
 mod recording;
 mod roaming;
 mod served;

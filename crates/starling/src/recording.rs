@@ -3,7 +3,7 @@
 //! The command makes the trace, as the user who runs it: from here come only numbers, over the control socket, some every [`TICK`], even if there are none, so that
 //! a command that has died is noticed and its recording ends. The command asks for the end over another connection; what there is still to say comes first.
 
-use fuse::{RecordError, Recorder, Taken};
+use crate::recorder::{RecordError, Recorder, Taken};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -6,6 +6,7 @@
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Socket, ask};
 use crate::hoarding::inside;
+use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::served::{self, Mounted, Volume};
 use crate::size::show;
@@ -323,6 +324,8 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
 
     let socket_path = cache.join(control::SOCKET);
     let mut options = fuse::MountOptions::new(runtime);
+    let recorder = Recorder::new();
+    options.observer = Some(recorder.clone());
     options.allow_other = asked.allow_other;
     options.uncached = volumes.iter().map(|volume| volume.client.is_delegated()).collect();
     let local = local_user();
@@ -365,7 +368,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let closed = mount.closed();
     let (clock, home) = (host.clock.clone(), about.addresses);
     let reads = if mount.has_passthrough() { "passthrough" } else { "requests" };
-    let recording = Arc::new(Recordings::new(mount.recorder()));
+    let recording = Arc::new(Recordings::new(recorder));
     let (cached, recorded) = (cache.clone(), Arc::clone(&recording));
     let mounted = Mounted { volumes: volumes.clone(), clock, home, cache: cached, reads, recording: recorded };
     let server = socket.serve(Arc::new(mounted));

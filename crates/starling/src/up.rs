@@ -5,6 +5,7 @@ use crate::control::{self, Request, Socket, not_here};
 use crate::folder::Folder;
 use crate::hoarding::mount_of;
 use crate::location::Location;
+use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
@@ -232,6 +233,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let socket_path = folder.path().join(control::SOCKET);
     let socket = Socket::listen(&socket_path)?;
     let mut options = fuse::MountOptions::new(runtime);
+    let recorder = Recorder::new();
+    options.observer = Some(recorder.clone());
     options.allow_other = settings.allow_other;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
@@ -252,7 +255,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         }
     };
     let closed = mount.closed();
-    let recording = Arc::new(Recordings::new(mount.recorder()));
+    let recording = Arc::new(Recordings::new(recorder));
     let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)), recording });
     let server = socket.serve(Arc::new(Control(served.clone())));
     say(&format!("{READY} {}", settings.mountpoint.display()));
