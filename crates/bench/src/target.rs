@@ -1,4 +1,4 @@
-//! What is measured: a folder of the local disk, or a file system that a script under `bench/peers` sets up.
+//! What is measured: a folder of the local disk, or a file system that a script under `crates/bench/peers` sets up.
 //!
 //! Invariant: whatever a target started or mounted is gone when it is dropped, also after an error, a panic or an
 //! interrupt. A target touches nothing outside its own folder, its mount point and its network namespace.
@@ -141,15 +141,15 @@ impl FromStr for TargetKind {
 
 /// The scripts, which travel inside this program.
 const SOURCES: [(&str, &str); 9] = [
-    ("common.sh", include_str!("../../../bench/peers/common.sh")),
-    ("fuse-passthrough.sh", include_str!("../../../bench/peers/fuse-passthrough.sh")),
-    ("fusept.c", include_str!("../../../bench/peers/fusept.c")),
-    ("gluster.sh", include_str!("../../../bench/peers/gluster.sh")),
-    ("moosefs.sh", include_str!("../../../bench/peers/moosefs.sh")),
-    ("nfs.sh", include_str!("../../../bench/peers/nfs.sh")),
-    ("sshfs.sh", include_str!("../../../bench/peers/sshfs.sh")),
-    ("starling.sh", include_str!("../../../bench/peers/starling.sh")),
-    ("umlshim.c", include_str!("../../../bench/peers/umlshim.c")),
+    ("common.sh", include_str!("../peers/common.sh")),
+    ("fuse-passthrough.sh", include_str!("../peers/fuse-passthrough.sh")),
+    ("fusept.c", include_str!("../peers/fusept.c")),
+    ("gluster.sh", include_str!("../peers/gluster.sh")),
+    ("moosefs.sh", include_str!("../peers/moosefs.sh")),
+    ("nfs.sh", include_str!("../peers/nfs.sh")),
+    ("sshfs.sh", include_str!("../peers/sshfs.sh")),
+    ("starling.sh", include_str!("../peers/starling.sh")),
+    ("umlshim.c", include_str!("../peers/umlshim.c")),
 ];
 
 /// What all targets of one run share.
@@ -192,7 +192,7 @@ const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Has ext4 put each folder below `dir` where there is most room, and not next to the others: making a file looks at every
 /// inode near it that was freed in the last minutes, so one scenario's deletions would slow down the next. Other file systems
-/// know no such attribute, and need none. (`bench/peers/fuse-passthrough.sh` does the same.)
+/// know no such attribute, and need none. (`crates/bench/peers/fuse-passthrough.sh` does the same.)
 fn spread(dir: &Path) {
     // Without it the run is only less even.
     let _ = command::run(Command::new("chattr").arg("+T").arg(dir), ACTION_DEADLINE, Interrupts::Obey);

@@ -1,12 +1,12 @@
 //! A client that roams: opening its cache, and what runs in the background.
 
-use crate::conflict::{Case, Trouble};
+use crate::connection::schedule::Schedule;
+use crate::connection::trunk::Line;
 use crate::durability::{COMMIT_TIME_MAX, Names, gather};
 use crate::live::{Forget, LinkState, Live, Need};
+use crate::reintegration::conflict::{Case, Trouble};
 use crate::replica::{Child, Node, Record, Replica};
-use crate::schedule::Schedule;
 use crate::settings::Settings;
-use crate::trunk::Line;
 use bytes::Bytes;
 use host::{Disk, File, Host};
 use parking_lot::{Mutex, MutexGuard};

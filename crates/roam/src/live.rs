@@ -1,17 +1,17 @@
 //! A client while it runs: what it knows, what is open, and the connection.
 
-use crate::delegation::{Delegations, Wanted};
+use crate::cache::batch_fetch::Waits;
+use crate::cache::eviction::Spare;
+use crate::connection::silence::Probe;
+use crate::consistency::delegation::{Delegations, Wanted};
+use crate::consistency::locking::Lockings;
 use crate::durability::Unwritten;
-use crate::listings::Listings;
-use crate::locking::Lockings;
-use crate::replay::{Outgoing, SetAside};
+use crate::files::listings::Listings;
+use crate::files::small::SmallFile;
+use crate::reintegration::dedup::Lately;
+use crate::reintegration::replay::{Outgoing, SetAside};
+use crate::reintegration::seen::Seen;
 use crate::replica::{Node, Record, Replica};
-use crate::room::Spare;
-use crate::seen::Seen;
-use crate::silence::Probe;
-use crate::small::SmallFile;
-use crate::there::Lately;
-use crate::together::Waits;
 use host::File;
 use record_log::RecordLog;
 use roam_proto::channel::Channel;

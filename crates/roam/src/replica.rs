@@ -8,7 +8,7 @@
 //! What was made here may turn out to be there already, as another file. Everything means that from then on, and
 //! whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: what of its bytes was not logged yet; `deeds`: what operations do to files;
+//! `node`: one file; `changes`: what of its bytes was not logged yet; `apply`: what operations do to files;
 //! `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to operations;
 //! `paths`: names, and where they lead; `kept`: all of it, as it is
 //! on the disk.
@@ -17,8 +17,8 @@
 //! before the home has answered; what an id means instead has no other meaning itself.
 
 mod answers;
+mod apply;
 mod changes;
-mod deeds;
 mod forgetting;
 mod kept;
 mod node;
@@ -28,8 +28,8 @@ pub use changes::Changes;
 pub use node::{Node, Unlogged};
 pub use paths::Paths;
 
-use crate::conflict::{Case, Deed, Trouble};
-use crate::small::SMALL_LEN_MAX;
+use crate::files::small::SMALL_LEN_MAX;
+use crate::reintegration::conflict::{Case, Deed, Trouble};
 use bytes::Bytes;
 use record_log::SnapshotMap;
 use roam_proto::journal::Stamp;

@@ -1,8 +1,8 @@
 //! How a mount behaves, as its user asks for it; all but the volume may change while it is mounted.
 
+use crate::connection::schedule::TICKETS;
+use crate::connection::silence::SILENCE_BELIEVED;
 use crate::live::LinkState;
-use crate::schedule::TICKETS;
-use crate::silence::SILENCE_BELIEVED;
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;

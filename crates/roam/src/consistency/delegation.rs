@@ -4,11 +4,11 @@
 //! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done under old ones is in the operation log, whose
 //! preconditions tell whether anybody has changed the same since.
 
+use crate::cache::fetch::Asking;
 use crate::client::{Client, Inner};
-use crate::fetch::Asking;
+use crate::connection::schedule::Direction;
 use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::Record;
-use crate::schedule::Direction;
 use crate::settings::Consistency;
 use host::{Clock, timeout};
 use roam_proto::channel::{Channel, Class};

@@ -4,7 +4,7 @@
 //! and one more, or more of them that are shorter and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
 //! what the link carries in a moment, so that nobody waits for much longer than that.
 
-use crate::omens::Omens;
+use crate::connection::forecast::LossForecast;
 use crate::settings::Writes;
 use host::Host;
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ struct State {
     asked: Duration,
     /// When somebody waited for bytes last.
     demanded: Duration,
-    omens: Omens,
+    forecast: LossForecast,
 }
 
 /// Somebody who waits for his turn.
@@ -132,7 +132,7 @@ impl Schedule {
             used: Duration::ZERO,
             asked: Duration::ZERO,
             demanded: Duration::ZERO,
-            omens: Omens::default(),
+            forecast: LossForecast::default(),
         };
         Arc::new(Schedule { host: host.clone(), state: Mutex::new(state) })
     }
@@ -268,7 +268,7 @@ impl Schedule {
             let known = &mut state.rates[direction as usize];
             let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / SLOW_PART { SLOW_WEIGHT } else { WEIGHT };
             *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
-            state.omens.measured(now, direction, rate);
+            state.forecast.measured(now, direction, rate);
         }
     }
 
@@ -313,13 +313,13 @@ impl Schedule {
     /// The connection was lost, though nobody wanted that.
     pub(crate) fn lost(&self) {
         let now = self.host.clock.now();
-        self.state.lock().omens.lost(now);
+        self.state.lock().forecast.lost(now);
     }
 
     /// True if the link may soon be lost.
     pub(crate) fn disconnection_is_likely(&self) -> bool {
         let now = self.host.clock.now();
-        self.state.lock().omens.disconnection_is_likely(now)
+        self.state.lock().forecast.disconnection_is_likely(now)
     }
 
     /// For how long nobody has waited for bytes.

@@ -4,9 +4,9 @@
 //! says whether the link may go. What is not home yet is never dropped.
 
 use crate::client::{Client, Inner};
+use crate::connection::schedule::Direction;
 use crate::live::{LinkState, Need};
 use crate::replica::{Child, Record};
-use crate::schedule::Direction;
 use crate::settings::Validation;
 use roam_proto::channel::Class;
 use roam_proto::message::{Facts, Reply, Request};

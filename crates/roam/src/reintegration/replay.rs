@@ -4,9 +4,9 @@
 //! was lost is asked for again, with the same operations.
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
+use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
 use crate::live::LinkState;
 use crate::replica::{Record, Replica};
-use crate::schedule::{CHUNK_LEN_MAX, Direction};
 use bytes::Bytes;
 use host::{Either, File, first, timeout};
 use roam_proto::channel::Class;

@@ -1,10 +1,10 @@
 //! Asking the home: what is not cached, and what others have changed.
 
 use crate::client::{Client, Inner, disk_error};
-use crate::delegation::Question;
+use crate::connection::schedule::{Direction, Permit};
+use crate::consistency::delegation::Question;
 use crate::live::{LinkState, Live, Need};
 use crate::replica::{Node, Record};
-use crate::schedule::{Direction, Permit};
 use crate::settings::Unit;
 use bytes::Bytes;
 use host::{Either, first, timeout};
@@ -640,9 +640,9 @@ fn are_listed_names<'a>(names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::trunk::Line;
     use crate::settings::Settings;
     use crate::testing;
-    use crate::trunk::Line;
     use host::sim::{Sim, SimDisk};
     use roam_proto::channel::{DialError, Dialer};
     use types::{BoxFuture, Kind};

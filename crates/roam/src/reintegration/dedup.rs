@@ -3,8 +3,8 @@
 //! File System, section 3.1), and the home is told where it has them. It looks for itself: what is somewhere else by now is sent.
 
 use crate::client::{Client, disk_error};
+use crate::connection::schedule::Direction;
 use crate::live::{LinkState, Live};
-use crate::schedule::Direction;
 use bytes::Bytes;
 use fastcdc::v2020::FastCDC;
 use host::File;

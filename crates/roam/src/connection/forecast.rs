@@ -2,7 +2,7 @@
 //!
 //! Nobody can know. What came before it often enough: the connection was lost several times lately, or the link has become slow, and much slower than it was.
 
-use crate::schedule::Direction;
+use crate::connection::schedule::Direction;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -34,12 +34,12 @@ struct Trend {
 
 /// See the module's header.
 #[derive(Default)]
-pub(crate) struct Omens {
+pub(crate) struct LossForecast {
     losses: VecDeque<Duration>,
     trends: [Trend; 2],
 }
 
-impl Omens {
+impl LossForecast {
     /// The connection was lost, though nobody wanted that.
     pub(crate) fn lost(&mut self, now: Duration) {
         if self.losses.back().is_some_and(|last| now < *last + ONE_LOSS_TIME) {
@@ -80,61 +80,61 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn measured(omens: &mut Omens, rates: impl IntoIterator<Item = f64>) {
-        rates.into_iter().for_each(|rate| omens.measured(SECOND, Direction::Down, rate));
+    fn measured(forecast: &mut LossForecast, rates: impl IntoIterator<Item = f64>) {
+        rates.into_iter().for_each(|rate| forecast.measured(SECOND, Direction::Down, rate));
     }
 
     #[test]
     fn a_connection_that_is_lost_again_and_again_will_be_lost_again() {
-        let mut omens = Omens::default();
+        let mut forecast = LossForecast::default();
         for minute in [0, 10, 11] {
-            omens.lost(minute * 60 * SECOND);
-            assert!(!omens.disconnection_is_likely(minute * 60 * SECOND));
+            forecast.lost(minute * 60 * SECOND);
+            assert!(!forecast.disconnection_is_likely(minute * 60 * SECOND));
         }
-        omens.lost(12 * 60 * SECOND);
-        assert!(omens.disconnection_is_likely(13 * 60 * SECOND));
+        forecast.lost(12 * 60 * SECOND);
+        assert!(forecast.disconnection_is_likely(13 * 60 * SECOND));
         // Until it has held for a while.
-        assert!(!omens.disconnection_is_likely(16 * 60 * SECOND));
+        assert!(!forecast.disconnection_is_likely(16 * 60 * SECOND));
     }
 
     #[test]
     fn a_link_that_becomes_slow_is_about_to_be_lost() {
-        let mut omens = Omens::default();
-        measured(&mut omens, [1e6; 20]);
-        assert!(!omens.disconnection_is_likely(SECOND));
-        measured(&mut omens, [5e5, 1e5, 3e4, 1e4, 1e4]);
-        assert!(omens.disconnection_is_likely(SECOND));
-        assert!(!omens.disconnection_is_likely(SECOND + RATE_TIME));
+        let mut forecast = LossForecast::default();
+        measured(&mut forecast, [1e6; 20]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
+        measured(&mut forecast, [5e5, 1e5, 3e4, 1e4, 1e4]);
+        assert!(forecast.disconnection_is_likely(SECOND));
+        assert!(!forecast.disconnection_is_likely(SECOND + RATE_TIME));
         // What stays slow is a slow link, and what is fast again was a moment.
-        measured(&mut omens, [1e6; 4]);
-        assert!(!omens.disconnection_is_likely(SECOND));
-        measured(&mut omens, [1e4; 100]);
-        assert!(!omens.disconnection_is_likely(SECOND));
+        measured(&mut forecast, [1e6; 4]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
+        measured(&mut forecast, [1e4; 100]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
     }
 
     #[test]
     fn regression_what_all_volumes_lose_at_once_is_one_loss() {
-        let mut omens = Omens::default();
-        (0..12).for_each(|line| omens.lost(SECOND + line * Duration::from_millis(10)));
-        assert!(!omens.disconnection_is_likely(2 * SECOND));
-        omens.lost(10 * SECOND);
-        omens.lost(20 * SECOND);
-        assert!(omens.disconnection_is_likely(21 * SECOND));
+        let mut forecast = LossForecast::default();
+        (0..12).for_each(|line| forecast.lost(SECOND + line * Duration::from_millis(10)));
+        assert!(!forecast.disconnection_is_likely(2 * SECOND));
+        forecast.lost(10 * SECOND);
+        forecast.lost(20 * SECOND);
+        assert!(forecast.disconnection_is_likely(21 * SECOND));
     }
 
     #[test]
     fn one_bad_moment_and_short_messages_on_a_fast_link_mean_nothing() {
-        let mut omens = Omens::default();
-        measured(&mut omens, [1e6; 20]);
-        measured(&mut omens, [1e5]);
-        assert!(!omens.disconnection_is_likely(SECOND));
-        let mut omens = Omens::default();
-        measured(&mut omens, [1e9; 20]);
-        measured(&mut omens, [2e5; 20]);
-        assert!(!omens.disconnection_is_likely(SECOND));
+        let mut forecast = LossForecast::default();
+        measured(&mut forecast, [1e6; 20]);
+        measured(&mut forecast, [1e5]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
+        let mut forecast = LossForecast::default();
+        measured(&mut forecast, [1e9; 20]);
+        measured(&mut forecast, [2e5; 20]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
         // A link that was always slow.
-        let mut omens = Omens::default();
-        measured(&mut omens, [1e3; 50]);
-        assert!(!omens.disconnection_is_likely(SECOND));
+        let mut forecast = LossForecast::default();
+        measured(&mut forecast, [1e3; 50]);
+        assert!(!forecast.disconnection_is_likely(SECOND));
     }
 }

@@ -5,8 +5,8 @@
 //! Whoever had to wait for what is in a directory will want to look into those in it, and into those after it if he comes from the one before. What is to be kept in the cache is fetched together, too.
 
 use crate::client::Client;
+use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
 use crate::live::{LinkState, Live, Need};
-use crate::schedule::{CHUNK_LEN_MAX, Direction};
 use crate::settings::Unit;
 use roam_proto::channel::Class;
 use roam_proto::message::{DATA_LEN_MAX, Reply, Request};

@@ -1,10 +1,10 @@
 //! The connection to the home: made, kept, lost and made again (design, sections 4.1 to 4.3).
 
 use crate::client::{Client, Inner};
+use crate::connection::trunk::DIAL_TIME_MAX;
 use crate::live::{LinkState, Live};
 use crate::replica::{Membership, Record};
 use crate::settings::{Consistency, Validation, Writes};
-use crate::trunk::DIAL_TIME_MAX;
 use host::{Either, first, timeout};
 use roam_proto::channel::{Channel, Class, DialError, Dialer};
 use roam_proto::delegation::Watch;
@@ -67,13 +67,16 @@ impl Client {
     pub(crate) fn start(&self) {
         let tasks = self.0.host.tasks.clone();
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
-        tasks.spawn(Box::pin(crate::replay::replay(Arc::downgrade(&self.0))));
-        tasks.spawn(Box::pin(crate::seen::make_durable(Arc::downgrade(&self.0), self.0.seen_news.clone())));
-        tasks.spawn(Box::pin(crate::hoard::keep(Arc::downgrade(&self.0))));
-        tasks.spawn(Box::pin(crate::leaving::keep(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::reintegration::replay::replay(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::reintegration::seen::make_durable(
+            Arc::downgrade(&self.0),
+            self.0.seen_news.clone(),
+        )));
+        tasks.spawn(Box::pin(crate::cache::hoard::keep(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::connection::predisconnect::keep(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(poll(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(settle(Arc::downgrade(&self.0))));
-        tasks.spawn(Box::pin(crate::delegation::renew(Arc::downgrade(&self.0))));
+        tasks.spawn(Box::pin(crate::consistency::delegation::renew(Arc::downgrade(&self.0))));
     }
 
     /// True if the home has gone on telling of every change over this connection.

@@ -4,7 +4,7 @@
 //! a file is changed, it is durable that it may be, so that a crash cannot pass off half of a change as the home's.
 
 use crate::client::{Client, data_name, disk_error};
-use crate::delegation::CLAIM_COUNT_MAX;
+use crate::consistency::delegation::CLAIM_COUNT_MAX;
 use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::Record;
 use crate::settings::{Durability, Writes};

@@ -1,7 +1,7 @@
 //! A trunk: the connection that several volumes' clients share, and what else of the link they share. Each has a line of it, which looks like a connection of its
 //! own: when one of them gives up its line, the others do not notice, and the connection ends with the last.
 
-use crate::schedule::Schedule;
+use crate::connection::schedule::Schedule;
 use bytes::Bytes;
 use host::{Either, Host, Tasks, first};
 use parking_lot::Mutex;

@@ -4,7 +4,7 @@
 //! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the
 //! cache. So does a copy that meets a conflict itself while its trouble is not seen to: there are never copies of copies.
 
-use crate::content::BASE_LEN_MAX;
+use crate::files::content::BASE_LEN_MAX;
 use crate::replica::{Changes, Child, Node, Replica};
 use roam_proto::codec::Wire;
 use roam_proto::message::{Conflict, Outcome};

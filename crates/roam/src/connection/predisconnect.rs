@@ -4,8 +4,8 @@
 //! before all else of that.
 
 use crate::client::{Client, Inner};
+use crate::connection::schedule::Direction;
 use crate::live::{LinkState, Live};
-use crate::schedule::Direction;
 use crate::settings::Unit;
 use host::timeout;
 use roam_proto::channel::Class;

@@ -10,8 +10,8 @@
 //! When others have changed the file at home, the version that the holes are of is nowhere. Reading them fails then (ETIMEDOUT), until what was written is home. There
 //! it is a conflict, and this client's version is the home's with what was written here ([`Operation::Copy`](roam_proto::operation::Operation::Copy)).
 
+use crate::cache::fetch::SILENCE_MAX;
 use crate::client::Client;
-use crate::fetch::SILENCE_MAX;
 use host::timeout;
 use roam_proto::operation::Change;
 use roam_proto::ranges::Ranges;

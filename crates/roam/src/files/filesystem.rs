@@ -3,7 +3,7 @@
 //! Whatever is cached is answered at once. What is not is asked for, and the operation is tried again.
 
 use crate::client::Client;
-use crate::listings::{self, Listed};
+use crate::files::listings::{self, Listed};
 use crate::live::{LinkState, Live, Need, Stop};
 use crate::replica::{Node, Record};
 use bytes::Bytes;

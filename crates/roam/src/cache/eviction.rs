@@ -6,7 +6,7 @@
 
 use crate::client::{Client, Inner, data_name};
 use crate::live::{LinkState, Live, Need, Stop};
-use crate::replay::Outgoing;
+use crate::reintegration::replay::Outgoing;
 use crate::replica::{Child, Record};
 use crate::settings::Writes;
 use host::timeout;
