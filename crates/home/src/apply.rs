@@ -15,12 +15,13 @@ mod make;
 use self::finish::goes_to;
 use crate::Inner;
 use crate::announced::Announcement;
-use crate::exported::{Exported, cred};
+use crate::exported::Exported;
 use crate::state::{Intent, Key, Record};
 use crate::volume::{DEPTH_MAX, Print};
+use crate::whose::{Whose, cred};
 use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
-use roam_proto::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent, User};
+use roam_proto::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent};
 use roam_proto::operation::{Attributes, Operation, Place, is_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,16 +33,6 @@ use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTim
 const TURN_TIME: Duration = Duration::from_millis(200);
 /// Longest file that is compared with another, while others wait.
 const SAME_LEN_MAX: u64 = 64 << 20;
-
-/// A client of a volume.
-#[derive(Clone)]
-pub(crate) struct Whose {
-    pub(crate) key: Key,
-    pub(crate) author: u32,
-    pub(crate) user: User,
-    /// Which log its numbers are of.
-    pub(crate) incarnation: u64,
-}
 
 /// Why an operation was not done.
 pub(crate) enum Stop {

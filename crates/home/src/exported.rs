@@ -3,30 +3,26 @@
 use crate::claims::Claims;
 use crate::company::Company;
 use crate::export::{Export, Noticed};
-use crate::ledger::Ledger;
-use crate::promises::Promise;
+use crate::live::Live;
+use crate::promise::Promise;
 use crate::seen::Seen;
-use crate::state::{Record, State};
-use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Reach, Volume};
+use crate::uploads::Uploads;
+use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};
+use crate::whose::cred;
 use bytes::Bytes;
-use host::{Clock, Host};
+use host::Clock;
 use parking_lot::Mutex;
-use roam_proto::channel::{MESSAGE_LEN_MAX, Push};
-use roam_proto::journal::Stamp;
-use roam_proto::message::{Facts, Pushed, User, pack};
+use roam_proto::message::{Facts, User, pack};
 use roam_proto::operation::{Place, is_of_machine};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, FsError, Kind, Time};
-use vfs::fs::{Cred, Entry};
+use vfs::fs::Entry;
 
 /// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first, take less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
-/// Most changed files that one message tells of: they fit, whatever their ids.
-pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
-
 /// Least time between two looks at directories that cannot be watched.
 const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
 /// Names that are looked at while clients wait.
@@ -34,174 +30,9 @@ const LOOK_COUNT: usize = 64;
 /// The time between them is at least so many times as long as a look takes.
 const LOOK_SHARE: u32 = 20;
 
-/// The state, and what follows from it while the home runs.
-pub(crate) struct Live {
-    pub(crate) state: State,
-    pub(crate) log: Option<Arc<Ledger>>,
-    /// Who is told of changes, by volume.
-    pub(crate) attached: HashMap<String, Vec<Attached>>,
-    /// The connection over which each client has attached to a volume last, for as long as it is there.
-    pub(crate) newest: HashMap<([u8; 32], String), u64>,
-    /// How often clients were invited or turned away: what was attached before counts no more.
-    standing: HashMap<[u8; 32], u64>,
-}
-
-/// A client that is told of changes.
-pub(crate) struct Attached {
-    /// Its own are not told.
-    pub(crate) author: u32,
-    pub(crate) user: User,
-    pub(crate) push: Arc<dyn Push>,
-    /// It works under delegations.
-    pub(crate) delegated: bool,
-    /// Changed since it was told last.
-    pub(crate) changed: BTreeSet<FileId>,
-    /// Changed by other clients since, which have waited until it had returned what they changed: it is told if it has it for all that.
-    pub(crate) claimed: BTreeSet<FileId>,
-    /// Of these, those that it did not have: of them it is told when there is nothing else to do.
-    pub(crate) later: BTreeSet<FileId>,
-    pub(crate) told: Stamp,
-}
-
-impl Live {
-    pub(crate) fn new(state: State) -> Live {
-        Live { state, log: None, attached: HashMap::new(), newest: HashMap::new(), standing: HashMap::new() }
-    }
-
-    /// Changes the state. It is durable when the log says so.
-    pub(crate) fn record(&mut self, record: Record) {
-        if let Some(log) = &self.log {
-            log.append(&record);
-        }
-        self.make(record);
-    }
-
-    /// As [`record`](Self::record), of what a client has done to a volume.
-    pub(crate) fn record_done(&mut self, volume: &str, record: Record) {
-        if let Some(log) = &self.log {
-            log.append_done(volume, &record);
-        }
-        self.make(record);
-    }
-
-    /// As [`record`](Self::record), of what is lasting by an [announcement](crate::announced).
-    pub(crate) fn will_do(&mut self, record: Record) {
-        self.make(record);
-    }
-
-    fn make(&mut self, record: Record) {
-        let made = self.state.apply(record);
-        debug_assert!(made.is_some(), "a record that makes no sense");
-    }
-
-    /// What a client may do is decided anew.
-    pub(crate) fn stands_anew(&mut self, key: [u8; 32]) {
-        *self.standing.entry(key).or_default() += 1;
-    }
-
-    pub(crate) fn standing(&self, key: &[u8; 32]) -> u64 {
-        self.standing.get(key).copied().unwrap_or(0)
-    }
-
-    /// True if a client has attached to a volume over a later connection than this one.
-    pub(crate) fn is_older(&self, key: &[u8; 32], volume: &str, connection: u64) -> bool {
-        self.newest.get(&(*key, volume.to_string())).is_some_and(|newest| *newest > connection)
-    }
-
-    pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
-        self.state.volumes.get(name)
-    }
-
-    /// Takes in what was learned of a file after `author` may have changed it.
-    pub(crate) fn learn(&mut self, volume: &str, learned: Learned, author: u32) {
-        let Some(known) = self.state.volumes.get(volume) else { return };
-        let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
-        let revealed = known.revealed(&learned);
-        let is_new = known.file(id).is_none();
-        let record = Record::Learned { volume: volume.to_string(), learned };
-        match author {
-            OTHERS => self.record(record),
-            _ => self.record_done(volume, record),
-        }
-        if is_new
-            && author == OTHERS
-            && let Some(log) = &self.log
-        {
-            log.gave_id();
-        }
-        for attached in self.attached.get_mut(volume).into_iter().flatten() {
-            attached.changed.extend(&revealed);
-        }
-        if !changed {
-            return;
-        }
-        for attached in self.attached.get_mut(volume).into_iter().flatten() {
-            if author == OTHERS || (attached.author != author && !attached.delegated) {
-                attached.changed.insert(id);
-            } else if attached.author != author {
-                attached.claimed.insert(id);
-            }
-        }
-    }
-
-    /// What those who are attached have to be told of changes: whoever works under delegations of what he believes, and of the rest when he is
-    /// the one who is idle.
-    fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
-        let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
-        let stamp = known.journal().stamp();
-        let attached = self.attached.get_mut(volume).into_iter().flatten();
-        let untold = attached.filter(|attached| attached.told != stamp).map(|attached| {
-            let (author, mut files) = (attached.author, std::mem::take(&mut attached.changed));
-            for file in std::mem::take(&mut attached.claimed) {
-                let believed = claims.has(author, file);
-                if believed {
-                    files.insert(file)
-                } else {
-                    attached.later.insert(file)
-                };
-            }
-            let partly = attached.delegated && idle != Some(author);
-            if !partly {
-                attached.told = stamp;
-                // Of what it has been given since it knows.
-                files.extend(std::mem::take(&mut attached.later).into_iter().filter(|file| !claims.has(author, *file)));
-            }
-            let files = files.into_iter().filter(|file| known.reach(&attached.user, *file) != Reach::No).collect();
-            Untold { push: attached.push.clone(), user: attached.user.clone(), files, stamp, partly }
-        });
-        untold.collect()
-    }
-}
-
-/// What a client has to be told.
-struct Untold {
-    push: Arc<dyn Push>,
-    user: User,
-    files: Vec<FileId>,
-    stamp: Stamp,
-    /// There may be more up to then.
-    partly: bool,
-}
-
-impl Untold {
-    fn messages(self) -> Vec<Pushed> {
-        let Untold { mut files, stamp, partly, .. } = self;
-        let mut messages = Vec::new();
-        while files.len() > TOLD_COUNT_MAX {
-            // All is told only with the last message.
-            let files = files.split_off(files.len() - TOLD_COUNT_MAX);
-            messages.push(Pushed::Changed { files, stamp, more: true });
-        }
-        if !(partly && files.is_empty()) {
-            messages.push(Pushed::Changed { files, stamp, more: partly });
-        }
-        messages
-    }
-}
-
 /// What files are to the file system behind.
 #[derive(Default)]
-struct Sources {
+pub(crate) struct Sources {
     of: HashMap<FileId, FileId>,
     is: HashMap<FileId, FileId>,
 }
@@ -237,23 +68,23 @@ pub(crate) struct Exported {
     pub(crate) name: String,
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
-    sources: Mutex<Sources>,
+    pub(crate) sources: Mutex<Sources>,
     /// Directories whose facts clients have got since the home started or last lost notices. Each is watched,
     /// or in `unwatched`.
-    told_of: Mutex<HashSet<FileId>>,
+    pub(crate) told_of: Mutex<HashSet<FileId>>,
     /// Directories that cannot be watched.
-    unwatched: watch::Sender<BTreeSet<FileId>>,
+    pub(crate) unwatched: watch::Sender<BTreeSet<FileId>>,
     /// One operation of clients at a time.
     pub(crate) applying: tokio::sync::Mutex<()>,
     /// One message at a time of each client.
-    turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
+    pub(crate) turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
     /// What was done, and may not be durable.
     pub(crate) seen: Seen,
     /// Whoever is told of changes is told in their order.
-    telling: tokio::sync::Mutex<()>,
+    pub(crate) telling: tokio::sync::Mutex<()>,
     /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
-    pub(crate) uploads: Mutex<crate::uploads::Uploads>,
+    pub(crate) uploads: Mutex<Uploads>,
     /// Files that are not yet what clients are told that they are.
     pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
     /// Stores that have kept what there was before they change a file in place, by author and operation.
@@ -264,61 +95,7 @@ pub(crate) struct Exported {
     pub(crate) company: Company,
 }
 
-/// As whom the file system does what a user asks.
-pub(crate) fn cred(user: &User) -> Cred {
-    Cred { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
-}
-
 impl Exported {
-    /// Begins to export a file system, and looks at all that clients know of.
-    pub(crate) async fn open(
-        host: &Host,
-        live: &Arc<Mutex<Live>>,
-        name: &str,
-        fs: Arc<dyn Export>,
-    ) -> Result<Arc<Exported>, FsError> {
-        if live.lock().volume(name).is_none() {
-            let epoch = host.random.next_u64();
-            live.lock().record(Record::Volume { name: name.to_string(), epoch });
-        }
-        {
-            let mut live = live.lock();
-            let start = live.volume(name).ok_or(FsError::Stale)?.run_start(host.clock.wall());
-            live.record(Record::Run { volume: name.to_string(), start });
-        }
-        let volume = Arc::new(Exported {
-            name: name.to_string(),
-            fs,
-            live: live.clone(),
-            sources: Mutex::default(),
-            told_of: Mutex::default(),
-            unwatched: watch::Sender::default(),
-            applying: tokio::sync::Mutex::default(),
-            turns: Mutex::default(),
-            seen: Seen::default(),
-            telling: tokio::sync::Mutex::default(),
-            scene: tokio::sync::RwLock::default(),
-            uploads: Mutex::default(),
-            promises: Mutex::default(),
-            kept_before: Mutex::default(),
-            arrived: watch::Sender::new(0),
-            claims: Claims::new(host, live.lock().state.delegated(name)),
-            company: Company::default(),
-        });
-        let root = volume.fs.getattr(FileId::ROOT).await?;
-        let identity = volume.fs.identity(FileId::ROOT).await?;
-        volume.saw(&root, &identity, None, OTHERS);
-        volume.finish_operations().await?;
-        volume.forget_promises();
-        volume.clear_own().await?;
-        volume.look_at_all().await?;
-        host.tasks.spawn(Box::pin(notice(Arc::downgrade(&volume))));
-        host.tasks.spawn(Box::pin(crate::uploads::tidy(Arc::downgrade(&volume), host.clock.clone())));
-        host.tasks.spawn(Box::pin(crate::seen::make_durable(Arc::downgrade(&volume), host.clock.clone())));
-        host.tasks.spawn(Box::pin(look_now_and_then(Arc::downgrade(&volume), host.clock.clone())));
-        Ok(volume)
-    }
-
     /// Until this is dropped, nothing else is done for a client.
     pub(crate) async fn turn_of(&self, author: u32) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = self.turns.lock().entry(author).or_default().clone();
@@ -645,7 +422,7 @@ impl Exported {
     }
 
     /// Looks at all directories that are known, from the root down, so that whatever others have changed is known, and will be.
-    async fn look_at_all(&self) -> Result<(), FsError> {
+    pub(crate) async fn look_at_all(&self) -> Result<(), FsError> {
         let mut waiting = vec![self.root()?];
         while let Some(dir) = waiting.pop() {
             let listed = match self.list_known(dir).await {
@@ -795,7 +572,7 @@ impl Exported {
 }
 
 /// Looks at whatever may have changed, as long as the volume is exported.
-async fn notice(volume: Weak<Exported>) {
+pub(crate) async fn notice(volume: Weak<Exported>) {
     loop {
         let Some(next) = volume.upgrade().map(|volume| volume.fs.noticed()) else { return };
         let noticed = next.await;
@@ -812,7 +589,7 @@ async fn notice(volume: Weak<Exported>) {
 }
 
 /// Looks at directories that cannot be watched, now and then, as long as the volume is exported.
-async fn look_now_and_then(volume: Weak<Exported>, clock: Arc<dyn Clock>) {
+pub(crate) async fn look_now_and_then(volume: Weak<Exported>, clock: Arc<dyn Clock>) {
     let Some(mut unwatched) = volume.upgrade().map(|volume| volume.unwatched.subscribe()) else { return };
     let mut pause = LOOK_PAUSE_MIN;
     while unwatched.wait_for(|unwatched| !unwatched.is_empty()).await.is_ok() {

@@ -1,21 +1,25 @@
-//! Homes (design, section 4.7): they export file systems to clients that roam, and do what these have done while they were away.
+//! Homes: they export file systems to roaming clients, and do what clients did while they were away.
 //!
-//! - [`state`]: what a home must not forget; [`volume`]: what it knows of files. Both pure.
-//! - [`export`]: what it asks of the file system behind it; [`local`]: directories of this machine; [`memory`]: the model, for tests.
-//! - [`invitation`]: whom it will serve; [`clients`]: whom it serves, and turning clients away; `company`:
-//!   whether a client is alone.
-//! - [`delegations`]: what clients may do without asking, pure; `claims`: waiting for what others have; `rights`: who may claim what; `promises`: stores that others see before
-//!   they are done.
-//! - `ledger`: the logs, and what must be durable before them; `announced`: what is about to be done; `seen`:
-//!   what was done, and is not durable yet; `exported`: looking at a volume's files; `apply`: doing clients'
-//!   operations; `own`: the home's own folder; `store`: putting contents in place; `in_place`: changing them
-//!   there; `pace`: how fast a client may ask; `uploads`: bytes of stores that have not come yet; `session`:
-//!   one client's requests.
+//! Pure: [`state`] is what a home must not forget; [`volume`], what it knows of files; [`delegations`], what clients may do without asking.
 //!
-//! Must survive: crashes and loss of power at any point. Each operation is done once; a client that asks
-//! again gets the same answer. Clients keep their operations until they are durable here, and ask for them
-//! again after a crash. What was done already is known by what was announced before, and by its result; a
-//! store that may not be durable goes back.
+//! The file system behind: [`export`] is what a home asks of it; [`local`], directories of this machine; [`memory`], the model for
+//! tests; `own`, the home's own folder in it.
+//!
+//! Clients: [`invitation`] is whom the home will serve; [`clients`], whom it serves, and turning clients away; `session`, one client's
+//! requests; `pace`, how fast a client may ask; `company`, whether a client is alone; `live`, who is attached and was told what.
+//!
+//! Looking: `exported` finds files and notices what others change; `open` begins to export.
+//!
+//! Doing: `apply` does clients' operations; `store` puts contents in place, and `in_place` changes them there; `uploads` and `uploading`
+//! are bytes of stores that have not come yet; `claims` waits for what others have, and `rights` says who may claim what; `promise` and
+//! `promises` let others see a store before it is done.
+//!
+//! Durability: `ledger` has the logs, and what must be durable before them; `announced`, what is about to be done; `seen`, what was done
+//! and is not durable yet; `durable` makes it so.
+//!
+//! Must survive: crashes and loss of power at any point. A home does each operation once; a client that asks again gets the same answer.
+//! Clients keep their operations until they are durable here, and ask for them again after a crash. The home recognises what it had done
+//! by its announcement and by its result. A store that may not be durable goes back.
 
 mod announced;
 mod apply;
@@ -23,29 +27,36 @@ mod claims;
 pub mod clients;
 mod company;
 pub mod delegations;
+mod durable;
 pub mod export;
 mod exported;
 mod in_place;
 pub mod invitation;
 mod ledger;
+mod live;
 pub mod local;
 pub mod locking;
 pub mod memory;
+mod open;
 mod own;
 mod pace;
+mod promise;
 mod promises;
 mod rights;
 mod seen;
 mod session;
 pub mod state;
 mod store;
+mod uploading;
 mod uploads;
 pub mod volume;
+mod whose;
 
 use crate::announced::{Announced, Announcement};
 use crate::export::Export;
-use crate::exported::{Exported, Live};
+use crate::exported::Exported;
 use crate::ledger::Ledger;
+use crate::live::Live;
 use crate::state::{Record, State};
 use host::{Disk, Host};
 use parking_lot::Mutex;

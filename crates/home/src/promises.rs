@@ -11,16 +11,16 @@
 //! Invariant: what clients are told that a file's contents of some number are, they are for as long as they have that number.
 
 use crate::Inner;
-use crate::apply::Whose;
-use crate::exported::{Exported, cred};
+use crate::exported::Exported;
+use crate::promise::Promise;
 use crate::state::Record;
 use crate::volume::OTHERS;
+use crate::whose::{Whose, cred};
 use bytes::Bytes;
 use host::{Clock, timeout};
 use parking_lot::Mutex;
 use roam_proto::delegation::{Behind, LEASE};
-use roam_proto::message::{Facts, Pushed};
-use roam_proto::operation::Change;
+use roam_proto::message::Pushed;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,20 +33,6 @@ const WAIT_MAX: Duration = Duration::from_secs(4);
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// How often it is looked at whether a client does what it promised.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-
-/// A store that will be done.
-pub(crate) struct Promise {
-    file: FileId,
-    whose: Whose,
-    seq: u64,
-    change: Change,
-    /// The number of the contents that it promises.
-    pub(crate) contents: u64,
-    /// By which nobody else changes the file.
-    claim: u64,
-    begun: Duration,
-    progressed: Mutex<Duration>,
-}
 
 impl Exported {
     /// A client returns a delegation, and promises to do a store. EINVAL if it cannot: it is to send all before.
@@ -229,17 +215,6 @@ impl Exported {
             bytes[(stored.start - range.start) as usize..][..some.len()].copy_from_slice(&some);
         }
         Ok(bytes.into())
-    }
-}
-
-impl Promise {
-    fn is_by(&self, whose: &Whose, seq: u64) -> bool {
-        self.whose.author == whose.author && self.whose.incarnation == whose.incarnation && self.seq == seq
-    }
-
-    /// Attributes as the store will make them.
-    pub(crate) fn lay_over(&self, facts: &mut Facts) {
-        (facts.size, facts.mtime, facts.ctime) = (self.change.size, self.change.mtime, self.change.mtime);
     }
 }
 

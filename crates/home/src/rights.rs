@@ -1,7 +1,8 @@
 //! Who is told of what, and who may claim what: others give up what they have only for a user who may use it.
 
-use crate::exported::{Exported, cred};
+use crate::exported::Exported;
 use crate::volume::{Reach, Volume};
+use crate::whose::cred;
 use roam_proto::journal::Since;
 use roam_proto::message::User;
 use std::collections::{BTreeSet, HashMap};

@@ -1,12 +1,13 @@
 //! One client's requests.
 
 use crate::Inner;
-use crate::apply::Whose;
 use crate::claims::More;
-use crate::exported::{Attached, Exported, TOLD_COUNT_MAX, cred};
+use crate::exported::Exported;
+use crate::live::{Attached, TOLD_COUNT_MAX};
 use crate::pace::Pace;
 use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
 use crate::volume::{INDEX_END, OTHERS, Reach, Volume};
+use crate::whose::{Whose, cred};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use roam_proto::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};

@@ -6,11 +6,12 @@
 //! change by others in that moment may be lost.
 
 use crate::apply::finish::goes_to;
-use crate::apply::{Doing, Done, Scene, Stop, Whose};
+use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
 use crate::state::Grant;
 use crate::uploads::Upload;
 use crate::volume::Print;
+use crate::whose::Whose;
 use bytes::Bytes;
 use roam_proto::message::{Conflict, DATA_LEN_MAX, Sent};
 use roam_proto::operation::{Change, Operation, Place};

@@ -1,8 +1,9 @@
 //! What a crash has left of operations.
 
 use super::Whose;
-use crate::exported::{Exported, cred};
+use crate::exported::Exported;
 use crate::volume::{OTHERS, Print, Volume};
+use crate::whose::cred;
 use roam_proto::operation::{Change, Made, Operation, Place};
 use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind};
