@@ -36,6 +36,15 @@ fn touched(change: &Change, size: u64) -> Ranges {
     touched
 }
 
+/// How much of a store a file is compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SoFar {
+    /// A crash may have cut it short.
+    Part,
+    /// It was done to its end.
+    Whole,
+}
+
 impl Doing<'_> {
     /// Changes the file's own bytes.
     pub(crate) async fn overwrite<'a>(
@@ -58,7 +67,7 @@ impl Doing<'_> {
         (change, data): (&Change, &Data),
         scene: &mut Scene<'a>,
     ) -> Done {
-        if !self.is_half_stored((source, entry), change, data).await? {
+        if !self.is_stored_so_far((source, entry), change, data, SoFar::Part).await? {
             if self.is_stored(source, entry, change).await? {
                 // The same bytes are written over themselves, so a crash can leave nothing else.
                 let change = Change { cut: change.size, ..change.clone() };
@@ -88,22 +97,34 @@ impl Doing<'_> {
             }
             self.fill((source, handle), change, data, Over::Anything).await?;
             let set = SetAttr { mtime: Some(SetTime::At(change.mtime)), ..SetAttr::default() };
-            // Who may write need not own it.
-            let _ = fs.setattr(&self.cred, source, None, set).await;
+            let now = match fs.setattr(&self.cred, source, None, set).await {
+                Ok(now) => now,
+                // Who may write need not own it.
+                Err(_) => fs.getattr(source).await?,
+            };
             fs.fsync(source, handle, false).await?;
-            Ok(())
+            Ok(now)
         };
         let written = written.await;
         let _ = fs.release(source, handle, None).await;
         let author = self.whose.author;
-        if let Some(promise) = self.volume.promised_by(self.whose, self.sent.seq).filter(|_| written.is_ok()) {
-            // Others have read it so already.
-            let now = fs.getattr(source).await?;
-            let (print, promised) = (Print::of(&now.attr), Some(promise.contents));
-            self.volume.learn(author, |volume| volume.stored(file, identity, print, author, promised));
+        let now = match written {
+            Ok(now) => now,
+            Err(stop) => {
+                // What was changed in part is known as this client's doing.
+                self.volume.glance(file, author).await?;
+                return Err(stop);
+            }
+        };
+        // Of promised contents, others have read some already.
+        let promised = self.volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
+        let print = Print { size: change.size, ..Print::of(&now.attr) };
+        self.volume.learn(author, |volume| volume.stored(file, identity, print, author, promised));
+        // The time that was set hides what another program wrote before.
+        if !self.is_stored_so_far((source, &now), change, data, SoFar::Whole).await.unwrap_or(false) {
+            self.volume.learn(OTHERS, |volume| volume.rewritten(file, OTHERS));
         }
-        self.volume.glance(file, author).await?;
-        written
+        Ok(())
     }
 
     /// Keeps a copy of what is in a file, durably. Of a long one only what the store changes is kept, where the file system behind cannot clone it, and of
@@ -151,18 +172,27 @@ impl Doing<'_> {
         kept.map(drop)
     }
 
-    /// True if every byte of a file is as it was before this store, or as this store makes it.
-    async fn is_half_stored(
+    /// True if every byte of a file is as this store makes it; or, in [part](SoFar::Part), as it was before.
+    async fn is_stored_so_far(
         &self,
         (source, entry): (FileId, &Entry),
         change: &Change,
         data: &Data,
+        so_far: SoFar,
     ) -> Result<bool, Stop> {
+        if so_far == SoFar::Whole && entry.attr.size != change.size {
+            return Ok(false);
+        }
         let (fs, superuser) = (&self.volume.fs, self.volume.fs.superuser());
         let own = self.volume.own().await.map_err(Stop::Trouble)?;
         let name = before_name(self.whose.author, self.sent.seq);
         let before = match fs.lookup(&superuser, own, name.as_bytes()).await {
             Ok(before) => before,
+            Err(FsError::NotFound) if so_far == SoFar::Whole => {
+                // Too much for a copy is too much to be read again.
+                let is_all = change.ranges.missing(0..change.size).is_empty();
+                return if is_all { self.is_stored(source, entry, change).await } else { Ok(true) };
+            }
             Err(FsError::NotFound) => return Ok(false),
             Err(error) => return Err(Stop::Trouble(error)),
         };
@@ -186,7 +216,7 @@ impl Doing<'_> {
                 let (mut at, end) = (start, end.min(entry.attr.size));
                 while at < end {
                     let len = (end - at).min(DATA_LEN_MAX as u64);
-                    if !self.is_part_half_stored((now, was), change, data, at..at + len).await? {
+                    if !self.is_range_stored_so_far((now, was), change, data, at..at + len, so_far).await? {
                         return Ok(false);
                     }
                     at += len;
@@ -201,12 +231,13 @@ impl Doing<'_> {
         same.map_err(Stop::Trouble)
     }
 
-    async fn is_part_half_stored(
+    async fn is_range_stored_so_far(
         &self,
         (now, was): ((FileId, Handle), (FileId, Handle)),
         change: &Change,
         data: &Data,
         range: std::ops::Range<u64>,
+        so_far: SoFar,
     ) -> Result<bool, FsError> {
         let (fs, len) = (&self.volume.fs, (range.end - range.start) as usize);
         let now = fs.read(now.0, now.1, range.start, len as u32).await?;
@@ -214,14 +245,19 @@ impl Doing<'_> {
         was.resize(len, 0);
         // What was cut off is zeroes, until it is written.
         let is_cut = |at: usize| range.start + at as u64 >= change.cut;
-        let fits = now.iter().zip(&was).enumerate().map(|(at, (now, was))| now == was || *now == 0 && is_cut(at));
+        let as_before = |at: usize, now: &u8, was: &u8| match so_far {
+            SoFar::Whole if is_cut(at) => *now == 0,
+            SoFar::Whole => now == was,
+            SoFar::Part => now == was || *now == 0 && is_cut(at),
+        };
+        let fits = now.iter().zip(&was).enumerate().map(|(at, (now, was))| as_before(at, now, was));
         let mut fits: Vec<bool> = fits.collect();
         for (stored, from) in change.ranges.within(range.clone()) {
             let new = self.stored(data, from, (stored.end - stored.start) as u32).await?;
             let first = (stored.start - range.start) as usize;
             for (at, new) in (first..).zip(&new) {
                 if let (Some(fits), Some(now)) = (fits.get_mut(at), now.get(at)) {
-                    *fits |= now == new;
+                    *fits = now == new || so_far == SoFar::Part && *fits;
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
-//! comes out of the exchange tells whether somebody else was there meanwhile (design, section 4.7).
+//! comes out of the exchange tells whether somebody else was there meanwhile (docs/roaming.md#operations).
 //!
 //! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it
 //! stays as it is that copying that would keep others waiting, its bytes are changed [in place](crate::in_place): others may then see half of it, and a
@@ -132,7 +132,8 @@ impl Exported {
                 // It got other names since, which stay its names.
                 self.write_back(before, &entry).await?;
                 let now = self.fs.getattr(entry.attr.id).await?;
-                self.learn(author, |volume| volume.stored(file, &identity, Print::of(&now.attr), author, None));
+                let print = Print::after(&now.attr, &before.attr);
+                self.learn(author, |volume| volume.stored(file, &identity, print, author, None));
                 self.means(file, entry.attr.id);
                 return Ok(());
             }
@@ -454,8 +455,8 @@ impl Doing<'_> {
             let size = SetAttr { size: Some(change.size), ..SetAttr::default() };
             fs.setattr(&superuser, new, Some(handle), size).await?;
             self.fill((new, handle), change, data, if is_long { Over::Anything } else { Over::Zeroes }).await?;
-            self.liken(&superuser, source, entry, new, change).await?;
-            fs.identity(new).await
+            let likened = self.liken(&superuser, source, entry, new, change).await?;
+            Ok((fs.identity(new).await?, likened))
         };
         let made = made.await;
         let _ = fs.release(new, handle, None).await;
@@ -472,7 +473,7 @@ impl Doing<'_> {
                 Err(error) => Err(own.not_moved(volume, error).await),
             }
         };
-        let made = match exchanged.await {
+        let (made, likened) = match exchanged.await {
             Ok(made) => made,
             Err(stop) => {
                 // Whoever does it in another way takes it again.
@@ -516,16 +517,17 @@ impl Doing<'_> {
             });
         }
         let now = fs.getattr(new).await?;
+        let print = Print::after(&now.attr, &likened.attr);
         let author = self.whose.author;
         let promised = volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
-        volume.learn(author, |volume| volume.stored(file, &made, Print::of(&now.attr), author, promised));
+        volume.learn(author, |volume| volume.stored(file, &made, print, author, promised));
         volume.means(file, new);
         // Until this is durable, what was there is needed.
         volume.seen.keep(own.name.clone());
         Ok(())
     }
 
-    /// Gives a new file the owner, rights and attributes of the one whose place it takes.
+    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns what it is like then.
     async fn liken(
         &self,
         superuser: &Cred,
@@ -533,7 +535,7 @@ impl Doing<'_> {
         entry: &Entry,
         new: FileId,
         change: &Change,
-    ) -> Result<(), FsError> {
+    ) -> Result<Entry, FsError> {
         let (fs, attr) = (&self.volume.fs, &entry.attr);
         if superuser.uid == 0 {
             let owner = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
@@ -553,8 +555,7 @@ impl Doing<'_> {
         let mode = if self.cred.uid == 0 { attr.mode } else { vfs::perm::strip_setid(attr.mode) };
         let times = (Some(SetTime::At(attr.atime)), Some(SetTime::At(change.mtime)));
         let set = SetAttr { mode: Some(mode), atime: times.0, mtime: times.1, ..SetAttr::default() };
-        fs.setattr(superuser, new, None, set).await?;
-        Ok(())
+        fs.setattr(superuser, new, None, set).await
     }
 
     /// True if the file has what is to be stored already.

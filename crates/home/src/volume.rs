@@ -1,4 +1,4 @@
-//! What a home knows of a volume's files (design, section 4.1): which id is which file, what each looked like when it was seen last, and who
+//! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which file, what each looked like when it was seen last, and who
 //! changed it when. Pure.
 //!
 //! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
@@ -67,6 +67,11 @@ pub struct Print {
 wire_struct!(Print { kind, mode, uid, gid, nlink, size, mtime, ctime });
 
 impl Print {
+    /// Of a file that has had the bytes since `made` that the home gave it, whoever has changed them by `now`: that is seen as a change by others.
+    pub fn after(now: &Attr, made: &Attr) -> Print {
+        Print { size: made.size, mtime: made.mtime, ..Print::of(now) }
+    }
+
     /// Of a file with these attributes.
     pub fn of(attr: &Attr) -> Print {
         let Attr { kind, mode, uid, gid, nlink, size, mtime, ctime, .. } = *attr;
@@ -403,11 +408,12 @@ impl Volume {
         (file != *before).then_some(Learned { id, file })
     }
 
-    /// The times of a directory have moved, for all that nothing has changed in it.
+    /// A directory's times have moved, or a file's time of change, for all that nothing has changed in it.
     pub fn absorbed(&self, id: FileId, now: Print) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         let before = std::mem::replace(&mut file.print, now);
-        let is_alike = Print { mtime: now.mtime, ctime: now.ctime, ..before } == now;
+        let mtime = if before.kind == Kind::Directory { now.mtime } else { before.mtime };
+        let is_alike = Print { mtime, ctime: now.ctime, ..before } == now;
         (is_alike && before != now).then_some(Learned { id, file })
     }
 

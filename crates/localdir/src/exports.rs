@@ -124,11 +124,16 @@ impl Inner {
         let (atime, mtime) = whole.times;
         let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
         rustix::fs::futimens(&made, &times).map_err(error)?;
+        // As soon as it has a name, other programs may change it.
+        let stat = rustix::fs::fstat(&made).map_err(error)?;
+        let (size, mtime) = (stat.st_size as u64, Time { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 });
         self.act(cred, || rustix::fs::linkat(CWD, alias(&made), &dir, name, AtFlags::SYMLINK_FOLLOW).map_err(error))?;
         self.touched(&dir)?;
         let (identity, stat) = Identity::seen(made.as_fd()).map_err(error)?;
         let lasting = self.lasting(&made, &identity, &stat, || Some(dir.clone()))?;
-        Ok((self.entry(identity, &stat, Some((parent, name.to_vec()))), lasting))
+        let mut entry = self.entry(identity, &stat, Some((parent, name.to_vec())));
+        (entry.attr.size, entry.attr.mtime) = (size, mtime);
+        Ok((entry, lasting))
     }
 
     /// What is at a name of an open directory.

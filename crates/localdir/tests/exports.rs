@@ -3,8 +3,8 @@
 mod rig;
 
 use bytes::Bytes;
-use localdir::LocalDir;
 use localdir::identity::IDENTITY_LEN_MAX;
+use localdir::{LocalDir, Whole};
 use rig::Rig;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use types::{FileId, FsError, Kind};
-use vfs::fs::FileSystem;
+use types::{FileId, FsError, Kind, Time};
+use vfs::fs::{Cred, FileSystem};
 
 impl Rig {
     /// By name, as after a restart: nothing is known of the directory.
@@ -135,4 +135,35 @@ fn the_longest_file_that_fits_is_found() {
     };
     longest(Path::new("/dev/shm"));
     longest(&std::env::temp_dir());
+}
+
+/// What another program wrote to it as soon as it had its name was told as what it was made with.
+#[test]
+fn regression_a_file_that_is_made_whole_is_told_as_it_was_made() {
+    const COUNT: u32 = 300;
+    let rig = Rig::new();
+    let root = fs::metadata(&rig.root).expect("stat");
+    let owner = (root.uid(), root.gid());
+    let mut otherwise = 0;
+    let mtime = Time { sec: 1_600_000_000, nsec: 5 };
+    std::thread::scope(|scope| {
+        let root = &rig.root;
+        let meddler = scope.spawn(move || {
+            for number in 0..COUNT {
+                let path = root.join(number.to_string());
+                while fs::OpenOptions::new().append(true).open(&path).and_then(|mut file| file.write_all(b"!")).is_err()
+                {
+                }
+            }
+        });
+        for number in 0..COUNT {
+            let pieces = vec![(0, Bytes::from_static(b"whole"))];
+            let whole = Whole { mode: 0o600, owner, times: (mtime, mtime), size: 5, pieces };
+            let made = rig.wait(rig.fs.make_whole(&Cred::ROOT, FileId::ROOT, number.to_string().as_bytes(), whole));
+            let (entry, _) = made.expect("made");
+            otherwise += u32::from((entry.attr.size, entry.attr.mtime) != (5, mtime));
+        }
+        meddler.join().expect("meddler");
+    });
+    assert_eq!(otherwise, 0, "of {COUNT}");
 }

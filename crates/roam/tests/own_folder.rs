@@ -4,6 +4,7 @@ mod rig;
 
 use rig::session::{How, Op, find, perform};
 use rig::setup::Setup;
+use rig::tree::Moment;
 use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::FileSystem;
@@ -61,7 +62,7 @@ fn regression_the_homes_own_folder_goes_before_the_exchange() {
     write(&setup, "/file", "old");
     setup.online(true);
     let tree = setup.rig.home.lock().clone().expect("home").tree;
-    tree.before_rename(|fs| {
+    tree.meddle(Moment::BeforeRename, |fs| {
         let now = |op: &Op| match perform_now(fs, op) {
             Ok(()) => {}
             Err(error) => panic!("{op:?}: {error}"),

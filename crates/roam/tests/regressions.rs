@@ -6,6 +6,7 @@ use host::sim::SimDisk;
 use rig::Rig;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
+use rig::tree::Moment;
 use roam::{COMMIT_TIME_MAX, LinkState, Validation, Writes};
 use roam_proto::message::User;
 use std::sync::atomic::Ordering::Relaxed;
@@ -491,12 +492,53 @@ fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     setup.write("/file", How::Replace, "old");
     setup.online(true);
     setup.online(false);
-    tree.after_chmod(|fs| at_once(fs, &Op::Write("/file".into(), How::Append, b" and theirs".to_vec())));
+    tree.meddle(Moment::AfterChmod, |fs| at_once(fs, &Op::Write("/file".into(), How::Append, b" and theirs".to_vec())));
     setup.done(Op::SetMode("/file".into(), 0o600));
     setup.write("/file", How::Append, " and mine");
     setup.online(true);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("old and theirs"));
     assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("old and mine"));
+}
+
+/// What another program wrote right after the home had done a client's store counted as what the client had stored: the client showed its own bytes
+/// for ever, in the other's length. An ordeal found it.
+#[test]
+fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
+    for has_links in [false, true] {
+        let setup = Setup::new(1);
+        let tree = setup.rig.home.lock().clone().expect("home").tree;
+        setup.write("/file", How::Replace, "old");
+        let moment = if has_links {
+            setup.done(Op::Link("/file".into(), "/other name".into()));
+            Moment::AfterWrite
+        } else {
+            Moment::AfterRename
+        };
+        setup.online(true);
+        tree.meddle(moment, |fs| at_once(fs, &Op::Write("/file".into(), How::Replace, b"theirs".to_vec())));
+        setup.write("/file", How::Replace, "mine, and longer");
+        setup.online(true);
+        assert!(!tree.is_to_meddle(), "{moment:?} has come");
+        assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"), "{moment:?}");
+        assert_eq!(setup.read("/file"), "theirs", "{moment:?}");
+    }
+}
+
+/// What another program wrote to a file that the home had just made for a client was overwritten by what the client had stored.
+#[test]
+fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
+    let setup = Setup::new(1);
+    let tree = setup.rig.home.lock().clone().expect("home").tree;
+    setup.online(true);
+    tree.meddle(Moment::AfterMknod, |fs| at_once(fs, &Op::Write("/file".into(), How::Replace, b"theirs".to_vec())));
+    // Too long to come with the making of the file.
+    let mine = "mine ".repeat(200_000);
+    setup.write("/file", How::Replace, &mine);
+    setup.online(true);
+    assert!(!tree.is_to_meddle());
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+    assert_eq!(setup.at_home("/file (conflict)"), Ok(mine));
+    assert_eq!(setup.read("/file"), "theirs");
 }
 
 /// A mode that another program gave to a file while its new contents were made beside it was that of before again.
@@ -506,7 +548,7 @@ fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
     let tree = setup.rig.home.lock().clone().expect("home").tree;
     setup.write("/file", How::Replace, "old");
     setup.online(true);
-    tree.before_rename(|fs| at_once(fs, &Op::SetMode("/file".into(), 0o600)));
+    tree.meddle(Moment::BeforeRename, |fs| at_once(fs, &Op::SetMode("/file".into(), 0o600)));
     setup.write("/file", How::Replace, "new");
     setup.online(true);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("new"));

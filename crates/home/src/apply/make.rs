@@ -58,7 +58,11 @@ impl Doing<'_> {
             }
             entry => entry?,
         };
-        let entry = self.volume.dress(&self.cred, &entry, made).await?;
+        let mut entry = self.volume.dress(&self.cred, &entry, made).await?;
+        if made.kind == Kind::File {
+            // What others have written to it by now is seen next.
+            entry.attr.size = 0;
+        }
         let identity = fs.identity(entry.attr.id).await?;
         if made.kind == Kind::Directory {
             self.volume.watch(file, entry.attr.id).await;

@@ -35,12 +35,22 @@ struct Model {
     file_len_max: AtomicU64,
     /// Directories that are of another file system.
     mounted: Mutex<BTreeSet<FileId>>,
-    /// What another program does before the next rename, or after the next change of a mode.
-    before_rename: Mutex<Option<Meddling>>,
-    after_chmod: Mutex<Option<Meddling>>,
+    /// What another program does, and at which moment.
+    meddling: Mutex<Option<(Moment, Meddling)>>,
 }
 
 type Meddling = Box<dyn FnOnce(&MemFs) + Send>;
+
+/// When another program does something, between two steps of the home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    BeforeRename,
+    AfterRename,
+    AfterChmod,
+    /// The home has made an empty file.
+    AfterMknod,
+    AfterWrite,
+}
 
 impl Deref for Model {
     type Target = MemFs;
@@ -54,6 +64,11 @@ impl Deref for Model {
 impl Model {
     fn superuser(&self) -> Cred {
         self.superuser.lock().clone()
+    }
+
+    fn now_is(&self, moment: Moment) {
+        let meddling = self.meddling.lock().take_if(|(when, _)| *when == moment);
+        meddling.into_iter().for_each(|(_, meddling)| meddling(&self.fs));
     }
 
     fn room<T>(&self, then: impl FnOnce() -> Answer<T>) -> Answer<T> {
@@ -72,19 +87,27 @@ impl Model {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Answer<()> {
-        let meddling = self.before_rename.lock().take();
-        meddling.into_iter().for_each(|meddling| meddling(&self.fs));
+        self.now_is(Moment::BeforeRename);
         let is_mounted = |dir: FileId| self.mounted.lock().contains(&dir);
-        match is_mounted(parent) == is_mounted(new_parent) {
-            true => self.fs.rename(cred, parent, name, new_parent, new_name, flags),
-            false => Answer::err(FsError::CrossVolume),
+        if is_mounted(parent) != is_mounted(new_parent) {
+            return Answer::err(FsError::CrossVolume);
         }
+        let done = self.fs.rename(cred, parent, name, new_parent, new_name, flags);
+        self.now_is(Moment::AfterRename);
+        done
     }
 
     fn setattr(&self, cred: &Cred, id: FileId, handle: MaybeHandle, set: SetAttr) -> Answer<Entry> {
-        let meddling = if set.mode.is_some() { self.after_chmod.lock().take() } else { None };
         let done = self.too_long(set.size, || self.fs.setattr(cred, id, handle, set));
-        meddling.into_iter().for_each(|meddling| meddling(&self.fs));
+        if set.mode.is_some() {
+            self.now_is(Moment::AfterChmod);
+        }
+        done
+    }
+
+    fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry> {
+        let done = self.fs.mknod(cred, parent, name, node);
+        self.now_is(Moment::AfterMknod);
         done
     }
 
@@ -102,7 +125,9 @@ impl Model {
 
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
         let end = offset.checked_add(data.len() as u64);
-        self.too_long(end, || self.room(|| self.fs.write(cred, id, handle, offset, data)))
+        let done = self.too_long(end, || self.room(|| self.fs.write(cred, id, handle, offset, data)));
+        self.now_is(Moment::AfterWrite);
+        done
     }
 
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended> {
@@ -164,10 +189,8 @@ impl Tree {
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, is_watched_enough, events, come) = Default::default();
-        let (before_rename, after_chmod) = Default::default();
         let fs = Model {
-            before_rename,
-            after_chmod,
+            meddling: Mutex::default(),
             fs,
             durable,
             room: AtomicU64::new(u64::MAX),
@@ -193,14 +216,14 @@ impl Tree {
         self.0.fs.room.store(write_count, Relaxed);
     }
 
-    /// Another program does something before the home renames anything.
-    pub fn before_rename(&self, meddling: impl FnOnce(&MemFs) + Send + 'static) {
-        *self.0.fs.before_rename.lock() = Some(Box::new(meddling));
+    /// Another program does something at the next such moment.
+    pub fn meddle(&self, when: Moment, meddling: impl FnOnce(&MemFs) + Send + 'static) {
+        *self.0.fs.meddling.lock() = Some((when, Box::new(meddling)));
     }
 
-    /// Another program does something right after the home has changed a mode.
-    pub fn after_chmod(&self, meddling: impl FnOnce(&MemFs) + Send + 'static) {
-        *self.0.fs.after_chmod.lock() = Some(Box::new(meddling));
+    /// True if the moment for it has not come.
+    pub fn is_to_meddle(&self) -> bool {
+        self.0.fs.meddling.lock().is_some()
     }
 
     /// A directory is of another file system than all others.
