@@ -42,7 +42,7 @@ const LONG_WRITE_BYTES_MIN: u64 = 256 << 10;
 const SYNC_EXPECTED: Duration = Duration::from_secs(1);
 /// Unsynced changes are cut when the oldest is this old.
 const CUT_AGE: Duration = Duration::from_secs(4);
-/// How often the age is looked at: together at most 5 s (design, section 3.4).
+/// How often the age is looked at: together at most 5 s (docs/core.md#client).
 const CUT_TICK: Duration = Duration::from_secs(1);
 /// Most segments' deltas sent to a manager at once.
 const APPLY_BATCH_MAX: usize = 256;

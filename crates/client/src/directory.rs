@@ -1,4 +1,4 @@
-//! Directories as files of hashed entry blocks (design, section 3.4).
+//! Directories as files of hashed entry blocks (docs/core.md#client).
 //!
 //! A directory with N buckets is a file whose block `b` is bucket `b`. An entry's place is a keyed 63-bit hash of its name, its
 //! *cookie*; buckets partition the cookie space into contiguous ranges by linear hashing over the cookie's **leading** bits, so

@@ -1,4 +1,4 @@
-//! The cleaner: empties segments by moving their live blocks (design, section 3.7; Dahlin 4.3).
+//! The cleaner: empties segments by moving their live blocks (docs/core.md#cleaning; Dahlin 4.3).
 //!
 //! A victim's deltas say which blocks were put there; the managers say which of them still are. Those are copied into the
 //! cleaner's own log as `Move` deltas, and once that is durable, offered to the managers, which apply a move only where the

@@ -1,4 +1,4 @@
-//! The consensus engine: agrees on the maps of a file system (design, section 3.6).
+//! The consensus engine: agrees on the maps of a file system (docs/core.md#maps).
 //!
 //! It owns one voter of a Raft group (openraft), and the folder with what that voter must not forget. What is agreed on is one
 //! value: the maps in force, an epoch and opaque bytes. A change names the epoch that it replaces and is refused if another

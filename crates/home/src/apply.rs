@@ -1,4 +1,4 @@
-//! Doing what clients have done, each operation once (design, section 4.4).
+//! Doing what clients have done, each operation once (docs/roaming.md#operations).
 //!
 //! An operation is done if what it is about is as the client knew it, or was changed since by nobody but that client. What is already as the operation
 //! would make it is done, too: two who did the same are of one mind, and a crash between doing and remembering leaves no doubt.

@@ -1,4 +1,4 @@
-//! Who has which delegations (design, section 4.2; Zhao and Figueiredo, section 4.3). Pure.
+//! Who has which delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3). Pure.
 //!
 //! Whoever wants something of files makes a claim. A claim is met when nobody has, or uses, what it excludes; until then, what stands in its way is
 //! recalled. Claims are met in their order, so that each is met some time; only what clients send home goes before, since others wait for just that.

@@ -1,4 +1,4 @@
-//! Deltas: the logged changes that a client's segment carries and that managers apply (design, sections 2 and 3.2).
+//! Deltas: the logged changes that a client's segment carries and that managers apply (docs/core.md#manager).
 //!
 //! A segment's deltas are one atomic group: the difference between the file system as the log described it before and
 //! after. Deltas of one segment are applied in order.

@@ -1,4 +1,4 @@
-//! The allocation frontier: which index numbers were handed out (design, section 3.4: never twice).
+//! The allocation frontier: which index numbers were handed out (docs/core.md#manager: never twice).
 //!
 //! Numbers come from the manager's slots, in order. A checkpoint records, per volume and slot, a number that is ahead of all that
 //! were handed out, the *reserve*; only numbers below the durable reserve are given away, and after a restart allocation goes on

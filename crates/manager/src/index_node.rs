@@ -1,4 +1,4 @@
-//! Index nodes: all that a manager keeps of one file (design, section 3.3).
+//! Index nodes: all that a manager keeps of one file (docs/core.md#manager).
 //!
 //! The block map is cut into leaves of [`LEAF_BLOCKS`] blocks, so that a checkpoint of a huge file rewrites only what changed
 //! and a lookup loads only what it needs. A small map is stored inside the index node; otherwise each leaf is a record of its

@@ -1,4 +1,4 @@
-//! Managers: who controls which file, where its blocks are, and who may cache or modify it (design, section 3.3).
+//! Managers: who controls which file, where its blocks are, and who may cache or modify it (docs/core.md#manager).
 //!
 //! What others use:
 //! - [`api`]: what clients and cleaners ask of a manager.

@@ -1,4 +1,4 @@
-//! The manager map: which manager serves which slot of the index-number space (design, section 3.6).
+//! The manager map: which manager serves which slot of the index-number space (docs/core.md#manager).
 //!
 //! Pure data, replicated everywhere and small; whoever holds one knows every file's manager from the file's id alone.
 

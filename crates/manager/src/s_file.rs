@@ -1,4 +1,4 @@
-//! Live bytes per segment, as one manager counts them: the s-file record (ARCHITECTURE.md, "Manager").
+//! Live bytes per segment, as one manager counts them: the s-file record (docs/core.md#manager).
 //!
 //! Exact: every byte that becomes reachable is added once, every byte that stops being reachable is subtracted once, with the true
 //! old address. A segment without live bytes is absent.

@@ -1,4 +1,4 @@
-//! Tokens: the right to cache (read) or to modify (write) part of an object (design, section 2).
+//! Tokens: the right to cache (read) or to modify (write) part of an object (docs/core.md#manager).
 
 /// What a token covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! The token table: who may cache and who may modify what (design, sections 2 and 3.4).
+//! The token table: who may cache and who may modify what (docs/core.md#manager).
 //!
 //! Pure: a request either is granted and recorded, or names what others must give back first and changes nothing. The
 //! caller then recalls those tokens, reports each with [`TokenTable::give_back`], and asks again. So a token is never
@@ -8,7 +8,7 @@
 //! A grant is the largest range that takes nothing from anybody else, as GPFS does: a lone writer asks once for the whole
 //! file; when a second client shows up, only the blocks that it needs are split off.
 //!
-//! Tokens are memory only. After a crash of the manager clients say again what they hold (design, section 3.5).
+//! Tokens are memory only. After a crash of the manager clients say again what they hold (docs/core.md#manager).
 
 use crate::api::Grant;
 use crate::token::{Mode, Scope};

@@ -18,7 +18,7 @@ pub const REQUEST_COUNT_MAX: u32 = 256;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerKey(pub [u8; 32]);
 
-/// What a message is for (design, section 4.5); the first goes first.
+/// What a message is for (docs/roaming.md#the-link); the first goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
     /// Somebody waits for a small answer: validation, lookups.

@@ -1,4 +1,4 @@
-//! What a client that roams has done and its home has not heard of yet (design, section 4.4). Pure.
+//! What a client that roams has done and its home has not heard of yet (docs/roaming.md#operations). Pure.
 //!
 //! Files are named by the client's ids: one that was made here has no other name before the home has made it too. The bytes of a
 //! [`Store`](Operation::Store) are not in the log; they are the cache's when it is sent.

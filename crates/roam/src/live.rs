@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
-/// What the client thinks of the link to its home (design, section 4.3), the best first.
+/// What the client thinks of the link to its home (docs/roaming.md#the-link), the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LinkState {
     /// The home is near: what is done here is there when a file is closed.

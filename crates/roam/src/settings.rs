@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When what is cached is believed (design, section 4.2).
+/// When what is cached is believed (docs/semantics.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
     /// Until the home says that others have changed it.

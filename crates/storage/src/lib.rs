@@ -1,4 +1,4 @@
-//! Storage servers: dumb and fast (design, section 3.1).
+//! Storage servers: dumb and fast (docs/core.md#storage-server).
 //!
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
 //! - [`server`]: the server over a [`host::Disk`].

@@ -5,7 +5,7 @@ use std::fmt;
 /// A file's identity: 16 bits volume, 48 bits index number. Never reused; also the inode number that applications see.
 ///
 /// The index number is `slot << SLOT_SHIFT | counter`, so that a range of numbers from one slot is contiguous and its
-/// manager is known from the number alone (design, section 2).
+/// manager is known from the number alone (docs/core.md#manager).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(u64);
 

@@ -1,4 +1,4 @@
-//! The one interface: every layer of Starling is a [`FileSystem`] or a wrapper of one, so layers stack (design, section 1).
+//! The one interface: every layer of Starling is a [`FileSystem`] or a wrapper of one, so layers stack.
 //!
 //! - [`fs`]: the trait and its argument types; [`joined`]: several of them as one.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]: POSIX ACLs; [`atime`]:

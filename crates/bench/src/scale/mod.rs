@@ -27,7 +27,7 @@ use rig::Rig;
 const ROUNDS: usize = 21;
 /// Status is asked for so often while a machine works.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
-/// Status answers within this time (design, section 10).
+/// Status answers within this time.
 const STATUS_MS_MAX: f64 = 100.0;
 /// A round among the most segments may take so many times as long as one among the fewest: tables are trees.
 const ROUND_GROWTH_MAX: f64 = 3.0;

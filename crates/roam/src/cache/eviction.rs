@@ -1,4 +1,4 @@
-//! Room in the cache, and on its disk (Froese and Bunt; design, section 4.6).
+//! Room in the cache, and on its disk (Froese and Bunt; docs/roaming.md#room).
 //!
 //! What can be had from the home again is given up when room is wanted: what was used least lately first, among what is least dear. What is not home yet never
 //! is. Where that alone fills the cache, whoever writes waits until as much as he writes has gone home, though never for long. Where nothing goes home, nobody waits: the cache grows beyond its bound for as long as its disk has room. Where

@@ -1,4 +1,4 @@
-//! The connection to the home: made, kept, lost and made again (design, sections 4.1 to 4.3).
+//! The connection to the home: made, kept, lost and made again (docs/roaming.md#the-link).
 
 use crate::client::{Client, Inner};
 use crate::connection::trunk::DIAL_TIME_MAX;

@@ -1,4 +1,4 @@
-//! Working under delegations (design, section 4.2; Zhao and Figueiredo, section 4.3): what is cached is believed, and changed, only as far as the home
+//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what is cached is believed, and changed, only as far as the home
 //! has promised that nobody else does what that excludes.
 //!
 //! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done under old ones is in the operation log, whose

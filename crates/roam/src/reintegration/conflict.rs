@@ -1,4 +1,4 @@
-//! What becomes of operations that cannot be done at home as they were (design, section 4.4). Pure.
+//! What becomes of operations that cannot be done at home as they were (docs/roaming.md#conflicts). Pure.
 //!
 //! The home's version stays where it is. What this client made of a file is kept beside it, as a file of its own under a name that says so, and goes
 //! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the

@@ -1,0 +1,146 @@
+//! The house stays as its documents say: imports between crates, links between documents, and a kept corpus for each fuzz target.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Names in a folder that is there.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Files below a folder whose names end so, but for what builds make.
+fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for name in names(folder) {
+        let path = folder.join(&name);
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&path, end));
+        } else if name.ends_with(end) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The crates of the workspace that a manifest says are needed to run, not only to test.
+fn imports(manifest: &str, all: &BTreeSet<String>) -> BTreeSet<String> {
+    let lines = manifest.lines().skip_while(|line| line.trim() != "[dependencies]").skip(1);
+    let names = lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter(|name| all.contains(*name)).map(str::to_owned).collect()
+}
+
+/// The table of ARCHITECTURE.md: crates with what they import, in its order.
+fn table() -> Vec<(String, BTreeSet<String>)> {
+    let document = read(&root().join("ARCHITECTURE.md"));
+    let (_, table) = document.split_once("<!-- crates:begin -->").expect("the table begins");
+    let (table, _) = table.split_once("<!-- crates:end -->").expect("the table ends");
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [name, _, imports] = cells[..] else { panic!("not three cells: {row}") };
+        (quoted(name).concat(), quoted(imports).into_iter().collect())
+    })
+    .collect()
+}
+
+#[test]
+fn crates_import_what_the_table_says_and_only_from_above() {
+    let table = table();
+    let all = names(&root().join("crates"));
+    assert_eq!(table.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>(), all);
+    let mut above = BTreeSet::new();
+    for (name, stated) in table {
+        let manifest = read(&root().join("crates").join(&name).join("Cargo.toml"));
+        assert_eq!(imports(&manifest, &all), stated, "{name}");
+        let below: Vec<&String> = stated.difference(&above).collect();
+        assert!(below.is_empty(), "{name} imports {below:?}, which stand below it");
+        above.insert(name);
+    }
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn has_heading(document: &Path, heading: &str) -> bool {
+    let text = read(document);
+    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.any(|line| anchor(line.trim_start_matches('#')) == heading)
+}
+
+/// Targets of the links of a document that lead to files, with the anchor if they have one.
+fn links(text: &str) -> Vec<(String, Option<String>)> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+    let to_files = targets.filter(|target| !target.contains("://") && !target.contains(' '));
+    to_files
+        .map(|target| match target.split_once('#') {
+            Some((file, anchor)) => (file.to_owned(), Some(anchor.to_owned())),
+            None => (target.to_owned(), None),
+        })
+        .collect()
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut count = 0;
+    let documents: BTreeMap<PathBuf, String> =
+        files(&root(), ".md").into_iter().map(|path| (path.clone(), read(&path))).collect();
+    for (path, text) in &documents {
+        for (file, heading) in links(text) {
+            count += 1;
+            let to = if file.is_empty() { path.clone() } else { path.parent().expect("a folder").join(&file) };
+            assert!(to.exists(), "{}: there is no {file}", path.display());
+            let is_there = heading.as_ref().is_none_or(|heading| has_heading(&to, heading));
+            assert!(is_there, "{}: {file} has no heading for {heading:?}", path.display());
+        }
+    }
+    assert!(count > 40, "{count} links were looked at");
+}
+
+#[test]
+fn documents_that_the_code_cites_are_there() {
+    let mut count = 0;
+    for path in files(&root().join("crates"), ".rs") {
+        let text = read(&path);
+        for line in text.lines().filter(|line| line.trim_start().starts_with("//")) {
+            for word in line.split([' ', '(', ')', '[', ']', '`', ',', '"', ';']) {
+                let word = word.trim_end_matches(['.', ':']);
+                let (cited, heading) =
+                    word.split_once('#').map_or((word, None), |(file, heading)| (file, Some(heading)));
+                if cited.ends_with(".md") && !cited.contains("://") {
+                    count += 1;
+                    assert!(root().join(cited).exists(), "{}: there is no {cited}", path.display());
+                    let is_there = heading.is_none_or(|heading| has_heading(&root().join(cited), heading));
+                    assert!(is_there, "{}: {cited} has no heading for {heading:?}", path.display());
+                }
+            }
+        }
+    }
+    assert!(count > 10, "{count} citations were looked at");
+}
+
+#[test]
+fn every_fuzz_target_has_a_corpus() {
+    let fuzz = root().join("fuzz");
+    let targets: BTreeSet<String> =
+        names(&fuzz.join("fuzz_targets")).iter().map(|name| name.trim_end_matches(".rs").to_owned()).collect();
+    assert_eq!(targets, names(&fuzz.join("corpus")));
+    let manifest = read(&fuzz.join("Cargo.toml"));
+    for target in targets {
+        assert!(!names(&fuzz.join("corpus").join(&target)).is_empty(), "{target} has kept inputs");
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is in the manifest");
+    }
+}
