@@ -132,6 +132,43 @@ fn documents_that_the_code_cites_are_there() {
     assert!(count > 10, "{count} citations were looked at");
 }
 
+/// True if `crate::file::test` names a test, in a file below `src` or `tests`.
+fn is_test(path: &str) -> bool {
+    let parts: Vec<&str> = path.split("::").collect();
+    let [package, file @ .., name] = &parts[..] else { return false };
+    let function = format!("fn {name}(");
+    let folders = ["src", "tests"].map(|folder| root().join("crates").join(package.replace('_', "-")).join(folder));
+    let sources = folders
+        .iter()
+        .flat_map(|folder| [folder.join(file.join("/") + ".rs"), folder.join(file.join("/")).join("mod.rs")]);
+    let texts: Vec<String> = sources.filter_map(|source| fs::read_to_string(source).ok()).collect();
+    texts.iter().any(|text| {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.windows(2).any(|two| two[0] == "#[test]" && two[1].starts_with(&function))
+    })
+}
+
+#[test]
+fn code_and_tests_of_the_papers_page_are_there() {
+    let page = read(&root().join("docs/papers.md"));
+    let rows = page.lines().filter(|line| line.starts_with("| ")).filter(|line| line.contains('`'));
+    let (mut places, mut tests) = (0, 0);
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [_, _, code, test, _] = cells[..] else { panic!("not five cells: {row}") };
+        let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        for place in quoted(code).iter().filter(|place| place.contains('/')) {
+            places += 1;
+            assert!(root().join("crates").join(place).exists(), "there is no {place}: {row}");
+        }
+        for test in quoted(test).iter().filter(|test| test.contains("::")) {
+            tests += 1;
+            assert!(is_test(test), "there is no test {test}: {row}");
+        }
+    }
+    assert!(places > 30 && tests > 20, "{places} places and {tests} tests were looked at");
+}
+
 #[test]
 fn every_fuzz_target_has_a_corpus() {
     let fuzz = root().join("fuzz");

@@ -1,4 +1,4 @@
-//! Who uses a slow link next (Huston and Honeyman, section 4.1; docs/roaming.md#the-link).
+//! Who uses a slow link next (Huston and Honeyman, section 5.1; docs/roaming.md#the-link).
 //!
 //! Small questions that somebody waits for go at once. All else goes in chunks, few of which are under way at a time: as many as the link holds,
 //! and one more, or more of them that are shorter and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
