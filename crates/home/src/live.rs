@@ -124,8 +124,8 @@ impl Live {
         }
     }
 
-    /// The changes that each attached client has to be told. A client that works under delegations is told of the files that it holds, and of
-    /// the rest only if it is `idle`.
+    /// The changes that each attached client has to be told. A client that works under delegations is told of
+    /// the files that it holds, and of the rest only if it is `idle`.
     pub(crate) fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();

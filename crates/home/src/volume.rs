@@ -67,7 +67,8 @@ pub struct Print {
 wire_struct!(Print { kind, mode, uid, gid, nlink, size, mtime, ctime });
 
 impl Print {
-    /// Of a file that has had the bytes since `made` that the home gave it, whoever has changed them by `now`: that is seen as a change by others.
+    /// Of a file that had the attributes `made` when the home was done with it. If another program has changed its
+    /// bytes by `now`, the next look finds that, and counts it as a change by others.
     pub fn after(now: &Attr, made: &Attr) -> Print {
         Print { size: made.size, mtime: made.mtime, ..Print::of(now) }
     }

@@ -500,8 +500,8 @@ fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("old and mine"));
 }
 
-/// What another program wrote right after the home had done a client's store counted as what the client had stored: the client showed its own bytes
-/// for ever, in the other's length. An ordeal found it.
+/// What another program wrote right after the home had done a client's store counted as what the client
+/// had stored: the client showed its own bytes for ever, in the other's length. An ordeal found it.
 #[test]
 fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     for has_links in [false, true] {
@@ -524,7 +524,8 @@ fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     }
 }
 
-/// What another program wrote to a file that the home had just made for a client was overwritten by what the client had stored.
+/// What another program wrote to a file that the home had just made for a client was overwritten by what
+/// the client had stored.
 #[test]
 fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
     let setup = Setup::new(1);

@@ -58,11 +58,16 @@ impl Site {
         Reader { file: File::open(self.file()).expect("open"), process: self.laptop.process() }
     }
 
-    /// Somebody who has the file open, and whom the kernel serves itself.
+    /// A program that has the file open, and that the kernel serves by itself. The kernel cannot while the mount has not
+    /// heard that the file was closed before.
     fn reader(&self) -> Reader {
-        let reader = self.open();
-        assert!(reader.is_passed(), "the kernel reads it itself");
-        reader
+        let mut passed = None;
+        self.laptop.wait(LONG, "the kernel reads it itself", |_| {
+            let reader = self.open();
+            passed = reader.is_passed().then_some(reader);
+            passed.is_some()
+        });
+        passed.expect("it was waited for")
     }
 
     /// Waits until the home has this in `file`.

@@ -196,7 +196,7 @@ impl Laptop {
         self.wait(time, "everything is home", |laptop| laptop.ask(&["pending"]) == Value::Array(Vec::new()));
     }
 
-    pub fn wait(&self, time: Duration, what: &str, done: impl Fn(&Laptop) -> bool) {
+    pub fn wait(&self, time: Duration, what: &str, mut done: impl FnMut(&Laptop) -> bool) {
         let deadline = Instant::now() + time;
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {}, {}", self.ask(&["status"]), self.ask(&["pending"]));
