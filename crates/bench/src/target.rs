@@ -1,4 +1,5 @@
-//! What is measured: a folder of the local disk, or a file system that a script under `crates/bench/peers` sets up.
+//! What is measured: a folder of the local disk, or a file system that a script under `crates/bench/peers`
+//! sets up.
 //!
 //! Invariant: whatever a target started or mounted is gone when it is dropped, also after an error, a panic or an
 //! interrupt. A target touches nothing outside its own folder, its mount point and its network namespace.

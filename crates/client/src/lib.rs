@@ -1,4 +1,5 @@
-//! The core's client: one log, caches, and the [`vfs::fs::FileSystem`] over managers and stripes (docs/core.md#client).
+//! The core's client: one log, caches, and the [`vfs::fs::FileSystem`] over managers and stripes
+//! (docs/core.md#client).
 //!
 //! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses; pure, or nearly.
 //! - `state`: all of it under one lock, and how operations are attempted on it.

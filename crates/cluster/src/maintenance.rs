@@ -1,7 +1,8 @@
 //! What happens besides serving: checkpoints, deletion of empty segments, cleaning, and counting what is left for writers.
 //!
 //! A segment is deleted only when no manager counts a live byte in it **and** every manager's durable checkpoint is past
-//! its deltas (docs/core.md#segments). So a round is: checkpoint, count, delete, and clean if that was not enough.
+//! its deltas (docs/core.md#segments). So a round is: checkpoint, count, delete, and clean if that was not
+//! enough.
 //!
 //! A round costs what changed since the last, not what there is: it asks the [`Table`], which follows the stripe and the managers, and
 //! lists nothing. Stores are listed after a start and when one comes back, a page at a time ([`Restore`]).

@@ -1,4 +1,5 @@
-//! The house stays as its documents say: imports between crates, links between documents, and a kept corpus for each fuzz target.
+//! The house stays as its documents say: imports between crates, links between documents, and a kept corpus
+//! for each fuzz target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,8 +1,8 @@
 //! Tells an observer what programs do with the contents of files.
 //!
-//! While the observer is off, a request costs one call that reads a flag. While it is on, files are opened so that the kernel asks for
-//! everything that is read: without passthrough, and without what the kernel has cached of them. Files that were open before stay as
-//! they were.
+//! While the observer is off, a request costs one call that reads a flag. While it is on, files are opened
+//! so that the kernel asks for everything that is read: without passthrough, and without what the kernel
+//! has cached of them. Files that were open before stay as they were.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub enum Access {
     Delete,
 }
 
-/// Is told what programs do with files in a mount; see [`MountOptions::observer`](crate::MountOptions::observer).
+/// Is told what programs do with files in a mount; see
+/// [`MountOptions::observer`](crate::MountOptions::observer).
 pub trait Observer: Debug + Send + Sync + 'static {
     /// True while the observer wants to be told.
     fn is_on(&self) -> bool;

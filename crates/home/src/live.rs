@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use types::FileId;
 
-/// Most changed files that one message tells of: they fit, whatever their ids.
+/// Most changed files that one message tells of: ids of any length fit.
 pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
 /// The state, and what follows from it while the home runs.
@@ -36,7 +36,8 @@ pub(crate) struct Attached {
     pub(crate) delegated: bool,
     /// Changed since it was told last.
     pub(crate) changed: BTreeSet<FileId>,
-    /// Changed by other clients since, which have waited until it had returned what they changed: it is told if it has it for all that.
+    /// Changed by other clients since, which have waited until it had returned what they changed: it is
+    /// told if it has it for all that.
     pub(crate) claimed: BTreeSet<FileId>,
     /// Of these, those that it did not have: of them it is told when there is nothing else to do.
     pub(crate) later: BTreeSet<FileId>,

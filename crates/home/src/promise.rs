@@ -15,7 +15,7 @@ pub(crate) struct Promise {
     pub(crate) change: Change,
     /// The number of the contents that it promises.
     pub(crate) contents: u64,
-    /// By which nobody else changes the file.
+    /// The claim that keeps others from changing the file.
     pub(crate) claim: u64,
     pub(crate) begun: Duration,
     pub(crate) progressed: Mutex<Duration>,

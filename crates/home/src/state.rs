@@ -1,4 +1,5 @@
-//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations ended, so that each is done once (docs/roaming.md). Pure; every change is a [`Record`].
+//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations ended, so
+//! that each is done once (docs/roaming.md). Pure; every change is a [`Record`].
 
 use crate::volume::{Learned, RunStart, Volume};
 use roam_proto::channel::MESSAGE_LEN_MAX;

@@ -1,5 +1,5 @@
 //! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
-//! comes out of the exchange tells whether somebody else was there meanwhile (docs/roaming.md#operations).
+//! comes out of the exchange tells whether another program was there meanwhile (docs/roaming.md#operations).
 //!
 //! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it
 //! stays as it is that copying that would keep others waiting, its bytes are changed [in place](crate::in_place): others may then see half of it, and a
@@ -527,7 +527,8 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns what it is like then.
+    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns what it
+    /// is like then.
     async fn liken(
         &self,
         superuser: &Cred,

@@ -1,5 +1,5 @@
-//! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which file, what each looked like when it was seen last, and who
-//! changed it when. Pure.
+//! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which file, what
+//! each looked like when it was seen last, and who changed it when. Pure.
 //!
 //! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
 //! looking, and compared with what was known. Whatever is found to have changed gets the next number of the volume's journal.

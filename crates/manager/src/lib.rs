@@ -1,4 +1,5 @@
-//! Managers: who controls which file, where its blocks are, and who may cache or modify it (docs/core.md#manager).
+//! Managers: who controls which file, where its blocks are, and who may cache or modify it
+//! (docs/core.md#manager).
 //!
 //! What others use:
 //! - [`api`]: what clients and cleaners ask of a manager.
@@ -16,7 +17,8 @@
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
-//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints and the reading of tables.
+//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints and the
+//! reading of tables.
 
 pub mod api;
 pub mod apply;

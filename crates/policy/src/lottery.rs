@@ -1,4 +1,5 @@
-//! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 5.1; docs/roaming.md#the-link).
+//! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 5.1;
+//! docs/roaming.md#the-link).
 //!
 //! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the classes that have something to send
 //! decides, so in the long run each gets its share of tickets, and none that has a ticket starves. Chance alone bounds no wait, though:

@@ -1,4 +1,5 @@
-//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt, section 4.6; Huston and Honeyman, section 5.2).
+//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt, section 4.6;
+//! Huston and Honeyman, section 5.2).
 //!
 //! [`Terms`] say for how long something waits before it may go. The paper's policies are these: *Idle*, after the link was idle for a moment; *Delayed*, when it has also
 //! waited for some time; *Preemptive*, the same, and it stops for whatever somebody waits for; *Lottery*, when it wins. The product has all of them, and draws lots for each

@@ -9,7 +9,8 @@
 //! A [lazy](Found::lazily) log writes what waits after a while, or when an owner waits for it, and asks its
 //! owner before to make durable what the records tell of.
 //!
-//! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`checkpoint_pair`]), `NAME-log` has the records since the newest one.
+//! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`checkpoint_pair`]), `NAME-log` has the
+//! records since the newest one.
 //!
 //! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
 //! syncs (nothing more is accepted until it is opened again), a full disk (the same, unless the log is [patient](Found::patiently)). Rot is noticed, and said, rather than read as an earlier state; but

@@ -1,4 +1,5 @@
-//! Delegations: what a client may do with what it has cached without asking (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3).
+//! Delegations: what a client may do with what it has cached without asking (docs/roaming.md#delegations;
+//! Zhao and Figueiredo, section 4.3).
 //!
 //! Whoever has a read delegation on a file may believe what is cached of it; whoever has a write delegation may change it, too, and tell the home later.
 //! The home recalls them before anybody else does what they exclude. They end by themselves when the client was not heard of for a while: both sides

@@ -1,4 +1,5 @@
-//! The volume journal (docs/roaming.md#one-number-for-versions-stamps-and-the-journal): what changed in a volume since a stamp. Pure.
+//! The volume journal (docs/roaming.md#one-number-for-versions-stamps-and-the-journal): what changed in a
+//! volume since a stamp. Pure.
 //!
 //! One mechanism for three papers: a client that comes back presents the stamp that it was current at, and learns that nothing changed
 //! (Mummert's volume validation), or which files did (Zhao and Figueiredo's GETINV), or that the journal does not reach back that far.

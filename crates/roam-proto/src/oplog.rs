@@ -1,4 +1,5 @@
-//! The operation log and its optimizer (Huston and Honeyman, section 5.2; docs/roaming.md#the-operation-log). Pure.
+//! The operation log and its optimizer (Huston and Honeyman, section 5.2;
+//! docs/roaming.md#the-operation-log). Pure.
 //!
 //! Operations are sent home in their order, from the front. Whatever has no effect in the end is taken out while it waits: files that were
 //! made and removed, contents and attributes that were overwritten, names that were only passed through. An operation that is

@@ -1,6 +1,7 @@
 //! Roaming clients: file systems that keep working over slow, intermittent or absent networks.
 //!
-//! A client answers programs from its replica of what the home has, logs what they do, and sends that home when it can.
+//! A client answers programs from its replica of what the home has, logs what they do, and sends that home
+//! when it can.
 //!
 //! - [`replica`]: what a client knows, has cached, and has done. Pure.
 //! - [`client`]: the client; `live`: its memory while it runs; `durability`: when what it logged is durable; [`settings`]: how a mount behaves.

@@ -1,4 +1,6 @@
-//! What a client that roams knows: its home's files as far as they are cached, what it has done since, and what became of it (docs/roaming.md). Pure; every lasting change is a [`Record`], so that the same state comes back after a crash.
+//! What a client that roams knows: its home's files as far as they are cached, what it has done since, and
+//! what became of it (docs/roaming.md). Pure; every lasting change is a [`Record`], so that the same state
+//! comes back after a crash.
 //!
 //! Names are kept as the home has them, with what was done here on top ([`OpLog::at`]): answers of the home and changes by others go below,
 //! and nothing has to be undone. Attributes are those that users see. What this client has changed is not refreshed before the home has

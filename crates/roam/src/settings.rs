@@ -25,7 +25,8 @@ pub enum Consistency {
     None,
 }
 
-/// When what was done here goes home, where the home is far (Huston and Honeyman, section 5; Zhao and Figueiredo, section 4.1).
+/// When what was done here goes home, where the home is far (Huston and Honeyman, section 5; Zhao and
+/// Figueiredo, section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// When the link was not used otherwise for a moment.

@@ -1,4 +1,5 @@
-//! Records what programs do in a mount: the mount's observer, with a bounded queue from which one recording at a time takes.
+//! Records what programs do in a mount: the mount's observer, with a bounded queue from which one recording
+//! at a time takes.
 //!
 //! The recorder counts the records that the queue has no room for.
 

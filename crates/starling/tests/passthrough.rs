@@ -58,8 +58,8 @@ impl Site {
         Reader { file: File::open(self.file()).expect("open"), process: self.laptop.process() }
     }
 
-    /// A program that has the file open, and that the kernel serves by itself. The kernel cannot while the mount has not
-    /// heard that the file was closed before.
+    /// A program that has the file open, and that the kernel serves by itself. The kernel cannot while the
+    /// mount has not heard that the file was closed before.
     fn reader(&self) -> Reader {
         let mut passed = None;
         self.laptop.wait(LONG, "the kernel reads it itself", |_| {

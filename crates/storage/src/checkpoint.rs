@@ -1,7 +1,8 @@
 //! The bytes of checkpoints.
 //!
-//! Checkpoints are written to two files, see [`record_log::checkpoint_pair`]. A body that does not match the newest head is
-//! reported instead of silently going back in time, which would lose fragments that were acknowledged.
+//! Checkpoints are written to two files, see [`record_log::checkpoint_pair`]. A body that does not match
+//! the newest head is reported instead of silently going back in time, which would lose fragments that were
+//! acknowledged.
 //!
 //! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint since, the fragments that changed, those that are gone, and an
 //! end. What comes later counts.

@@ -7,8 +7,8 @@
 //!   site over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says which checkpoint comes next, `files` reads and writes them.
-//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is where), `checkpoint` (its bytes), `torn_tail` (what
-//! a crash left).
+//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out),
+//! `index` and `packed` (what is where), `checkpoint` (its bytes), `torn_tail` (what a crash left).
 
 pub mod api;
 pub mod calls;

@@ -7,8 +7,8 @@ use striped_log::segment::Segment;
 use types::StoreId;
 
 impl Stripe {
-    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too few. The first member
-    /// rotates with the segments, so that load and parity spread over all stores.
+    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too few. The
+    /// first member rotates with the segments, so that load and parity spread over all stores.
     pub(crate) fn choose_group(&self, segment: &Segment) -> Option<Geometry> {
         let mut up = self.health.lock().up();
         let soon = self.quick_ones(&up);
@@ -29,7 +29,7 @@ impl Stripe {
         Some(Geometry { k, m, fragment_len, payload_len, members })
     }
 
-    /// Those of `stores` that let nobody wait.
+    /// Those of `stores` that answer soon.
     pub(crate) fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
         stores.iter().copied().filter(|&at| !self.is_slow(at)).collect()
     }

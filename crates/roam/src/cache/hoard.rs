@@ -1,4 +1,5 @@
-//! What is kept in the cache: what the user has named, before what was used lately (Coda's hoarding; Froese and Bunt; docs/roaming.md#room).
+//! What is kept in the cache: what the user has named, before what was used lately (Coda's hoarding; Froese
+//! and Bunt; docs/roaming.md#room).
 //!
 //! A walk brings everything up to date that is cached, and fetches all that is to be kept. It runs now and then and when somebody asks, and
 //! says whether the link may go. What is not home yet is never dropped.

@@ -1,4 +1,5 @@
-//! What is done before the link is lost, if that can be foreseen: files of which a part is cached are of use then only if all of it is (docs/roaming.md#before-the-link-goes).
+//! What is done before the link is lost, if that can be foreseen: files of which a part is cached are of
+//! use then only if all of it is (docs/roaming.md#before-the-link-goes).
 //!
 //! These are files that are open, and those that are to be kept, of which nothing may be cached where others have just changed them. They are fetched as whatever is fetched ahead, but
 //! before all else of that.

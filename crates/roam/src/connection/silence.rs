@@ -1,9 +1,10 @@
 //! Whether the home is still there, under `callbacks`.
 //!
 //! A home that has nothing to tell is silent, and so is a link that is lost without a word: nothing else would notice that for hours. So the client asks the home
-//! when something cached is used after a silence. The question is [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): some bytes, and its answer means
-//! that all has come that the home had told. One question is under way at a time, however many operations there are. A home that does not answer is out
-//! of reach ([`SILENCE_MAX`](crate::SILENCE_MAX)).
+//! when something cached is used after a silence. The question is
+//! [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): some bytes, and its answer means that
+//! all has come that the home had told. One question is under way at a time, however many operations there
+//! are. A home that does not answer is out of reach ([`SILENCE_MAX`](crate::SILENCE_MAX)).
 //!
 //! Where the home is near, operations wait for the answer, though not for long: that takes a few milliseconds, and they see what was told meanwhile. Where it is far
 //! they go on with what is cached, as to spare that wait is what the cache is for; they may be wrong for as long as the question takes.

@@ -1,5 +1,6 @@
-//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what is cached is believed, and changed, only as far as the home
-//! has promised that nobody else does what that excludes.
+//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what is
+//! cached is believed, and changed, only as far as the home has promised that nobody else does what that
+//! excludes.
 //!
 //! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done under old ones is in the operation log, whose
 //! preconditions tell whether anybody has changed the same since.

@@ -8,7 +8,8 @@
 //! told from a hole.
 //!
 //! When others have changed the file at home, the version that the holes are of is nowhere. Reading them fails then (ETIMEDOUT), until what was written is home. There
-//! it is a conflict, and this client's version is the home's with what was written here ([`Operation::Copy`](roam_proto::operation::Operation::Copy)).
+//! it is a conflict, and this client's version is the home's with what was written here
+//! ([`Operation::Copy`](roam_proto::operation::Operation::Copy)).
 
 use crate::cache::fetch::SILENCE_MAX;
 use crate::client::Client;

@@ -1,4 +1,5 @@
-//! Sending home what was done here (docs/roaming.md#the-operation-log): in order, each operation once, whatever is lost on the way.
+//! Sending home what was done here (docs/roaming.md#the-operation-log): in order, each operation once,
+//! though messages are lost on the way.
 //!
 //! Operations that may have reached the home stay as they are until it answers; that they do is durable before they are sent. An answer that
 //! was lost is asked for again, with the same operations.

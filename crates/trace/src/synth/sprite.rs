@@ -6,9 +6,10 @@
 //! Of another of its traces it states that 37 % of the writes need ownership and that 29 % of the removals have a local manager (5.3.2).
 //!
 //! What is not stated is set as such file systems are known to be: most files are read or written as a whole, and most new ones are removed soon. Many sets of
-//! [`Habits`] meet what is stated. [`HABITS`] is the nearest of those that `studies::cooperative::experiments::calibration` finds for seed 1. Other seeds differ by several
-//! points with the same habits, since few clients and few large files make most of the traffic: calibrate each seed. Nothing is fitted to what algorithms make of
-//! the trace.
+//! [`Habits`] meet what is stated. [`HABITS`] is the nearest of those that
+//! `studies::cooperative::experiments::calibration` finds for seed 1. Other seeds differ by several points
+//! with the same habits, since few clients and few large files make most of the traffic: calibrate each
+//! seed. Nothing is fitted to what algorithms make of the trace.
 
 use super::community::{Community, Habits, Requests};
 
