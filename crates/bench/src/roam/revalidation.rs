@@ -1,8 +1,8 @@
-//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its volume, in batches,
-//! file by file.
+//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its
+//! volume, in batches, file by file.
 //!
-//! The caches have as many volumes, and in these as many files, counted with their directories, as those of the paper's
-//! five users. Contents are small, since none of them travels.
+//! The caches have as many volumes, and in these as many files, counted with their directories, as
+//! those of the paper's five users. Contents are small, since none of them travels.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,8 @@ use crate::daemon::DEADLINE;
 use crate::report::{count, number};
 use crate::target::Site;
 
-/// Files that the five users have cached of each volume (Table 1, whose groups of volumes are divided evenly).
+/// Files that the five users have cached of each volume (Table 1, whose groups of volumes are
+/// divided evenly).
 const USERS: [&[u32]; 5] = [
     &[38, 9, 114, 27, 27, 27, 26],
     &[127, 6, 21, 21, 234, 4],
@@ -229,8 +230,9 @@ impl User {
     fn finish(&self, rate: Rate, how: How, begun: Instant, before: Wire) -> Result<Sample> {
         let rig = &self.rig;
         rig.wait_attached(true)?;
-        let attached_s = begun.elapsed().as_secs_f64();
-        let attached = rig.quiet()?;
+        // Nothing is waited for before the walk: the mount walks by itself soon after it has heard
+        // of changes, and what that asks and fetches is not part of hearing of them.
+        let (attached_s, attached) = (begun.elapsed().as_secs_f64(), rig.wire());
         let walking = Instant::now();
         rig.walk()?;
         let walked_s = walking.elapsed().as_secs_f64();
