@@ -1,8 +1,10 @@
-//! Runs other programs: with a deadline, in a process group of their own, and given up when the user interrupts.
+//! Runs other programs: with a deadline, in a process group of their own, and given up when the
+//! user interrupts.
 //!
-//! Owns the one global of this program, the "interrupted" flag. Invariant: a child started here has ended, and so has
-//! everything else in its process group, when [`run`] returns an error. Children are in groups of their own so that a
-//! ctrl-C at the terminal reaches this program only, which then takes everything down in order.
+//! Owns the one global of this program, the "interrupted" flag. Invariant: a child started here has
+//! ended, and so has everything else in its process group, when [`run`] returns an error. Children
+//! are in groups of their own so that a ctrl-C at the terminal reaches this program only, which
+//! then takes everything down in order.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,10 +21,12 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check_interrupt`] reads, instead of ending the program.
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check_interrupt`] reads, instead of ending
+/// the program.
 pub fn catch_interrupts() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the structure is plain data for which zero is valid, and the handler only stores to an atomic.
+        // SAFETY: the structure is plain data for which zero is valid, and the handler only stores
+        // to an atomic.
         let result = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note_interrupt as extern "C" fn(libc::c_int) as usize;
@@ -50,8 +54,9 @@ pub enum Interrupts {
 
 /// Runs a program to its end and returns what it wrote to stdout.
 ///
-/// Output goes through unlinked files rather than pipes, because a daemon that a script leaves behind keeps them open.
-/// Fails if the program cannot be started, fails, or exceeds the deadline; the error holds the end of its stderr.
+/// Output goes through unlinked files rather than pipes, because a daemon that a script leaves
+/// behind keeps them open. Fails if the program cannot be started, fails, or exceeds the deadline;
+/// the error holds the end of its stderr.
 pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) -> Result<String> {
     let name = name_of(command);
     let mut stdout = scratch_file()?;
@@ -89,7 +94,8 @@ fn name_of(command: &Command) -> String {
 
 fn wait(child: &mut Child, deadline: Duration, interrupts: Interrupts) -> Result<ExitStatus> {
     let end = Instant::now() + deadline;
-    // Polls with growing pauses: measured programs take their own time, so a late wake-up here changes no result.
+    // Polls with growing pauses: measured programs take their own time, so a late wake-up here
+    // changes no result.
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait().context("wait for a child")? {
@@ -105,9 +111,11 @@ fn wait(child: &mut Child, deadline: Duration, interrupts: Interrupts) -> Result
 }
 
 fn kill_group(child: &mut Child) {
-    // SAFETY: kill takes plain numbers; the group is the child's own, and the child has not been waited for.
+    // SAFETY: kill takes plain numbers; the group is the child's own, and the child has not been
+    // waited for.
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
-    // A process stuck in a hung mount does not die before the mount does, so this does not wait for it without limit.
+    // A process stuck in a hung mount does not die before the mount does, so this does not wait for
+    // it without limit.
     for _ in 0..50 {
         if !matches!(child.try_wait(), Ok(None)) {
             return;

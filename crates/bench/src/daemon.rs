@@ -1,4 +1,5 @@
-//! A process that serves: started, waited for until it says that it is ready, and gone when this is dropped.
+//! A process that serves: started, waited for until it says that it is ready, and gone when this is
+//! dropped.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -26,7 +27,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, with its errors appended to `log`, and waits for a line of its output that begins with `ready`.
+    /// Starts it, with its errors appended to `log`, and waits for a line of its output that begins
+    /// with `ready`.
     pub fn start(command: &mut Command, log: &Path, ready: &str) -> Result<Daemon> {
         check_interrupt()?;
         let stderr = OpenOptions::new().create(true).append(true).open(log).context("create a log")?;
@@ -99,7 +101,8 @@ impl Daemon {
 
     /// Sends it SIGINT, and waits until it has ended. Its status does not count.
     pub fn interrupt(self) -> Result<()> {
-        // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is its own.
+        // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is its
+        // own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) };
         self.wait().map(drop)
     }

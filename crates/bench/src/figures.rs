@@ -25,7 +25,8 @@ enum Bar {
     CacheAndMib(u64),
 }
 
-/// What Starling may use beside its cache: index nodes, fragment indexes, buffers, the program itself.
+/// What Starling may use beside its cache: index nodes, fragment indexes, buffers, the program
+/// itself.
 const MEMORY_OVERHEAD_MIB: u64 = 256;
 
 const FIGURES: [(Metric, Bar); 21] = [

@@ -1,10 +1,13 @@
-//! Measures Starling beside the local disk, a FUSE file system that does nothing, and its peers: on one machine, in one
-//! run, interleaved, so that ratios mean something although absolute numbers belong to the machine.
+//! Measures Starling beside the local disk, a FUSE file system that does nothing, and its peers: on
+//! one machine, in one run, interleaved, so that ratios mean something although absolute numbers
+//! belong to the machine.
 //!
-//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench study` looks at Starling alone
-//! (when nearly full, after a crash, with many files), `bench roam` at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces, `bench scale` at what
-//! maintenance costs by how much there is, `bench work` is a single workload (the others start them as processes of their own). docs/performance.md says how to use it. Needs root: it mounts, drops
-//! caches and makes network namespaces.
+//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench
+//! study` looks at Starling alone (when nearly full, after a crash, with many files), `bench roam`
+//! at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces,
+//! `bench scale` at what maintenance costs by how much there is, `bench work` is a single workload
+//! (the others start them as processes of their own). docs/performance.md says how to use it. Needs
+//! root: it mounts, drops caches and makes network namespaces.
 
 mod command;
 mod daemon;
@@ -99,7 +102,8 @@ struct RunOptions {
     /// Only scenarios whose name contains one of these
     #[arg(long, value_name = "PATTERN,...", default_value = "")]
     only: String,
-    /// Targets; `fuse-passthrough` means both of its modes. Those that are not installed are reported and left out
+    /// Targets; `fuse-passthrough` means both of its modes. Those that are not installed are
+    /// reported and left out
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_values_t = TargetKind::ALL)]
     targets: Vec<TargetKind>,
     /// How often each scenario is run; the tables show medians
@@ -107,7 +111,8 @@ struct RunOptions {
     runs: u32,
     #[command(flatten)]
     output: Output,
-    /// The limit of Starling's cache, given to `starling up --cache-size` and held against its memory
+    /// The limit of Starling's cache, given to `starling up --cache-size` and held against its
+    /// memory
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     cache_mib: u64,
     #[command(flatten)]
@@ -213,7 +218,8 @@ fn require_root() -> Result<()> {
     Ok(())
 }
 
-/// Whoever asks for the file system that does nothing means both of its modes: the better one counts.
+/// Whoever asks for the file system that does nothing means both of its modes: the better one
+/// counts.
 fn with_both_modes(targets: &[TargetKind]) -> Vec<TargetKind> {
     let wanted = |kind: &TargetKind| {
         targets.contains(kind)

@@ -17,13 +17,15 @@ pub fn is_mounted(path: &Path) -> Result<bool> {
     Ok(find(path)?.is_some())
 }
 
-/// Unmounts `path` whatever state its file system is in: a FUSE connection is aborted first, which frees every process
-/// that waits for it, then the mount is detached. Does nothing if nothing is mounted there.
+/// Unmounts `path` whatever state its file system is in: a FUSE connection is aborted first, which
+/// frees every process that waits for it, then the mount is detached. Does nothing if nothing is
+/// mounted there.
 pub fn force_unmount(path: &Path) -> Result<()> {
     while let Some(mount) = find(path)? {
         if mount.kind.starts_with("fuse") {
             let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
-            // May fail: the control file system is not mounted everywhere. Detaching works without it.
+            // May fail: the control file system is not mounted everywhere. Detaching works without
+            // it.
             let _ = std::fs::write(&abort, "1");
         }
         let name = CString::new(path.as_os_str().as_bytes()).context("mount point with a NUL in its name")?;

@@ -32,7 +32,8 @@ pub struct Document {
 }
 
 impl Output {
-    /// Writes a report to the files that were asked for: all of it, and these sections, by their names.
+    /// Writes a report to the files that were asked for: all of it, and these sections, by their
+    /// names.
     pub fn write_report(&self, report: &impl Serialize, sections: &[(String, String)]) -> Result<()> {
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(report).context("write the report as JSON")?;
@@ -48,7 +49,8 @@ impl Output {
 }
 
 impl Document {
-    /// Writes sections into a document that is there, or one after the other into a new one, which then has them.
+    /// Writes sections into a document that is there, or one after the other into a new one, which
+    /// then has them.
     pub fn write(&self, sections: &[(String, String)]) -> Result<()> {
         self.make(sections.iter().map(|(name, _)| name.clone()))?;
         let Some(path) = &self.markdown else { return Ok(()) };

@@ -1,9 +1,11 @@
-//! The processes that belong to one target, found through `/proc`: what they have used, and how to end them.
+//! The processes that belong to one target, found through `/proc`: what they have used, and how to
+//! end them.
 //!
-//! A target's processes are those that carry its marker in their environment, those its script named in a file (daemons
-//! that overwrite their environment), and all descendants of both. The marker is unique to this run and target, so nothing that this
-//! program did not start can be among them; a named process is remembered with its start time, so that a reused number is not
-//! mistaken for it.
+//! A target's processes are those that carry its marker in their environment, those its script
+//! named in a file (daemons that overwrite their environment), and all descendants of both. The
+//! marker is unique to this run and target, so nothing that this program did not start can be among
+//! them; a named process is remembered with its start time, so that a reused number is not mistaken
+//! for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +31,8 @@ pub struct Usage {
 }
 
 impl Processes {
-    /// The processes marked with `marker`, and those whose numbers are in the file `named_in`, one a line.
+    /// The processes marked with `marker`, and those whose numbers are in the file `named_in`, one
+    /// a line.
     pub fn new(marker: String, named_in: PathBuf) -> Processes {
         Processes { marker, named_in, named: BTreeSet::new() }
     }
@@ -39,7 +42,8 @@ impl Processes {
         &self.marker
     }
 
-    /// Reads the file of named processes. Called right after the script that wrote it, while the numbers are fresh.
+    /// Reads the file of named processes. Called right after the script that wrote it, while the
+    /// numbers are fresh.
     pub fn learn_named(&mut self) {
         let text = std::fs::read_to_string(&self.named_in).unwrap_or_default();
         for pid in text.lines().filter_map(|line| line.trim().parse().ok()) {
@@ -84,7 +88,8 @@ impl Processes {
         }
     }
 
-    /// Ends all of the target's processes: asks, waits a little, then insists. Returns how many had to be asked.
+    /// Ends all of the target's processes: asks, waits a little, then insists. Returns how many had
+    /// to be asked.
     pub fn end(&self) -> usize {
         let asked = self.list();
         for (signal, patience) in [(libc::SIGTERM, Duration::from_secs(5)), (libc::SIGKILL, Duration::from_secs(5))] {
@@ -166,7 +171,8 @@ fn has_environment(pid: i32, wanted: &[u8]) -> bool {
     bytes.split(|byte| *byte == 0).any(|variable| variable == wanted)
 }
 
-/// A size in `/proc/PID/status`: `VmRSS` is what is resident, `VmHWM` the most that was. `None` if there is no such process.
+/// A size in `/proc/PID/status`: `VmRSS` is what is resident, `VmHWM` the most that was. `None` if
+/// there is no such process.
 pub fn memory_bytes(pid: i32, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;

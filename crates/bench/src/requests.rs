@@ -1,8 +1,10 @@
-//! How many FUSE requests each operation of an application costs, with the file system that does nothing and with
-//! Starling; for Starling also how many messages between roles and how many syncs of a disk.
+//! How many FUSE requests each operation of an application costs, with the file system that does
+//! nothing and with Starling; for Starling also how many messages between roles and how many syncs
+//! of a disk.
 //!
-//! The file system that does nothing prints each request, which is counted. Starling counts its own: `starling status
-//! --json` has `fuse_requests` (an object: request name to count) and may have `messages` and `disk_syncs` (numbers).
+//! The file system that does nothing prints each request, which is counted. Starling counts its
+//! own: `starling status --json` has `fuse_requests` (an object: request name to count) and may
+//! have `messages` and `disk_syncs` (numbers).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,10 +20,12 @@ use crate::command::{self, Interrupts, check_interrupt};
 use crate::report::{table_header, table_row};
 use crate::target::{Site, Target, TargetKind};
 
-/// Each operation is done this often and the counts divided: what happens once in a while shows as a fraction.
+/// Each operation is done this often and the counts divided: what happens once in a while shows as
+/// a fraction.
 const REPEATS: u32 = 20;
 
-/// Requests that are not an operation's own: the kernel forgets when it pleases, and mounting is not measured.
+/// Requests that are not an operation's own: the kernel forgets when it pleases, and mounting is
+/// not measured.
 const IGNORED: [&str; 5] = ["FORGET", "BATCH_FORGET", "INIT", "DESTROY", "INTERRUPT"];
 
 /// An operation: what must be there, and what is counted.
@@ -77,8 +81,8 @@ impl Cost {
     }
 }
 
-/// Counts that stand still but for what reading them costs: `starling status` finds its server by an extended attribute
-/// of the mount, and so costs a request itself.
+/// Counts that stand still but for what reading them costs: `starling status` finds its server by
+/// an extended attribute of the mount, and so costs a request itself.
 #[derive(Debug)]
 struct Reading {
     cost: Cost,
@@ -166,7 +170,8 @@ fn count_on(kind: TargetKind, site: &Site) -> Result<Vec<Cost>> {
 }
 
 fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Result<Cost> {
-    // In the root, so that no path leads through a folder whose name and attributes would be asked for too.
+    // In the root, so that no path leads through a folder whose name and attributes would be asked
+    // for too.
     let dir = target.dir().to_owned();
     in_process(operation, Phase::Prepare, &dir)?;
     if operation.cold {

@@ -1,9 +1,11 @@
-//! One run of the benchmark: sets the targets up, runs each scenario on all of them in turn, and collects samples.
+//! One run of the benchmark: sets the targets up, runs each scenario on all of them in turn, and
+//! collects samples.
 //!
-//! The targets are interleaved (for each scenario: for each run: every target, in an order that rotates), so that a machine that gets slower
-//! or faster meanwhile does so for all. A scenario that fails on a target is reported as missing, not fatal; a target that cannot be
-//! mounted again after that is given up. This program itself never touches a target's files: only child processes with a
-//! deadline do, so that a hung file system cannot hang the clean-up.
+//! The targets are interleaved (for each scenario: for each run: every target, in an order that
+//! rotates), so that a machine that gets slower or faster meanwhile does so for all. A scenario
+//! that fails on a target is reported as missing, not fatal; a target that cannot be mounted again
+//! after that is given up. This program itself never touches a target's files: only child processes
+//! with a deadline do, so that a hung file system cannot hang the clean-up.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -169,8 +171,8 @@ pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String
     all
 }
 
-/// What the step before left behind is written out, so that the next one does not pay for it. The folder's fsync reaches
-/// what sync(2) does not: a FUSE file system's own buffers.
+/// What the step before left behind is written out, so that the next one does not pay for it. The
+/// folder's fsync reaches what sync(2) does not: a FUSE file system's own buffers.
 fn settle(dir: &Path) -> Result<()> {
     tool(Command::new("sync").arg(dir))?;
     target::sync_all();

@@ -1,4 +1,5 @@
-//! What is measured and how: each scenario is a few steps in a fresh folder of a target, some of which yield metrics.
+//! What is measured and how: each scenario is a few steps in a fresh folder of a target, some of
+//! which yield metrics.
 
 use std::path::Path;
 
@@ -202,8 +203,9 @@ pub enum Step {
     },
     /// Empties all caches.
     Cold,
-    /// Removes the scenario's folder, for the room that its large file takes. Small files stay until the run ends: ext4, below
-    /// most targets, makes files slowly for minutes after many were removed.
+    /// Removes the scenario's folder, for the room that its large file takes. Small files stay
+    /// until the run ends: ext4, below most targets, makes files slowly for minutes after many were
+    /// removed.
     Remove,
 }
 

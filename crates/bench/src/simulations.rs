@@ -1,4 +1,5 @@
-//! How fast policies are tried on traces: block accesses in a second of one processor, beside a plain LRU cache on the same trace, and the memory that takes.
+//! How fast policies are tried on traces: block accesses in a second of one processor, beside a
+//! plain LRU cache on the same trace, and the memory that takes.
 
 use std::convert::Infallible;
 use std::fs;

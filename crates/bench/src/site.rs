@@ -38,7 +38,8 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // A target that could not be taken down may still be mounted below: its files are not this program's to remove.
+        // A target that could not be taken down may still be mounted below: its files are not this
+        // program's to remove.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let root = &self.site.root;
         if root.to_str().is_some_and(|root| mounts.contains(&format!(" {root}/"))) {
@@ -98,7 +99,8 @@ pub fn machine(dir: &Path) -> Result<Machine> {
 
 fn file_system(dir: &Path) -> Result<String> {
     let name = CString::new(dir.as_os_str().as_bytes()).context("folder with a NUL in its name")?;
-    // SAFETY: the name is a C string and the structure, for which zero is valid, lives through the call.
+    // SAFETY: the name is a C string and the structure, for which zero is valid, lives through the
+    // call.
     let (result, magic) = unsafe {
         let mut stat: libc::statfs = std::mem::zeroed();
         (libc::statfs(name.as_ptr(), &mut stat), stat.f_type)

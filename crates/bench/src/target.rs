@@ -1,8 +1,9 @@
-//! What is measured: a folder of the local disk, or a file system that a script under `crates/bench/peers`
-//! sets up.
+//! What is measured: a folder of the local disk, or a file system that a script under
+//! `crates/bench/peers` sets up.
 //!
-//! Invariant: whatever a target started or mounted is gone when it is dropped, also after an error, a panic or an
-//! interrupt. A target touches nothing outside its own folder, its mount point and its network namespace.
+//! Invariant: whatever a target started or mounted is gone when it is dropped, also after an error,
+//! a panic or an interrupt. A target touches nothing outside its own folder, its mount point and
+//! its network namespace.
 
 use std::fmt;
 use std::fs;
@@ -191,9 +192,10 @@ const ACTION_DEADLINE: Duration = Duration::from_secs(120);
 /// How long it may take while cleaning up, where force comes next.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Has ext4 put each folder below `dir` where there is most room, and not next to the others: making a file looks at every
-/// inode near it that was freed in the last minutes, so one scenario's deletions would slow down the next. Other file systems
-/// know no such attribute, and need none. (`crates/bench/peers/fuse-passthrough.sh` does the same.)
+/// Has ext4 put each folder below `dir` where there is most room, and not next to the others:
+/// making a file looks at every inode near it that was freed in the last minutes, so one scenario's
+/// deletions would slow down the next. Other file systems know no such attribute, and need none.
+/// (`crates/bench/peers/fuse-passthrough.sh` does the same.)
 fn spread(dir: &Path) {
     // Without it the run is only less even.
     let _ = command::run(Command::new("chattr").arg("+T").arg(dir), ACTION_DEADLINE, Interrupts::Obey);
@@ -202,8 +204,8 @@ fn spread(dir: &Path) {
 /// The address that is up in every target's network namespace.
 const HOST: &str = "10.77.0.1";
 
-/// A network namespace for one target, so that no port collides with a daemon that the machine already runs. Peers that
-/// refuse loopback addresses in 127/8 have [`HOST`].
+/// A network namespace for one target, so that no port collides with a daemon that the machine
+/// already runs. Peers that refuse loopback addresses in 127/8 have [`HOST`].
 fn namespace() -> Result<Namespace> {
     let namespace = Namespace::new().context("make a network namespace (as root?)")?;
     let mut ip = Command::new("ip");
@@ -288,8 +290,8 @@ impl Target {
         self.processes.reset_peak();
     }
 
-    /// Empties the client's caches, by mounting anew, and the machine's page cache. Servers keep running, except
-    /// those of Starling that live in the same process.
+    /// Empties the client's caches, by mounting anew, and the machine's page cache. Servers keep
+    /// running, except those of Starling that live in the same process.
     pub fn make_cold(&mut self) -> Result<()> {
         self.act("unmount", Interrupts::Obey)?;
         drop_caches()?;
@@ -347,7 +349,8 @@ impl Target {
                 bail!("{} is still mounted", self.mount_point.display());
             }
         }
-        // Never reached with anything mounted below, so this removes only what is on the local disk.
+        // Never reached with anything mounted below, so this removes only what is on the local
+        // disk.
         for dir in [&self.root, &self.mount_point] {
             if dir.exists() {
                 fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;

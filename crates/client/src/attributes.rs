@@ -11,7 +11,8 @@ use vfs::fs::{Cred, Entry, Handle, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XattrMo
 use vfs::perm::{self, XattrEffect, XattrUse};
 use vfs::{acl, fs::FsStat};
 
-/// Most bytes of names and values of all extended attributes of one file: they are kept in its index node.
+/// Most bytes of names and values of all extended attributes of one file: they are kept in its
+/// index node.
 const XATTR_TOTAL_LEN_MAX: usize = 256 * 1024;
 
 impl Core {

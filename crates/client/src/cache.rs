@@ -1,13 +1,16 @@
 //! The data cache: bytes of log addresses.
 //!
-//! What is at an address never changes, so nothing here is ever invalidated for coherence; entries are dropped to make room, and with
-//! their segment. An entry is a stretch of one segment's payload, of any length; stretches do not overlap within the cache.
-//! Blocks of segments that are not durable yet are **pinned**: they exist nowhere else.
+//! What is at an address never changes, so nothing here is ever invalidated for coherence; entries
+//! are dropped to make room, and with their segment. An entry is a stretch of one segment's
+//! payload, of any length; stretches do not overlap within the cache. Blocks of segments that are
+//! not durable yet are **pinned**: they exist nowhere else.
 //!
-//! What is read in one long sequence has a part of the room to itself, and pushes out something else only where that is too small for
-//! one read: the kernel keeps it as well, and whoever reads more than fits comes back too late.
+//! What is read in one long sequence has a part of the room to itself, and pushes out something
+//! else only where that is too small for one read: the kernel keeps it as well, and whoever reads
+//! more than fits comes back too late.
 //!
-//! Sharded by segment; a lookup takes one shard's lock for a tree search and a reference count, never during I/O.
+//! Sharded by segment; a lookup takes one shard's lock for a tree search and a reference count,
+//! never during I/O.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::SegmentId;
 
 const SHARD_COUNT_MAX: u64 = 16;
-/// A shard has room for several of the largest reads, so that what was just fetched is there when it is looked for.
+/// A shard has room for several of the largest reads, so that what was just fetched is there when
+/// it is looked for.
 const SHARD_BYTES_MIN: u64 = 32 << 20;
 /// What an entry costs besides its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
@@ -74,7 +78,8 @@ pub struct CacheCounts {
 }
 
 impl DataCache {
-    /// A cache of at most `capacity_bytes` of clean entries. Pinned ones are bounded by what the log has in flight.
+    /// A cache of at most `capacity_bytes` of clean entries. Pinned ones are bounded by what the
+    /// log has in flight.
     pub fn new(capacity_bytes: u64) -> Self {
         let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
         let each = (capacity_bytes / count).max(1);
@@ -96,8 +101,8 @@ impl DataCache {
         &self.shards[(segment.seq as usize ^ segment.log.raw() as usize) % self.shards.len()]
     }
 
-    /// Appends the bytes `range` of a segment to `out`, as slices of what is cached. On a miss returns the part that is
-    /// missing first and appends nothing.
+    /// Appends the bytes `range` of a segment to `out`, as slices of what is cached. On a miss
+    /// returns the part that is missing first and appends nothing.
     pub fn gather(&self, segment: SegmentId, range: Range<u32>, out: &mut Vec<Bytes>) -> Result<(), Range<u32>> {
         let mut shard = self.shard(segment).lock();
         let (had, mut at) = (out.len(), range.start);
@@ -135,8 +140,9 @@ impl DataCache {
         shard.insert(segment, offset, bytes, expect);
     }
 
-    /// Adds a block of a segment that is not durable yet; once it is, `keep` says whether it is worth room in the cache (a
-    /// directory's block is not: the directory is in memory in a better form).
+    /// Adds a block of a segment that is not durable yet; once it is, `keep` says whether it is
+    /// worth room in the cache (a directory's block is not: the directory is in memory in a better
+    /// form).
     pub fn pin(&self, segment: SegmentId, offset: u32, bytes: Bytes, keep: bool) {
         if !bytes.is_empty() {
             self.pinned_bytes.fetch_add(bytes.len() as u64, Relaxed);

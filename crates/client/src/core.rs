@@ -1,8 +1,10 @@
-//! The plumbing of the client: fetching what attempts miss, cutting segments, and telling managers what was committed.
+//! The plumbing of the client: fetching what attempts miss, cutting segments, and telling managers
+//! what was committed.
 //!
-//! A **cut** puts everything that changed since the cut before into one segment, in one instant under the state's lock. A
-//! segment is applied by recovery whole or not at all, and in order; therefore what a crash leaves is always the state after
-//! some prefix of the operations. The dirty set never outgrows one segment: an operation that would make it so cuts first.
+//! A **cut** puts everything that changed since the cut before into one segment, in one instant
+//! under the state's lock. A segment is applied by recovery whole or not at all, and in order;
+//! therefore what a crash leaves is always the state after some prefix of the operations. The dirty
+//! set never outgrows one segment: an operation that would make it so cuts first.
 
 use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
@@ -28,14 +30,17 @@ use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::locks::Locks;
 
-/// Most repetitions of one attempt; each fetches something, so only a cache far too small for the operation gets there.
+/// Most repetitions of one attempt; each fetches something, so only a cache far too small for the
+/// operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
-/// Most of them that fetch into the streams' part of the cache, which may be too small for one read, or for all that share it.
+/// Most of them that fetch into the streams' part of the cache, which may be too small for one
+/// read, or for all that share it.
 const STREAM_ATTEMPTS_MAX: usize = 3;
 /// Most payload on its way to the stores before writers wait.
 pub const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
-/// The same, and most in one segment, while somebody syncs: he waits for what others have written before, in the segment and on the
-/// way. Holds up only operations that need so much room: whoever syncs writes little, and must not wait to do so.
+/// The same, and most in one segment, while somebody syncs: he waits for what others have written
+/// before, in the segment and on the way. Holds up only operations that need so much room: whoever
+/// syncs writes little, and must not wait to do so.
 const SYNCED_BYTES_MAX: u64 = 1 << 20;
 const LONG_WRITE_BYTES_MIN: u64 = 256 << 10;
 /// How long after a sync the next one is expected.
@@ -50,8 +55,9 @@ const APPLY_BATCH_MAX: usize = 256;
 pub const UNAPPLIED_CUTS_MAX: usize = 1024;
 /// A change that waits so long for the managers fails.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long committed deltas may wait for more that are sent with them. Nobody waits for this: whoever needs them applied says so, and
-/// who has just synced wants the processor for something else.
+/// How long committed deltas may wait for more that are sent with them. Nobody waits for this:
+/// whoever needs them applied says so, and who has just synced wants the processor for something
+/// else.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Removed files that the eviction hand may still list, besides as many as there are others.
@@ -68,7 +74,8 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Inodes kept in memory when nothing holds them there.
     pub inode_count_max: usize,
-    /// How long kernels may cache names and attributes: what is left of the lease of the tokens behind them.
+    /// How long kernels may cache names and attributes: what is left of the lease of the tokens
+    /// behind them.
     pub lease: Duration,
 }
 
@@ -203,7 +210,8 @@ impl Core {
         self.host.clock.wall()
     }
 
-    /// Answers at once if the first attempt has succeeded or failed; otherwise fetches and repeats `again`.
+    /// Answers at once if the first attempt has succeeded or failed; otherwise fetches and repeats
+    /// `again`.
     pub(crate) fn answer<T: Send + 'static, F>(
         self: &Arc<Self>,
         first: Attempt<T>,
@@ -283,7 +291,8 @@ impl Core {
                 // What was removed and not committed holds space that nobody else can find.
                 self.commit().await?;
                 self.space_wanted.notify_one();
-                // A round that was under way already may have looked before the space was needed: wait for a whole one.
+                // A round that was under way already may have looked before the space was needed:
+                // wait for a whole one.
                 let _ = rounds.wait_for(|r| *r >= before + 2).await;
                 Ok(())
             }
@@ -347,7 +356,8 @@ impl Core {
         Ok(())
     }
 
-    /// Evicts inodes that the log and the managers know all about, until there is room for one more.
+    /// Evicts inodes that the log and the managers know all about, until there is room for one
+    /// more.
     pub(crate) fn make_room(&self, state: &mut State) {
         if state.hand.len() > 2 * state.inodes.len() + HAND_SLACK {
             let inodes = &state.inodes;
@@ -432,8 +442,9 @@ impl Core {
         Ok(id)
     }
 
-    /// Called by every mutation before it changes anything: a log that can be written, managers that keep up, room in the segment for
-    /// `need_bytes` more, on the way to the stores, and on them.
+    /// Called by every mutation before it changes anything: a log that can be written, managers
+    /// that keep up, room in the segment for `need_bytes` more, on the way to the stores, and on
+    /// them.
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, purpose: Purpose) -> Attempt<()> {
         if self.log.ended().is_some() {
             return Err(FsError::ReadOnly.into());

@@ -15,7 +15,8 @@ use vfs::atime;
 use vfs::fs::{Appended, Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
 use vfs::perm;
 
-/// What a read attempt found: pieces that are partly in the log, to be taken from the cache without the state's lock.
+/// What a read attempt found: pieces that are partly in the log, to be taken from the cache without
+/// the state's lock.
 struct Plan {
     pieces: Vec<Piece>,
     ahead: Option<std::ops::Range<u64>>,
@@ -107,7 +108,8 @@ impl Core {
         Ok(joined(out))
     }
 
-    /// Brings a stretch of a file into the cache in the background. Failing is harmless: the read itself will tell.
+    /// Brings a stretch of a file into the cache in the background. Failing is harmless: the read
+    /// itself will tell.
     fn read_ahead(self: &Arc<Self>, id: FileId, range: std::ops::Range<u64>, expect: Expect) {
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
@@ -214,7 +216,8 @@ impl Core {
         Ok(())
     }
 
-    /// Sets the size of a file, as truncate does. Also its times and set-id bits. The caller will change `more_bytes` of the inode besides.
+    /// Sets the size of a file, as truncate does. Also its times and set-id bits. The caller will
+    /// change `more_bytes` of the inode besides.
     pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64, more_bytes: u64) -> Attempt<()> {
         self.mapped(s, id)?;
         let bs = u64::from(self.config.block_size);
@@ -294,7 +297,8 @@ impl Core {
         Ok(())
     }
 
-    /// `[start, end)`, within the file's size, reads as zeroes from now on; whole blocks of it are holes.
+    /// `[start, end)`, within the file's size, reads as zeroes from now on; whole blocks of it are
+    /// holes.
     fn make_hole(&self, s: &mut State, id: FileId, start: u64, end: u64) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let size = s.inode(id)?.record.size;

@@ -1,15 +1,17 @@
 //! Directories as files of hashed entry blocks (docs/core.md#client).
 //!
-//! A directory with N buckets is a file whose block `b` is bucket `b`. An entry's place is a keyed 63-bit hash of its name, its
-//! *cookie*; buckets partition the cookie space into contiguous ranges by linear hashing over the cookie's **leading** bits, so
+//! A directory with N buckets is a file whose block `b` is bucket `b`. An entry's place is a keyed
+//! 63-bit hash of its name, its *cookie*; buckets partition the cookie space into contiguous ranges
+//! by linear hashing over the cookie's **leading** bits, so
 //!
 //! - an insert or removal changes one bucket, and now and then a split changes one more;
-//! - listing in cookie order is stable while buckets split and entries come and go: a listing resumes after a cookie, and an
-//!   entry that was there all along is listed exactly once;
+//! - listing in cookie order is stable while buckets split and entries come and go: a listing
+//!   resumes after a cookie, and an entry that was there all along is listed exactly once;
 //! - nothing but the bucket count has to be known to find a name.
 //!
-//! The hash key is random per directory, so nobody can make names collide. Two names with the same 63 bits (5e-8 in a
-//! directory of a million entries) cannot be in one directory: the second is refused with ENOSPC.
+//! The hash key is random per directory, so nobody can make names collide. Two names with the same
+//! 63 bits (5e-8 in a directory of a million entries) cannot be in one directory: the second is
+//! refused with ENOSPC.
 //!
 //! Everything here is pure: the client loads and stores bucket bytes.
 
@@ -23,8 +25,8 @@ use types::{FileId, Kind};
 
 /// Cookies below this one are `.` and `..` and the start of a listing.
 pub const COOKIE_MIN: u64 = 3;
-/// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if that is less: then no bucket
-/// outgrows its block.
+/// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if
+/// that is less: then no bucket outgrows its block.
 const BUCKET_BYTES_TARGET: u64 = 2048;
 const COOKIE_BITS: u32 = 63;
 const ENTRY_LEN_MAX: u64 = 18 + 255;
@@ -117,7 +119,8 @@ pub enum Stop {
     Load(u32),
     /// Two names with one cookie.
     Collision,
-    /// The bucket has no room; with a keyed hash that takes thirty times as many names as a bucket has on average.
+    /// The bucket has no room; with a keyed hash that takes thirty times as many names as a bucket
+    /// has on average.
     Full,
 }
 
@@ -136,7 +139,8 @@ fn cookie_of(shape: &DirectoryShape, name: &[u8]) -> u64 {
     (h.finish() >> 1).max(COOKIE_MIN)
 }
 
-/// The bucket of a cookie among `count` buckets: linear hashing over the cookie's bits, the leading one first.
+/// The bucket of a cookie among `count` buckets: linear hashing over the cookie's bits, the leading
+/// one first.
 fn bucket_of(cookie: u64, count: u32) -> u32 {
     let level = count.ilog2();
     let reversed = (cookie << 1).reverse_bits();
@@ -145,7 +149,8 @@ fn bucket_of(cookie: u64, count: u32) -> u32 {
     index as u32
 }
 
-/// The cookie after the last one that can be in `bucket` (`1 << 63` for the bucket that ends the listing).
+/// The cookie after the last one that can be in `bucket` (`1 << 63` for the bucket that ends the
+/// listing).
 fn range_end(bucket: u32, count: u32) -> u64 {
     let level = count.ilog2();
     let split = count - (1 << level);
@@ -184,7 +189,8 @@ impl Directory {
         Ok(bucket.find(cookie).ok().map(|i| &bucket.entries[i]).filter(|e| *e.name == *name))
     }
 
-    /// Is everything in memory that inserting `name` needs? Ok means that [`insert`](Self::insert) will not stop.
+    /// Is everything in memory that inserting `name` needs? Ok means that [`insert`](Self::insert)
+    /// will not stop.
     pub fn can_insert(&self, shape: &DirectoryShape, name: &[u8]) -> Result<(), Stop> {
         let cookie = cookie_of(shape, name);
         let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
@@ -198,9 +204,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Adds a name, and splits one bucket if the directory has become too full; or gives an existing name another meaning, which changes
-    /// nothing of what [`can_insert`](Self::can_insert) says of others.
-    /// Returns how many bytes more the next cut needs, at most.
+    /// Adds a name, and splits one bucket if the directory has become too full; or gives an
+    /// existing name another meaning, which changes nothing of what
+    /// [`can_insert`](Self::can_insert) says of others. Returns how many bytes more the next cut
+    /// needs, at most.
     pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
         self.can_insert(shape, name)?;
         let cookie = cookie_of(shape, name);
@@ -228,7 +235,8 @@ impl Directory {
         Ok(dirtied)
     }
 
-    /// Removes a name; `None` if it is not there. Also returns how many bytes more the next cut needs, at most.
+    /// Removes a name; `None` if it is not there. Also returns how many bytes more the next cut
+    /// needs, at most.
     pub fn remove(&mut self, shape: &mut DirectoryShape, name: &[u8]) -> Result<Option<(Entry, u64)>, Stop> {
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
@@ -309,8 +317,9 @@ mod tests {
         DirectoryShape { buckets: 1, entries: 0, entry_bytes: 0, hash_key: 42 }
     }
 
-    /// Dirty buckets were counted at their mean length, but names fall into the longer ones: in a directory of some hundred thousand
-    /// names a cut did not fit into its segment, and the log broke.
+    /// Dirty buckets were counted at their mean length, but names fall into the longer ones: in a
+    /// directory of some hundred thousand names a cut did not fit into its segment, and the log
+    /// broke.
     #[test]
     fn regression_what_a_change_dirties_covers_the_blocks_it_writes() {
         let (mut shape, mut directory) = (shape(), Directory::fresh(65536));
@@ -337,8 +346,9 @@ mod tests {
         }
     }
 
-    /// Giving a name another meaning split a bucket if the directory was too full before. The second half of an exchange could then need yet
-    /// another bucket in memory, and stopped; tried again, both names had one meaning and there was nothing left to do.
+    /// Giving a name another meaning split a bucket if the directory was too full before. The
+    /// second half of an exchange could then need yet another bucket in memory, and stopped; tried
+    /// again, both names had one meaning and there was nothing left to do.
     #[test]
     fn regression_two_names_that_may_be_changed_can_be_changed_one_after_the_other() {
         let (mut whole, mut shape) = (Directory::fresh(4096), shape());

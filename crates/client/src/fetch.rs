@@ -1,7 +1,7 @@
 //! Bringing bytes of the log from the stores into the cache.
 //!
-//! What is fetched already is waited for, not asked for again: a reader that is as fast as the stores keeps running into what
-//! its read-ahead has under way.
+//! What is fetched already is waited for, not asked for again: a reader that is as fast as the
+//! stores keeps running into what its read-ahead has under way.
 
 use crate::cache::Expect;
 use crate::core::{Core, from_manager};
@@ -16,7 +16,8 @@ use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::watch;
 use types::{BlockAddr, FileId, FsError, SegmentId};
 
-/// Small reads from stores fetch this much around what was asked for: files made together lie together in the log.
+/// Small reads from stores fetch this much around what was asked for: files made together lie
+/// together in the log.
 const FETCH_LEN: u32 = 4 * CHUNK_LEN;
 
 type Place = (SegmentId, u32);
@@ -24,7 +25,8 @@ type Place = (SegmentId, u32);
 /// How a fetch ended: with an error, or (the sender is gone) by success or by being given up.
 type Told = watch::Receiver<Option<StripeError>>;
 
-/// The stretches of segments that are being fetched: where each begins and ends, and what tells that it was.
+/// The stretches of segments that are being fetched: where each begins and ends, and what tells
+/// that it was.
 #[derive(Default)]
 pub(crate) struct UnderWay(Mutex<BTreeMap<Place, (u32, Told)>>);
 
@@ -42,7 +44,8 @@ impl Drop for Mine<'_> {
 }
 
 impl UnderWay {
-    /// Claims a stretch, or returns another one that has some of it and is being fetched, and what tells how that ends.
+    /// Claims a stretch, or returns another one that has some of it and is being fetched, and what
+    /// tells how that ends.
     fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, (Range<u32>, Told)> {
         let mut all = self.0.lock();
         let before = all.range(..(segment, range.end)).next_back();
@@ -59,7 +62,8 @@ impl UnderWay {
 }
 
 impl Core {
-    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been asked for anew.
+    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been
+    /// asked for anew.
     pub(crate) async fn fetch_bytes(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<Option<Bytes>, FsError> {
         for _ in 0..8 {
             let mut pieces = Vec::new();
@@ -73,7 +77,8 @@ impl Core {
         Err(FsError::Io)
     }
 
-    /// Brings the bytes at an address, and some around them, into the cache. False: they have moved, and the map says where.
+    /// Brings the bytes at an address, and some around them, into the cache. False: they have
+    /// moved, and the map says where.
     pub(crate) async fn fetch_data(
         self: &Arc<Self>,
         id: FileId,
@@ -87,8 +92,8 @@ impl Core {
         };
         match fetched {
             Ok(()) => Ok(true),
-            // Whatever the reason: the block may have moved meanwhile. Of a segment that was deleted, a store that missed this
-            // may still have a part, or not answer.
+            // Whatever the reason: the block may have moved meanwhile. Of a segment that was
+            // deleted, a store that missed this may still have a part, or not answer.
             Err(e) => {
                 if self.refresh(id, addr).await? {
                     return Ok(false);
@@ -99,8 +104,8 @@ impl Core {
         }
     }
 
-    /// Fetches what is at an address, if it is little in whole units of `unit` bytes, from all fragments that have some of it at once; each
-    /// part enters the cache as it comes.
+    /// Fetches what is at an address, if it is little in whole units of `unit` bytes, from all
+    /// fragments that have some of it at once; each part enters the cache as it comes.
     async fn fetch_fragments(&self, addr: BlockAddr, unit: u32, expect: Expect) -> Result<(), StripeError> {
         let geometry = self.stripe.info(addr.segment).await?.geometry;
         let unit = if addr.len >= unit { CHUNK_LEN } else { unit };
@@ -160,8 +165,8 @@ impl Core {
         Some(all.fold(first, |all, more| all.start.min(more.start)..all.end.max(more.end)))
     }
 
-    /// Asks the manager anew where blocks are that could not be read: the cleaner may have moved them. False if all are where
-    /// they were.
+    /// Asks the manager anew where blocks are that could not be read: the cleaner may have moved
+    /// them. False if all are where they were.
     async fn refresh(self: &Arc<Self>, id: FileId, unread: BlockAddr) -> Result<bool, FsError> {
         let Some(blocks) = self.blocks_at(id, unread) else { return Ok(true) };
         if unread.segment.log == self.log.id() {

@@ -1,4 +1,5 @@
-//! [`FileSystem`] over the attempts: first on the caller's thread, and only if something is missing as a future.
+//! [`FileSystem`] over the attempts: first on the caller's thread, and only if something is missing
+//! as a future.
 
 use crate::Client;
 use crate::core::Core;

@@ -1,11 +1,15 @@
-//! A cached inode: what the client knows of a file under its tokens, and what of it is not in the log yet. Pure.
+//! A cached inode: what the client knows of a file under its tokens, and what of it is not in the
+//! log yet. Pure.
 //!
 //! Invariants:
-//! - `map` says where a block was put at the last cut (or is, by the manager's word); a block in `dirty` is newer than the map.
-//! - A block's bytes may end before the block does; what is missing up to the file's size reads as zeroes.
-//! - `record.stored_bytes` is the sum of the lengths of all blocks, each counted where it is newest.
-//! - Before anything is written to a file its whole map is known (`known_until == u64::MAX`), so that an answer of the
-//!   manager never meets changes that the manager has not heard of.
+//! - `map` says where a block was put at the last cut (or is, by the manager's word); a block in
+//!   `dirty` is newer than the map.
+//! - A block's bytes may end before the block does; what is missing up to the file's size reads as
+//!   zeroes.
+//! - `record.stored_bytes` is the sum of the lengths of all blocks, each counted where it is
+//!   newest.
+//! - Before anything is written to a file its whole map is known (`known_until == u64::MAX`), so
+//!   that an answer of the manager never meets changes that the manager has not heard of.
 
 use crate::directory::Directory;
 use crate::state::BLOCK_DELTA_BYTES;
@@ -133,8 +137,8 @@ impl Inode {
         }
     }
 
-    /// What a write of `[start, end)` within block `b` needs of the block's old contents: its address, if they are in the
-    /// log only and the write does not replace them all.
+    /// What a write of `[start, end)` within block `b` needs of the block's old contents: its
+    /// address, if they are in the log only and the write does not replace them all.
     pub fn needed_for_write(&self, b: u64, start: u32, end: u32) -> Option<BlockAddr> {
         if self.dirty.contains_key(&b) {
             return None;
@@ -143,7 +147,8 @@ impl Inode {
     }
 
     /// Writes `data` at `start` of block `b`. `old` are the block's bytes from the log where
-    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes more the next cut needs, at most.
+    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes more the
+    /// next cut needs, at most.
     pub fn write_block(&mut self, b: u64, start: u32, data: &[u8], old: Option<&[u8]>) -> u64 {
         let (start, end) = (start as usize, start as usize + data.len());
         let before = self.block_len(b);
@@ -188,7 +193,8 @@ impl Inode {
         dropped
     }
 
-    /// The address of the first `len` bytes of block `b`, if cutting it there needs them: it has more, and only in the log.
+    /// The address of the first `len` bytes of block `b`, if cutting it there needs them: it has
+    /// more, and only in the log.
     pub fn needed_for_trim(&self, b: u64, len: u32) -> Option<BlockAddr> {
         if self.dirty.contains_key(&b) {
             return None;
@@ -196,9 +202,10 @@ impl Inode {
         self.map.block(b).filter(|a| a.len > len).map(|a| BlockAddr { len, ..a })
     }
 
-    /// Drops the bytes of block `b` from `len` on, which is not 0. `old` are the block's first `len` bytes where
-    /// [`needed_for_trim`](Self::needed_for_trim) asked for them: the block is written again, since an address once left must
-    /// never be named again (a cleaner may have emptied its segment). Returns how many dirty bytes were dropped.
+    /// Drops the bytes of block `b` from `len` on, which is not 0. `old` are the block's first
+    /// `len` bytes where [`needed_for_trim`](Self::needed_for_trim) asked for them: the block is
+    /// written again, since an address once left must never be named again (a cleaner may have
+    /// emptied its segment). Returns how many dirty bytes were dropped.
     pub fn trim(&mut self, b: u64, len: u32, old: Option<&[u8]>) -> u64 {
         let before = self.block_len(b);
         let dropped = match (self.dirty.get_mut(&b), old) {
@@ -217,8 +224,8 @@ impl Inode {
         dropped
     }
 
-    /// The stretch `[offset, offset + len)`, which must lie within the file's size, piece by piece. Runs that are
-    /// contiguous in the log are one piece.
+    /// The stretch `[offset, offset + len)`, which must lie within the file's size, piece by piece.
+    /// Runs that are contiguous in the log are one piece.
     pub fn plan_read(&self, offset: u64, len: u64, block_size: u32) -> Vec<Piece> {
         let mut out = Vec::new();
         let bs = u64::from(block_size);
@@ -263,7 +270,8 @@ impl Inode {
             && self.directory.as_ref().is_none_or(Directory::is_clean)
     }
 
-    /// What a checkpoint writes of the file, at most, when these blocks of it have changed, and its other pending changes.
+    /// What a checkpoint writes of the file, at most, when these blocks of it have changed, and its
+    /// other pending changes.
     pub fn index_bytes(&self, blocks: Option<Blocks>) -> u64 {
         let attributes = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
         let target = self.target.as_ref().map_or(0, |target| target.len());
@@ -287,7 +295,8 @@ impl Inode {
         more
     }
 
-    /// Takes the pending changes as deltas, for a cut; `placed` are the addresses that the dirty blocks got, ascending.
+    /// Takes the pending changes as deltas, for a cut; `placed` are the addresses that the dirty
+    /// blocks got, ascending.
     pub fn cut(&mut self, seq: u64, placed: &[(u64, BlockAddr)], block_size: u32, deltas: &mut Vec<Delta>) {
         let file = self.record.id;
         let pending = std::mem::take(&mut self.pending);

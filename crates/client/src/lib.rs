@@ -1,10 +1,12 @@
 //! The core's client: one log, caches, and the [`vfs::fs::FileSystem`] over managers and stripes
 //! (docs/core.md#client).
 //!
-//! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses; pure, or nearly.
+//! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses;
+//!   pure, or nearly.
 //! - `state`: all of it under one lock, and how operations are attempted on it.
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
-//! - `core`: fetching what attempts miss, cutting segments, telling managers; `fetch`: bytes from the stores.
+//! - `core`: fetching what attempts miss, cutting segments, telling managers; `fetch`: bytes from
+//!   the stores.
 //! - `join`: replies of several pieces; `filesystem`: the trait.
 
 mod attributes;
@@ -62,8 +64,8 @@ pub struct ClientStatus {
 }
 
 impl Client {
-    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the managers. `space` says what fits, until
-    /// somebody has [looked](Self::looked).
+    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the
+    /// managers. `space` says what fits, until somebody has [looked](Self::looked).
     pub fn start(
         host: Host,
         config: Config,
@@ -75,8 +77,8 @@ impl Client {
         Client { core: Core::new(host, config, space, managers, stripe, tail) }
     }
 
-    /// Makes sure that there is a root directory and that no orphans are left; true if the root was made now, with
-    /// these attributes.
+    /// Makes sure that there is a root directory and that no orphans are left; true if the root was
+    /// made now, with these attributes.
     pub async fn prepare(&self, mode: u32, uid: u32, gid: u32) -> Result<bool, FsError> {
         let root =
             self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, manager::token::Mode::Read);
@@ -115,7 +117,8 @@ impl Client {
         self.core.space_wanted.notified().await;
     }
 
-    /// What the managers count as live (`None`: they do not answer), for admission; ends a round of looking for space.
+    /// What the managers count as live (`None`: they do not answer), for admission; ends a round of
+    /// looking for space.
     pub fn set_used(&self, live_bytes: Option<u64>) {
         let mut state = self.core.state.lock();
         if let Some(live) = live_bytes {
@@ -125,20 +128,22 @@ impl Client {
         self.core.space_round.send_modify(|round| *round += 1);
     }
 
-    /// What the client has put on each store so far, at most. To be asked before the stores are asked what is free; see
-    /// [`looked`](Self::looked).
+    /// What the client has put on each store so far, at most. To be asked before the stores are
+    /// asked what is free; see [`looked`](Self::looked).
     pub fn placed_bytes(&self) -> u64 {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
         state.space.placed_bytes(committed, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// The fullest store had so much free when [`placed_bytes`](Self::placed_bytes) was what it says.
+    /// The fullest store had so much free when [`placed_bytes`](Self::placed_bytes) was what it
+    /// says.
     pub fn looked(&self, look: Look) {
         self.core.state.lock().space.looked(look);
     }
 
-    /// From now on, so many live payload bytes are admitted: disks have less room than they had, or have it again.
+    /// From now on, so many live payload bytes are admitted: disks have less room than they had, or
+    /// have it again.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.core.state.lock().space.set_limit(limit_bytes);
     }
@@ -159,7 +164,8 @@ impl Client {
         self.core.state.lock().space.reserve_bytes()
     }
 
-    /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are changed.
+    /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are
+    /// changed.
     pub fn moved(&self, file: FileId, from: Extent, to: BlockAddr) {
         let mut state = self.core.state.lock();
         let Some(inode) = state.inodes.get_mut(&file) else { return };

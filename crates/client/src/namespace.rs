@@ -1,6 +1,7 @@
 //! Names: lookup, making, linking, removing, renaming and listing, as attempts (see `state`).
 //!
-//! Every change touches directories and inodes in memory and is atomic because one cut takes all of it.
+//! Every change touches directories and inodes in memory and is atomic because one cut takes all of
+//! it.
 
 use crate::core::Core;
 use crate::inode::Inode;
@@ -16,7 +17,8 @@ use vfs::fs::{
 use vfs::perm::{self, Subject};
 use vfs::{acl, perm::EXECUTE, perm::READ, perm::WRITE};
 
-/// Payload that the next cut needs at most for a change of one name: a bucket, its split and two inodes.
+/// Payload that the next cut needs at most for a change of one name: a bucket, its split and two
+/// inodes.
 const NAME_CHANGE_BYTES: u64 = 3 * 8192;
 
 /// Orphans removed at a time: they fit into the smallest segment.
@@ -86,7 +88,8 @@ impl Core {
         Ok(self.entry(self.attr(inode)))
     }
 
-    /// Checks that `cred` may add `name` to `parent`, that it is not there, and that all is in memory for the insert.
+    /// Checks that `cred` may add `name` to `parent`, that it is not there, and that all is in
+    /// memory for the insert.
     fn ready_to_add(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
         check_name(name)?;
         let dir = self.searchable(s, cred, parent)?;
@@ -444,7 +447,8 @@ impl Core {
         Ok(s.open(id, OpenFlags { read: true, ..Default::default() }))
     }
 
-    /// `load`: stop for attributes that are not in memory (once; an inode that is gone by then is listed without).
+    /// `load`: stop for attributes that are not in memory (once; an inode that is gone by then is
+    /// listed without).
     pub(crate) fn try_readdir(
         &self,
         id: FileId,

@@ -1,9 +1,10 @@
 //! What the client holds in memory, under one lock that is only ever held for short work in memory.
 //!
-//! Operations are written as *attempts*: with the lock held they look whether everything they need is here, and either do
-//! all of their work or none and say what is [missing](Miss). A first attempt that succeeds is answered on the caller's thread;
-//! otherwise the missing thing is fetched without the lock and the attempt is repeated (see `core`). An attempt therefore
-//! never changes anything before its last check.
+//! Operations are written as *attempts*: with the lock held they look whether everything they need
+//! is here, and either do all of their work or none and say what is [missing](Miss). A first
+//! attempt that succeeds is answered on the caller's thread; otherwise the missing thing is fetched
+//! without the lock and the attempt is repeated (see `core`). An attempt therefore never changes
+//! anything before its last check.
 
 use crate::cache::Expect;
 use crate::directory;

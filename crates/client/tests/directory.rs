@@ -1,4 +1,5 @@
-//! Directories as large as docs/semantics.md promises. Over a mount, the benchmark's scenario `directory` does the same.
+//! Directories as large as docs/semantics.md promises. Over a mount, the benchmark's scenario
+//! `directory` does the same.
 
 use client::directory::Directory;
 use manager::DirectoryShape;

@@ -1,5 +1,5 @@
-//! Holds `docs/disk-format.md` and the code together: the directory block of the document is what the program encodes, and names are
-//! in the buckets that it says.
+//! Holds `docs/disk-format.md` and the code together: the directory block of the document is what
+//! the program encodes, and names are in the buckets that it says.
 
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;

@@ -1,7 +1,7 @@
 //! The offline check: every inode reachable, every block readable, utilisation adds up.
 //!
-//! Walks the tree as a client does and reads everything, then compares with what the managers count. Whatever cannot be read is a
-//! problem, named by its path, and the check goes on.
+//! Walks the tree as a client does and reads everything, then compares with what the managers
+//! count. Whatever cannot be read is a problem, named by its path, and the check goes on.
 
 use crate::machine::Machine;
 use manager::api::{Manager, ManagerError};
@@ -49,7 +49,8 @@ impl Report {
     }
 }
 
-/// Checks everything; `progress` is told how many files are done. An error is one of the check itself.
+/// Checks everything; `progress` is told how many files are done. An error is one of the check
+/// itself.
 pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, FsError> {
     let fs = &machine.client;
     fs.leave_access_times();

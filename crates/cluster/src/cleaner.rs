@@ -1,8 +1,9 @@
 //! The cleaner: empties segments by moving their live blocks (docs/core.md#cleaning; Dahlin 4.3).
 //!
-//! A victim's deltas say which blocks were put there; the managers say which of them still are. Those are copied into the
-//! cleaner's own log as `Move` deltas, and once that is durable, offered to the managers, which apply a move only where the
-//! block is still at its old address. Nothing is locked: a client that overwrites meanwhile simply wins.
+//! A victim's deltas say which blocks were put there; the managers say which of them still are.
+//! Those are copied into the cleaner's own log as `Move` deltas, and once that is durable, offered
+//! to the managers, which apply a move only where the block is still at its old address. Nothing is
+//! locked: a client that overwrites meanwhile simply wins.
 
 use bytes::Bytes;
 use client::Client;
@@ -62,7 +63,8 @@ pub struct Cleaner {
     pub(crate) map: ManagerMap,
     pub(crate) client: Client,
     pub(crate) block_size: u32,
-    /// Segments of the cleaner's log that the managers have not all applied. One caller at a time works on it.
+    /// Segments of the cleaner's log that the managers have not all applied. One caller at a time
+    /// works on it.
     pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<Move>)>>,
 }
 
@@ -74,9 +76,11 @@ struct Moving {
 }
 
 impl Cleaner {
-    /// Moves live blocks out of `victims`, which are segments of client and cleaner logs: all of them, or as many as the loan has room for.
+    /// Moves live blocks out of `victims`, which are segments of client and cleaner logs: all of
+    /// them, or as many as the loan has room for.
     pub async fn clean(&self, victims: &[SegmentId], loan: &mut Loan) -> Result<Cleaned, CleanError> {
-        // What an earlier call could not have applied comes first, so that no more than one batch ever waits.
+        // What an earlier call could not have applied comes first, so that no more than one batch
+        // ever waits.
         self.apply_committed().await?;
         let mut report = Cleaned::default();
         let mut batch: Vec<Moving> = Vec::new();
@@ -143,8 +147,8 @@ impl Cleaner {
         Ok(live)
     }
 
-    /// Cuts a run into pieces that can be placed chunk-aligned, and its short rest. (Runs of several blocks are files';
-    /// a directory's block is never full, so always alone.)
+    /// Cuts a run into pieces that can be placed chunk-aligned, and its short rest. (Runs of
+    /// several blocks are files'; a directory's block is never full, so always alone.)
     fn split(&self, run: Extent) -> Vec<Extent> {
         let bs = self.block_size;
         let full = u64::from(run.addr.len / bs);
@@ -184,7 +188,8 @@ impl Cleaner {
         self.apply_committed().await
     }
 
-    /// Offers moves to the managers, in the order of the log; what is not durable yet waits for the next call.
+    /// Offers moves to the managers, in the order of the log; what is not durable yet waits for the
+    /// next call.
     async fn apply_committed(&self) -> Result<(), CleanError> {
         loop {
             let Some((deltas, moves)) = self.unapplied.lock().front().cloned() else { return Ok(()) };

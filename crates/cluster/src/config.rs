@@ -1,5 +1,6 @@
-//! What a file system is: what was fixed when it was created, and who manages which slots. These are its maps: the consensus
-//! engine decides them, and every store keeps a copy, so any n - m of them tell it.
+//! What a file system is: what was fixed when it was created, and who manages which slots. These
+//! are its maps: the consensus engine decides them, and every store keeps a copy, so any n - m of
+//! them tell it.
 
 use bytes::Bytes;
 use manager::manager_map::ManagerMap;
@@ -94,8 +95,8 @@ impl FsConfig {
         Ok(config)
     }
 
-    /// How many stores must be there for the file system to start: all but those that parity makes up for, and more than half, so that
-    /// none of two halves goes on without the other.
+    /// How many stores must be there for the file system to start: all but those that parity makes
+    /// up for, and more than half, so that none of two halves goes on without the other.
     pub fn least_stores(&self) -> usize {
         self.least_with_data().max(usize::from(self.store_count) / 2 + 1)
     }
@@ -147,8 +148,9 @@ impl FsConfig {
         Ok(next)
     }
 
-    /// What keeps this from being changed into `next`, if anything. What was fixed at creation stays, and so does the manager of
-    /// each slot, as nothing hands a slot over yet; of the manager map, the epoch may grow.
+    /// What keeps this from being changed into `next`, if anything. What was fixed at creation
+    /// stays, and so does the manager of each slot, as nothing hands a slot over yet; of the
+    /// manager map, the epoch may grow.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), String> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         if (FsConfig { managers, ..next.clone() }) != *self {

@@ -5,7 +5,8 @@
 //! - [`machine`]: creation, start with recovery, stop.
 //! - [`stores`]: where the stores are; opening and creating them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
-//! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for writers.
+//! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for
+//!   writers.
 //! - `table`: follows which segments there are, and what lives in them.
 //! - `room`: what the stores can still take, and what of it writers may have.
 //! - [`check`]: the offline check behind `starling fsck`.

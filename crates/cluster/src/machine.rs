@@ -1,8 +1,9 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
-//! Start: open the stores and the consensus folder, agree on the maps, open the managers at their last checkpoints, recover the tails of
-//! the client's and then the cleaner's log and roll them forward, and only then let a client in. What it takes follows
-//! the work since the last checkpoint, not the size of the stores.
+//! Start: open the stores and the consensus folder, agree on the maps, open the managers at their
+//! last checkpoints, recover the tails of the client's and then the cleaner's log and roll them
+//! forward, and only then let a client in. What it takes follows the work since the last
+//! checkpoint, not the size of the stores.
 
 use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manager_log};
@@ -26,12 +27,14 @@ use vfs::fs::FileSystem;
 pub use manager::Lengths;
 pub use manager::api::INDEX_RANGE_LEN;
 
-/// How long kernels may cache what the client's tokens cover. All roles share one process, so the lease cannot be lost
-/// while the mount is there.
+/// How long kernels may cache what the client's tokens cover. All roles share one process, so the
+/// lease cannot be lost while the mount is there.
 const LEASE: Duration = Duration::from_secs(3600);
-/// The client's inodes may take one in so many bytes of all caches, and those of all managers as much.
+/// The client's inodes may take one in so many bytes of all caches, and those of all managers as
+/// much.
 const INODE_SHARE: u64 = 8;
-/// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for bounding their number.
+/// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for
+/// bounding their number.
 const INODE_MEMORY_BYTES: u64 = 2048;
 /// Inodes that one operation may need at a time, amply.
 const INODE_COUNT_MIN: u64 = 64;
@@ -47,7 +50,8 @@ pub struct Create {
     pub block_size: u32,
     /// Managers.
     pub manager_count: u16,
-    /// Bytes each store may use; `None`: what the fullest disk has free, less a tenth, shared among the stores on it.
+    /// Bytes each store may use; `None`: what the fullest disk has free, less a tenth, shared among
+    /// the stores on it.
     pub store_capacity_bytes: Option<u64>,
 }
 
@@ -76,7 +80,8 @@ pub struct Run {
     pub root_uid: u32,
     /// Its group.
     pub root_gid: u32,
-    /// How many inode numbers a manager gives the client at once, [`INDEX_RANGE_LEN`] if nothing speaks against it.
+    /// How many inode numbers a manager gives the client at once, [`INDEX_RANGE_LEN`] if nothing
+    /// speaks against it.
     pub index_range_len: u64,
     /// How long what managers write may be, [`Lengths::LARGEST`] if nothing speaks against it.
     pub manager_lengths: Lengths,
@@ -84,10 +89,12 @@ pub struct Run {
     pub accepts_loss: bool,
 }
 
-/// Numbers that no user chooses, since the usual ones suit everybody. Tests draw small ones, so that what is rare becomes common.
+/// Numbers that no user chooses, since the usual ones suit everybody. Tests draw small ones, so
+/// that what is rare becomes common.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most segments of a log in flight; see [`Options::in_flight_max`]. For the life of a file system.
+    /// Most segments of a log in flight; see [`Options::in_flight_max`]. For the life of a file
+    /// system.
     pub in_flight_max: u64,
     /// Cuts since the last checkpoint after which there is another one: bounds recovery.
     pub cuts_per_checkpoint_max: u64,
@@ -106,7 +113,8 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no running file system. Nothing was changed, except that stores may have been brought up to date.
+/// Why there is no running file system. Nothing was changed, except that stores may have been
+/// brought up to date.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The numbers asked for make no sense.
@@ -181,7 +189,8 @@ pub enum StartError {
     /// Segments cannot be read or written.
     #[error(transparent)]
     Stripe(#[from] StripeError),
-    /// The stores do not have a log as a whole, or that is not certain. To go on would discard what may come back.
+    /// The stores do not have a log as a whole, or that is not certain. To go on would discard what
+    /// may come back.
     #[error("{error}. Nothing was discarded: {}", what_to_do(stores))]
     Refused {
         /// What is wrong.
@@ -257,8 +266,8 @@ pub struct Machine {
     stores: Vec<Arc<StoreServer>>,
 }
 
-/// Makes a new file system over empty places for its stores, and a disk for the consensus engine, on which an earlier attempt
-/// may have left something.
+/// Makes a new file system over empty places for its stores, and a disk for the consensus engine,
+/// on which an earlier attempt may have left something.
 pub async fn create(
     host: &Host,
     places: &[Place],
@@ -282,8 +291,8 @@ pub async fn create(
 }
 
 impl Machine {
-    /// Starts all roles over the places given in the order of their stores and the disk of the consensus engine, whose
-    /// contents may be lost.
+    /// Starts all roles over the places given in the order of their stores and the disk of the
+    /// consensus engine, whose contents may be lost.
     pub async fn start(
         host: Host,
         places: &[Place],
@@ -388,8 +397,8 @@ impl Machine {
         self.maps.change(change).await
     }
 
-    /// Commits everything, writes checkpoints, and closes the stores, so that the next start has nothing to recover. On
-    /// error what was synced is as safe as after a crash.
+    /// Commits everything, writes checkpoints, and closes the stores, so that the next start has
+    /// nothing to recover. On error what was synced is as safe as after a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.client.sync().await.map_err(StartError::Root)?;
         self.client.settle().await;

@@ -1,11 +1,13 @@
-//! What happens besides serving: checkpoints, deletion of empty segments, cleaning, and counting what is left for writers.
+//! What happens besides serving: checkpoints, deletion of empty segments, cleaning, and counting
+//! what is left for writers.
 //!
-//! A segment is deleted only when no manager counts a live byte in it **and** every manager's durable checkpoint is past
-//! its deltas (docs/core.md#segments). So a round is: checkpoint, count, delete, and clean if that was not
-//! enough.
+//! A segment is deleted only when no manager counts a live byte in it **and** every manager's
+//! durable checkpoint is past its deltas (docs/core.md#cleaning). So a round is: checkpoint, count,
+//! delete, and clean if that was not enough.
 //!
-//! A round costs what changed since the last, not what there is: it asks the [`Table`], which follows the stripe and the managers, and
-//! lists nothing. Stores are listed after a start and when one comes back, a page at a time ([`Restore`]).
+//! A round costs what changed since the last, not what there is: it asks the [`Table`], which
+//! follows the stripe and the managers, and lists nothing. Stores are listed after a start and when
+//! one comes back, a page at a time ([`Restore`]).
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
@@ -29,15 +31,18 @@ use tokio::sync::Notify;
 use types::{LogId, SegmentId};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Changed index nodes in the managers' memory after which there is a checkpoint: they stay there until then.
+/// Changed index nodes in the managers' memory after which there is a checkpoint: they stay there
+/// until then.
 const DIRTY_INODES_MAX: u64 = 1 << 16;
 /// Time after which changes are checkpointed in any case.
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
 /// How often the disks are looked at when nothing changes here: others fill them too.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// Nothing was cut for so long: the store is idle, and segments are merged that would not be worth it otherwise.
+/// Nothing was cut for so long: the store is idle, and segments are merged that would not be worth
+/// it otherwise.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-/// When idle, segments are cleaned that gain at least this share of what they take: small ones, above all.
+/// When idle, segments are cleaned that gain at least this share of what they take: small ones,
+/// above all.
 const IDLE_GAIN_PERCENT: u64 = 25;
 /// And as long as so many bytes more are gained by each step.
 const IDLE_GAIN_BYTES: u64 = 64 << 10;
@@ -45,7 +50,8 @@ const IDLE_GAIN_BYTES: u64 = 64 << 10;
 const SCRUBBED_AT_ONCE: usize = 16;
 /// How long a round waits for the managers to apply what was cut before.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Most times that one round goes on with a segment for which the cleaner was lent too little at once.
+/// Most times that one round goes on with a segment for which the cleaner was lent too little at
+/// once.
 const CUT_SHORT_MAX: u64 = 8;
 /// Segments that are deleted with one request to each store.
 const DELETED_AT_ONCE: usize = 1024;
@@ -194,7 +200,8 @@ impl Maintenance {
             }
             (last_cut, last_time) = (cut, now);
             if wanted {
-                // Whoever waits for space waits for two rounds, so that one of them began after the wish.
+                // Whoever waits for space waits for two rounds, so that one of them began after the
+                // wish.
                 self.report_used().await;
             }
         }
@@ -258,7 +265,8 @@ impl Maintenance {
     /// One round: checkpoint, delete what is empty, clean if space is short.
     pub async fn tidy(&self, wanted: bool) -> Result<(), CleanError> {
         let mut restore = self.round.lock().await;
-        // Only for the checkpoint to cover more: a log that waits for space must not keep this from making some.
+        // Only for the checkpoint to cover more: a log that waits for space must not keep this from
+        // making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let (mut is_first, mut short_count) = (true, 0);
@@ -289,7 +297,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Cleans the segments that are most worth it and deletes what became empty, however much is free. Looks at all that stores have.
+    /// Cleans the segments that are most worth it and deletes what became empty, however much is
+    /// free. Looks at all that stores have.
     pub async fn clean(&self) -> Result<Cleaned, CleanError> {
         let mut restore = self.round.lock().await;
         restore.begin_anew();
@@ -302,8 +311,9 @@ impl Maintenance {
         Ok(cleaned)
     }
 
-    /// Verifies all segments, as [`Stripe::scrub`]. What looks bad is looked at again after what is free was deleted, and while nobody
-    /// deletes: right after a crash some stores still show segments that were deleted. The table may not know these, so it is told.
+    /// Verifies all segments, as [`Stripe::scrub`]. What looks bad is looked at again after what is
+    /// free was deleted, and while nobody deletes: right after a crash some stores still show
+    /// segments that were deleted. The table may not know these, so it is told.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -388,7 +398,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// One step of what is done when idle: merges what small and half-empty segments hold. False when there is no more to gain.
+    /// One step of what is done when idle: merges what small and half-empty segments hold. False
+    /// when there is no more to gain.
     async fn merge(&self) -> Result<bool, CleanError> {
         let restore = self.round.lock().await;
         if !restore.knows_all() {
@@ -404,7 +415,8 @@ impl Maintenance {
         if cleaned.segment_count < 2 {
             return Ok(false);
         }
-        // Merging writes index segments, which are small themselves: it must not live on its own waste.
+        // Merging writes index segments, which are small themselves: it must not live on its own
+        // waste.
         let freed = before.saturating_sub(self.stored_bytes());
         Ok(freed > cleaned.moved_bytes * IDLE_GAIN_PERCENT / 100 + IDLE_GAIN_BYTES)
     }
@@ -414,7 +426,8 @@ impl Maintenance {
         self.table.look(|table| table.totals().stored_bytes)
     }
 
-    /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of what they take.
+    /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of
+    /// what they take.
     async fn clean_some(&self, gain_percent: u64) -> Result<Cleaned, CleanError> {
         let candidates: Vec<SegmentUse> = self.table.look(|table| table.candidates(gain_percent).collect());
         let want = u64::from(self.stripe.payload_len_max()) * u64::from(GAIN_SEGMENTS);

@@ -1,12 +1,13 @@
 //! The maps in force: decided by the consensus engine, kept by every store as well.
 //!
-//! At a start the newest of both counts. The voter's folder may be lost, rotten or out of a backup without harm: the stores tell
-//! the maps, and the group is made anew, or brought up to date, from them. Stores that lack the newest maps get them.
+//! At a start the newest of both counts. The voter's folder may be lost, rotten or out of a backup
+//! without harm: the stores tell the maps, and the group is made anew, or brought up to date, from
+//! them. Stores that lack the newest maps get them.
 //!
-//! A change is decided first, then pushed to a quorum of the stores, and only then is the next one decided. So at most one
-//! change is known to the voter and not to every quorum of the stores. When a voter's memory turns out to be lost, that one may be
-//! on a few stores that are away at the moment, and its epoch is not given to other maps: the same maps continue
-//! two epochs on.
+//! A change is decided first, then pushed to a quorum of the stores, and only then is the next one
+//! decided. So at most one change is known to the voter and not to every quorum of the stores. When
+//! a voter's memory turns out to be lost, that one may be on a few stores that are away at the
+//! moment, and its epoch is not given to other maps: the same maps continue two epochs on.
 
 use crate::config::FsConfig;
 use crate::machine::StartError;
@@ -20,7 +21,8 @@ use thiserror::Error;
 use types::Maps;
 use types::codec::DecodeError;
 
-/// How long the voter's disk may take to open, to decide or to close before the file system goes on without it.
+/// How long the voter's disk may take to open, to decide or to close before the file system goes on
+/// without it.
 const VOTER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How far the epoch goes on when the voter's memory was lost; see the module's header.
 const EPOCHS_SKIPPED: u64 = 2;
@@ -30,9 +32,11 @@ const EPOCHS_SKIPPED: u64 = 2;
 pub struct MapsStatus {
     /// Epoch of the maps in force.
     pub epoch: u64,
-    /// What was wrong with the consensus folder at the start, if it had to be made anew or brought up to date from the stores.
+    /// What was wrong with the consensus folder at the start, if it had to be made anew or brought
+    /// up to date from the stores.
     pub rebuilt: Option<String>,
-    /// The voter, or why there is none: the file system works without, but its maps cannot be changed.
+    /// The voter, or why there is none: the file system works without, but its maps cannot be
+    /// changed.
     pub voter: Result<Status, String>,
 }
 
@@ -54,7 +58,8 @@ pub enum ChangeError {
     /// The voter's disk does not answer. Whether the maps were changed shows at the next start.
     #[error("the consensus folder's disk does not answer; whether the maps were changed shows at the next start")]
     Unknown,
-    /// The change is decided, but too few stores could be told; they are told at the next change or start.
+    /// The change is decided, but too few stores could be told; they are told at the next change or
+    /// start.
     #[error("the maps are changed, but too few stores could be told yet: {0}")]
     Push(StripeError),
 }
@@ -73,7 +78,8 @@ pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig,
     Ok(())
 }
 
-/// Opens the voter and settles with the newest maps of the stores, whose file system is `config.fs`.
+/// Opens the voter and settles with the newest maps of the stores, whose file system is
+/// `config.fs`.
 pub(crate) async fn agree(
     host: &Host,
     disk: &Arc<dyn Disk>,
@@ -154,7 +160,8 @@ impl Keeper {
         self.voter.as_ref().map_or_else(|_| self.first.clone(), Consensus::maps)
     }
 
-    /// Changes the maps durably, and tells the stores; gives their new epoch. They take effect at the next start.
+    /// Changes the maps durably, and tells the stores; gives their new epoch. They take effect at
+    /// the next start.
     pub async fn change(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
         let voter = self.voter.as_ref().map_err(|why| ChangeError::NoVoter(why.clone()))?;
         let mut pushed = self.pushed.lock().await;

@@ -1,11 +1,14 @@
-//! Looking at what the stores have, and giving segments back the fragments that a store has lost or never had: it was replaced,
-//! came back with an older content, or was away while others took its part.
+//! Looking at what the stores have, and giving segments back the fragments that a store has lost or
+//! never had: it was replaced, came back with an older content, or was away while others took its
+//! part.
 //!
-//! As long as nobody does this, the next store that fails takes data with it. So all stores are compared once all of them are in
-//! service: after a start, and after one of them came back; what they lack is put there again, a little at a time. Only which fragments
-//! there are is compared; whether they are good, a scrub tells.
+//! As long as nobody does this, the next store that fails takes data with it. So all stores are
+//! compared once all of them are in service: after a start, and after one of them came back; what
+//! they lack is put there again, a little at a time. Only which fragments there are is compared;
+//! whether they are good, a scrub tells.
 //!
-//! The same pages tell, after a start, which segments there are. That does not wait for stores that are away.
+//! The same pages tell, after a start, which segments there are. That does not wait for stores that
+//! are away.
 
 use crate::table::Table;
 use host::Host;
@@ -41,7 +44,8 @@ struct Comparison {
 pub(crate) struct Restore {
     host: Host,
     stripe: Arc<Stripe>,
-    /// How long one step may take, so that other maintenance gets its turn. A step ends with the page, or the segment, that is under way.
+    /// How long one step may take, so that other maintenance gets its turn. A step ends with the
+    /// page, or the segment, that is under way.
     step_time: Duration,
     logs: Vec<LogId>,
     comparison: Option<Comparison>,
@@ -88,8 +92,9 @@ impl Restore {
         self.knows_all
     }
 
-    /// Looks at what the stores have, for one step, and tells the table. The number of segments that lack something, when all stores
-    /// have been compared. Nobody may delete segments meanwhile.
+    /// Looks at what the stores have, for one step, and tells the table. The number of segments
+    /// that lack something, when all stores have been compared. Nobody may delete segments
+    /// meanwhile.
     pub(crate) async fn compare_some(&mut self, table: &Table) -> Result<Option<usize>, StripeError> {
         let end = self.host.clock.now() + self.step_time;
         let begin = || Comparison {

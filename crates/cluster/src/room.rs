@@ -1,8 +1,9 @@
 //! What the stores can still take, and what of it writers may have. Pure.
 //!
-//! Stores that share a disk share what it has free, and others fill disks too. A store whose disk leaves it less than the file
-//! system was made with is short of room by itself: as many such stores as there is parity are done without when they
-//! are full, more of them make the file system smaller.
+//! Stores that share a disk share what it has free, and others fill disks too. A store whose disk
+//! leaves it less than the file system was made with is short of room by itself: as many such
+//! stores as there is parity are done without when they are full, more of them make the file system
+//! smaller.
 
 use crate::config::FsConfig;
 use host::DiskSpace;
@@ -24,7 +25,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// What stores say together; `None` if none answers. Up to `parity` of them do not count, if they are in trouble by themselves.
+    /// What stores say together; `None` if none answers. Up to `parity` of them do not count, if
+    /// they are in trouble by themselves.
     pub fn of(stores: &[StoreHealth], parity: u8) -> Option<Room> {
         let answers = || stores.iter().filter_map(|s| Some((s.state, s.status.as_ref()?)));
         let mut sharer_counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -53,14 +55,16 @@ impl Room {
     }
 }
 
-/// Bytes that each store of a new file system can have, on disks with so much space: equally many, nine tenths of what is free.
+/// Bytes that each store of a new file system can have, on disks with so much space: equally many,
+/// nine tenths of what is free.
 pub(crate) fn capacity_max(spaces: &[DiskSpace]) -> u64 {
     let sharers = |device| spaces.iter().filter(|s| s.device == device).count() as u64;
     let share = |s: &DiskSpace| s.free_bytes / 10 * 9 / sharers(s.device).max(1);
     spaces.iter().map(share).min().unwrap_or(0)
 }
 
-/// What the client knows of the stores' room at its start, when the managers owe a checkpoint of these files.
+/// What the client knows of the stores' room at its start, when the managers owe a checkpoint of
+/// these files.
 pub(crate) fn space(
     config: &FsConfig,
     stripe: &Stripe,
@@ -76,7 +80,8 @@ fn reserves(config: &FsConfig, stripe: &Stripe) -> Reserves {
     Reserves::new(stripe.share_of(client::IN_FLIGHT_BYTES_MAX), config.store_capacity_bytes)
 }
 
-/// Live payload bytes that writers may fill, when disks keep `missing_bytes` of each store from them.
+/// Live payload bytes that writers may fill, when disks keep `missing_bytes` of each store from
+/// them.
 pub(crate) fn admitted_bytes(config: &FsConfig, stripe: &Stripe, missing_bytes: u64) -> u64 {
     let (k, m) = stripe.redundancy();
     let fragment_len = stripe.payload_len_max() / u32::from(k);

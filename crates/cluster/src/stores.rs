@@ -1,4 +1,5 @@
-//! The stores of a file system: where they are, creating them, and opening as many as can be opened.
+//! The stores of a file system: where they are, creating them, and opening as many as can be
+//! opened.
 
 use crate::config::FsConfig;
 use crate::machine::StartError;

@@ -1,5 +1,5 @@
-//! The table of segments, and who tells it what changes: the stripe of what is put, the managers of what lives, maintenance of what
-//! it deletes and of what the stores list.
+//! The table of segments, and who tells it what changes: the stripe of what is put, the managers of
+//! what lives, maintenance of what it deletes and of what the stores list.
 
 use manager::api::{Manager, ManagerError};
 use manager::server::Server as ManagerServer;
@@ -31,7 +31,8 @@ impl Table {
         Table { managers: managers.to_vec(), segments, since: tokio::sync::Mutex::new(vec![0; managers.len()]) }
     }
 
-    /// Takes in what changed in the managers' counts. The first time, and when a manager remembers too little, that is all they count.
+    /// Takes in what changed in the managers' counts. The first time, and when a manager remembers
+    /// too little, that is all they count.
     pub(crate) async fn follow(&self) -> Result<(), ManagerError> {
         let mut since = self.since.lock().await;
         for (at, manager) in self.managers.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The behaviour that docs/semantics.md promises, on the whole core over simulated disks: the same checks that the model,
-//! `MemFs`, passes.
+//! The behaviour that docs/semantics.md promises, on the whole core over simulated disks: the same
+//! checks that the model, `MemFs`, passes.
 
 use cluster::Place;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};

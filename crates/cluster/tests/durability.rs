@@ -1,4 +1,5 @@
-//! What is durable without any sync, to the second of the simulated clock, and what fsync says when nothing can become durable.
+//! What is durable without any sync, to the second of the simulated clock, and what fsync says when
+//! nothing can become durable.
 
 use cluster::Place;
 use cluster::config::CLIENT_LOG;
@@ -126,8 +127,8 @@ fn access_list(users: u32) -> Vec<u8> {
     Acl::new(entries).expect("a list").encode()
 }
 
-/// chmod writes the access list anew. It was not counted, so that enough of them made a segment that no store takes, and every later
-/// fsync failed.
+/// chmod writes the access list anew. It was not counted, so that enough of them made a segment
+/// that no store takes, and every later fsync failed.
 #[test]
 fn regression_chmod_of_many_files_with_long_access_lists_can_be_synced() {
     for (users, files) in [(22, 20), (4000, 200)] {
@@ -162,7 +163,8 @@ fn regression_chmod_of_many_files_with_long_access_lists_can_be_synced() {
     }
 }
 
-/// A log that another writer has sealed cannot be written any more: nothing is accepted from then on that could not become durable.
+/// A log that another writer has sealed cannot be written any more: nothing is accepted from then
+/// on that could not become durable.
 #[test]
 fn regression_log_that_cannot_be_written_makes_the_mount_read_only_at_once() {
     let rig = Rig::new(102);

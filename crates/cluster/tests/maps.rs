@@ -1,4 +1,5 @@
-//! The maps of a whole machine: changed, pushed to the stores, and found again whatever became of the consensus folder.
+//! The maps of a whole machine: changed, pushed to the stores, and found again whatever became of
+//! the consensus folder.
 
 use cluster::Place;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, StartError, create};

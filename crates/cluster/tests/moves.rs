@@ -103,7 +103,8 @@ impl Rig {
     }
 }
 
-/// A read waited for a store whose disk hung. Meanwhile the cleaner moved the block, and the segment was deleted: the read ended with EIO.
+/// A read waited for a store whose disk hung. Meanwhile the cleaner moved the block, and the
+/// segment was deleted: the read ended with EIO.
 #[test]
 fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place() {
     let rig = Rig::new(1);
@@ -137,8 +138,8 @@ fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place(
     rig.check(machine, &contents());
 }
 
-/// A file was cut in the middle of a block, and before that was committed, the cleaner moved the block: the cut named the block's
-/// old address, and the segment there had been deleted.
+/// A file was cut in the middle of a block, and before that was committed, the cleaner moved the
+/// block: the cut named the block's old address, and the segment there had been deleted.
 #[test]
 fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
     const KEPT: u32 = 1_000;
@@ -158,8 +159,8 @@ fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
     rig.check(machine, &contents()[..KEPT as usize]);
 }
 
-/// A read that failed asked whether the block had moved, and before that waited until all that the client had changed was committed,
-/// which could not be: the access time is a change too.
+/// A read that failed asked whether the block had moved, and before that waited until all that the
+/// client had changed was committed, which could not be: the access time is a change too.
 #[test]
 fn regression_a_read_that_fails_ends_though_nothing_can_be_committed() {
     let rig = Rig::new(3);
@@ -180,8 +181,8 @@ fn regression_a_read_that_fails_ends_though_nothing_can_be_committed() {
     rig.check(machine, &contents());
 }
 
-/// Where the blocks of a scattered file are a manager says in parts. The first did not have the block that could not be read, which was
-/// taken for having moved, ten thousand times.
+/// Where the blocks of a scattered file are a manager says in parts. The first did not have the
+/// block that could not be read, which was taken for having moved, ten thousand times.
 #[test]
 fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_soon() {
     const BLOCK: u64 = 65536;
@@ -210,7 +211,8 @@ fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_
     });
 }
 
-/// What was read around some bytes, for the sake of the next read, made the read fail when it could not be read itself.
+/// What was read around some bytes, for the sake of the next read, made the read fail when it could
+/// not be read itself.
 #[test]
 fn regression_what_is_whole_is_read_beside_what_is_not() {
     const LONG: usize = 200_000;

@@ -72,8 +72,9 @@ async fn scrub(machine: &Machine, repair: bool) -> ScrubReport {
     machine.maintenance.scrub(repair, |_| ()).await.expect("scrub")
 }
 
-/// A store shows segments again that were deleted, and lacks others: an old copy of its disk was put back. The table of segments knew
-/// of the former only once everything had been listed, so that a scrub before that called them damaged.
+/// A store shows segments again that were deleted, and lacks others: an old copy of its disk was
+/// put back. The table of segments knew of the former only once everything had been listed, so that
+/// a scrub before that called them damaged.
 #[test]
 fn regression_segments_that_a_store_shows_again_are_no_damage() {
     let disks = Arc::new(Disks::new(7));

@@ -1,8 +1,9 @@
-//! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid head counts. See
-//! [`record_log::checkpoint_pair`] for how, and for what a head proves; the body is an [image](crate::image).
+//! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid
+//! head counts. See [`record_log::checkpoint_pair`] for how, and for what a head proves; the body
+//! is an [image](crate::image).
 //!
-//! A body that does not match the newest head is damage: a voter that went back to the older file could forget a vote, and elect two
-//! leaders.
+//! A body that does not match the newest head is damage: a voter that went back to the older file
+//! could forget a vote, and elect two leaders.
 //!
 //! The files do not grow: an image is bounded by the log's length between snapshots.
 //!
@@ -99,8 +100,9 @@ impl Files {
         Ok(Files { pair, fs, sequence: 0, failed: false })
     }
 
-    /// Reads the newest state; `None` if there never was one. What was read is written again before anything builds on it: after a
-    /// crash of the process, what can be read need not be on the disk.
+    /// Reads the newest state; `None` if there never was one. What was read is written again before
+    /// anything builds on it: after a crash of the process, what can be read need not be on the
+    /// disk.
     pub async fn load(disk: &Arc<dyn Disk>) -> Result<Option<(Files, Image)>, LoadError> {
         let there = disk.list().await?;
         if !NAMES.iter().any(|name| there.iter().any(|n| n == name)) {

@@ -1,8 +1,9 @@
 //! What a voter keeps, and its bytes: vote, log, snapshot.
 //!
-//! It is small and bounded, so it is written whole each time; see [`files`](crate::files) for where. The bytes are
-//! canonical: what is accepted encodes to the bytes that were read. All integers are little-endian; an *option* is a byte 0,
-//! or a byte 1 and the thing; a *list* is a count u32 and its elements.
+//! It is small and bounded, so it is written whole each time; see [`files`](crate::files) for
+//! where. The bytes are canonical: what is accepted encodes to the bytes that were read. All
+//! integers are little-endian; an *option* is a byte 0, or a byte 1 and the thing; a *list* is a
+//! count u32 and its elements.
 //!
 //! ```text
 //! image:      option vote (term u64 | node u64 | committed u8) | option log id: committed | option log id: purged
@@ -46,7 +47,8 @@ pub struct State {
 }
 
 impl State {
-    /// The maps' epoch after a change that is agreed on; `Err` with the present one if it expected another.
+    /// The maps' epoch after a change that is agreed on; `Err` with the present one if it expected
+    /// another.
     pub fn apply(&mut self, change: Change) -> Result<u64, u64> {
         if change.expected != self.maps.epoch || change.maps.epoch <= change.expected {
             return Err(self.maps.epoch);

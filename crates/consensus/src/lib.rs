@@ -1,17 +1,19 @@
 //! The consensus engine: agrees on the maps of a file system (docs/core.md#maps).
 //!
-//! It owns one voter of a Raft group (openraft), and the folder with what that voter must not forget. What is agreed on is one
-//! value: the maps in force, an epoch and opaque bytes. A change names the epoch that it replaces and is refused if another
-//! came first. No data of files passes through here.
+//! It owns one voter of a Raft group (openraft), and the folder with what that voter must not
+//! forget. What is agreed on is one value: the maps in force, an epoch and opaque bytes. A change
+//! names the epoch that it replaces and is refused if another came first. No data of files passes
+//! through here.
 //!
-//! What it must survive: a crash or a loss of power at any point. A change that was acknowledged is then there; one that was
-//! not is there or is not. What it need not survive is the loss of its folder: every store keeps the maps too, and whoever starts
-//! the file system makes a new group from the newest of them ([`Consensus::create`]). A folder that has rotted says so, and never
+//! What it must survive: a crash or a loss of power at any point. A change that was acknowledged is
+//! then there; one that was not is there or is not. What it need not survive is the loss of its
+//! folder: every store keeps the maps too, and whoever starts the file system makes a new group
+//! from the newest of them ([`Consensus::create`]). A folder that has rotted says so, and never
 //! goes back to an older state by itself.
 //!
-//! The group has one voter, in the process that is the file system: its log is short, its network has no peers, and it sets no
-//! timers, as there is nobody to time out. More voters need a [`network`] and the usual timers; log, vote and snapshot are
-//! kept as for any group.
+//! The group has one voter, in the process that is the file system: its log is short, its network
+//! has no peers, and it sets no timers, as there is nobody to time out. More voters need a
+//! [`network`] and the usual timers; log, vote and snapshot are kept as for any group.
 //!
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
@@ -125,8 +127,8 @@ pub struct Consensus {
 impl Consensus {
     /// A new group, whose first state is `maps`, in place of whatever the folder holds.
     pub async fn create(host: &Host, disk: &Arc<dyn Disk>, fs: FsUuid, maps: Maps) -> Result<Consensus, OpenError> {
-        // As after the first entry of any group, which says who votes, and a snapshot: so that a group has its maps from the
-        // first moment that it exists.
+        // As after the first entry of any group, which says who votes, and a snapshot: so that a
+        // group has its maps from the first moment that it exists.
         let first = LogId::new(CommittedLeaderId::new(0, 0), 0);
         let nodes = BTreeMap::from([(VOTER, BasicNode::default())]);
         let membership = Membership::new(vec![BTreeSet::from([VOTER])], nodes);
@@ -160,7 +162,8 @@ impl Consensus {
         };
         let raft = within(host, async {
             let raft = Raft::new(VOTER, Arc::new(config), NoPeers, store.clone(), store.clone()).await?;
-            // A voter that led when it stopped leads again at once; otherwise nobody else can be elected.
+            // A voter that led when it stopped leads again at once; otherwise nobody else can be
+            // elected.
             if raft.with_raft_state(|state| state.server_state).await? != ServerState::Leader {
                 raft.trigger().elect().await?;
             }
@@ -194,8 +197,9 @@ impl Consensus {
         self.store.state().maps
     }
 
-    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. Unless the error is
-    /// [`ProposeError::Stopped`], or the caller gives up waiting, it tells that nothing was changed.
+    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. Unless the error
+    /// is [`ProposeError::Stopped`], or the caller gives up waiting, it tells that nothing was
+    /// changed.
     pub async fn propose(&self, expected: u64, maps: Maps) -> Result<(), ProposeError> {
         if maps.bytes.len() > MAPS_LEN_MAX {
             return Err(ProposeError::TooLong(maps.bytes.len()));
@@ -227,7 +231,8 @@ impl Consensus {
 
     /// Stops the voter. There is nothing to write: all that counts is durable.
     pub async fn close(&self) {
-        // Never errs in this version of openraft; a voter that has stopped already is what is wanted.
+        // Never errs in this version of openraft; a voter that has stopped already is what is
+        // wanted.
         let _ = within(&self.host, self.raft.shutdown()).await;
     }
 }

@@ -1,7 +1,7 @@
 //! The network of a group with one voter: nobody to talk to.
 //!
-//! More voters need an implementation of these two traits that carries openraft's messages; nothing else of this crate
-//! knows how many voters there are.
+//! More voters need an implementation of these two traits that carries openraft's messages; nothing
+//! else of this crate knows how many voters there are.
 
 use crate::Types;
 use openraft::BasicNode;

@@ -1,8 +1,10 @@
-//! openraft on a [`Host`]: its tasks, clock and randomness are those of the machine, real or simulated.
+//! openraft on a [`Host`]: its tasks, clock and randomness are those of the machine, real or
+//! simulated.
 //!
-//! openraft asks for time, tasks and random numbers through functions without a receiver, while a host is a value. So each
-//! task carries its host and makes it known to the thread for as long as the task is being polled, which is what tokio does
-//! with its own context. Everything of openraft must therefore be awaited [`within`] a host; what it spawns inherits it.
+//! openraft asks for time, tasks and random numbers through functions without a receiver, while a
+//! host is a value. So each task carries its host and makes it known to the thread for as long as
+//! the task is being polled, which is what tokio does with its own context. Everything of openraft
+//! must therefore be awaited [`within`] a host; what it spawns inherits it.
 
 use host::{Host, Random};
 use openraft::async_runtime::AsyncOneshotSendExt;

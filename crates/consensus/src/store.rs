@@ -1,7 +1,8 @@
 //! openraft's log and state machine over one [image](crate::image).
 //!
-//! What openraft must find again after a crash (vote, entries, what was truncated or purged, snapshots) is durable before the
-//! call returns. The state machine itself is in memory: it is the snapshot and the entries after it.
+//! What openraft must find again after a crash (vote, entries, what was truncated or purged,
+//! snapshots) is durable before the call returns. The state machine itself is in memory: it is the
+//! snapshot and the entries after it.
 
 use crate::files::Files;
 use crate::image::{Image, State};
@@ -101,7 +102,8 @@ impl RaftLogStorage<Types> for Store {
         Ok(self.0.memory.lock().image.vote)
     }
 
-    /// Becomes durable with the next change: after a crash the leader finds out again what is agreed on.
+    /// Becomes durable with the next change: after a crash the leader finds out again what is
+    /// agreed on.
     async fn save_committed(&mut self, committed: Option<LogId<u64>>) -> Done<()> {
         self.0.memory.lock().image.committed = committed;
         Ok(())

@@ -210,7 +210,8 @@ fn a_torn_write_leaves_the_state_before_it() {
     let voter = rig.create(1);
     rig.propose(&voter, 2).expect("propose");
     rig.crash(false);
-    // What a write that was cut short leaves: a new body under an old head, in the file that does not count.
+    // What a write that was cut short leaves: a new body under an old head, in the file that does
+    // not count.
     let (_, folder) = rig.machine();
     rig.sim.block_on(async {
         let mut newest = None;

@@ -23,8 +23,8 @@ impl AsyncRead for Peer {
     }
 }
 
-/// Reads all frames that a peer sends: the length of the pieces in which its bytes come (u16), its greeting, the frames. Those that
-/// are whole must come out as they were sent.
+/// Reads all frames that a peer sends: the length of the pieces in which its bytes come (u16), its
+/// greeting, the frames. Those that are whole must come out as they were sent.
 pub fn stream(bytes: &[u8]) -> bool {
     let [low, high, sent @ ..] = bytes else { return false };
     let Some((greeting, sent)) = sent.split_at_checked(GREETING_LEN) else { return false };

@@ -6,8 +6,8 @@ use home::state::{Record, State};
 use roam_proto::codec::Wire;
 use roam_proto::message::User;
 
-/// Decodes, after a byte that says what: a state, a record, an invitation, or a state with records that are applied to it, each after
-/// its length (u16).
+/// Decodes, after a byte that says what: a state, a record, an invitation, or a state with records
+/// that are applied to it, each after its length (u16).
 pub fn kept(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     match kind % 4 {

@@ -1,8 +1,8 @@
-//! What must hold of each decoder for all bytes: it does not panic, it takes no more memory than the bytes
-//! are worth, and what it accepts encodes to the same bytes again.
+//! What must hold of each decoder for all bytes: it does not panic, it takes no more memory than
+//! the bytes are worth, and what it accepts encodes to the same bytes again.
 //!
-//! Each check returns whether the decoder accepted the bytes. The fuzz targets call the checks; the tests
-//! of this crate run them over the kept inputs in `fuzz/corpus` and random changes of them.
+//! Each check returns whether the decoder accepted the bytes. The fuzz targets call the checks; the
+//! tests of this crate run them over the kept inputs in `fuzz/corpus` and random changes of them.
 
 pub mod client;
 pub mod cluster;

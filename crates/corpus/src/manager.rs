@@ -9,8 +9,9 @@ use striped_log::fragment::CHUNK_LEN;
 use types::Extent;
 use types::codec::Reader;
 
-/// Decodes a record. The first byte says which kind, and for files the block size: 4 KiB, doubled up to eight times. What the
-/// reader of a record knows already (whose it is) is taken from the record.
+/// Decodes a record. The first byte says which kind, and for files the block size: 4 KiB, doubled
+/// up to eight times. What the reader of a record knows already (whose it is) is taken from the
+/// record.
 pub fn record(bytes: &[u8]) -> bool {
     let Some((kind, record)) = bytes.split_first() else { return false };
     let block_size = 4096 << (kind >> 4).min(8);

@@ -7,7 +7,8 @@ use record_log::format::{FRAME_HEADER_LEN, Head, frame_len, put_frame, records};
 /// Of the records that are looked for.
 const GENERATION: u64 = 9;
 
-/// Decodes a log, after a byte that is even, or the head of a snapshot, after an odd one. Checksums are put right first.
+/// Decodes a log, after a byte that is even, or the head of a snapshot, after an odd one. Checksums
+/// are put right first.
 pub fn log(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {

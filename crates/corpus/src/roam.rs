@@ -4,8 +4,8 @@ use crate::parts::parts;
 use roam::replica::{Record, Replica};
 use roam_proto::codec::Wire;
 
-/// Decodes, after a byte that says what: a replica, a record, or a replica with records that are applied to it, each after its length
-/// (u16).
+/// Decodes, after a byte that says what: a replica, a record, or a replica with records that are
+/// applied to it, each after its length (u16).
 pub fn cache(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     match kind % 3 {

@@ -1,10 +1,12 @@
-//! What clients that roam and their homes say to each other: what is accepted encodes to the bytes that were read.
+//! What clients that roam and their homes say to each other: what is accepted encodes to the bytes
+//! that were read.
 
 use roam_proto::codec::Wire;
 use roam_proto::message::{Pushed, Reply, Request, pack, unpack};
 use std::fmt::Debug;
 
-/// Decodes a message: after a byte that says whose (a request, a reply, or pushed), whether it is compressed, and the message.
+/// Decodes a message: after a byte that says whose (a request, a reply, or pushed), whether it is
+/// compressed, and the message.
 pub fn message(bytes: &[u8]) -> bool {
     let Some((kind, packed)) = bytes.split_first() else { return false };
     match kind % 3 {

@@ -10,10 +10,12 @@ pub mod world;
 
 use world::{MALLORY, World};
 
-/// Asks, as a user among others, all that is said, each after its length (u16) and not compressed: other users keep what they have. True if all are questions.
+/// Asks, as a user among others, all that is said, each after its length (u16) and not compressed:
+/// other users keep what they have. True if all are questions.
 pub fn asked(bytes: &[u8]) -> bool {
     let world = World::new();
-    // Files have ids next to each other: one that is asked for by mistake could be of those that all may write.
+    // Files have ids next to each other: one that is asked for by mistake could be of those that
+    // all may write.
     world.close();
     let before = world.tree("/mallory");
     let peer = world.client(1, MALLORY);

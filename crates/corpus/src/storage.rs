@@ -15,7 +15,8 @@ fn repair(bytes: &mut [u8]) {
     sum.copy_from_slice(&crc32c(body).to_le_bytes());
 }
 
-/// Decodes a checkpoint: after a byte that is even for the body and odd for the head, whose checksum is put right first.
+/// Decodes a checkpoint: after a byte that is even for the body and odd for the head, whose
+/// checksum is put right first.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
@@ -38,8 +39,8 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     true
 }
 
-/// Looks for fragments in what a crash left of an extent: pages, the last of which is filled up with zeroes. Checksums of headers are
-/// put right first.
+/// Looks for fragments in what a crash left of an extent: pages, the last of which is filled up
+/// with zeroes. Checksums of headers are put right first.
 pub fn extent(bytes: &[u8]) -> bool {
     let mut pages = bytes.to_vec();
     pages.resize(bytes.len().next_multiple_of(PAGE as usize), 0);
@@ -62,7 +63,8 @@ fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
     (head.slice(LENGTHS_LEN..), tail)
 }
 
-/// Decodes a frame: a byte that is even for a request and odd for an answer, the head's length (u16), the head, the tail.
+/// Decodes a frame: a byte that is even for a request and odd for an answer, the head's length
+/// (u16), the head, the tail.
 pub fn frame(bytes: &[u8]) -> bool {
     let [kind, low, high, rest @ ..] = bytes else { return false };
     let head_len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());

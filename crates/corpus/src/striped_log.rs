@@ -2,7 +2,8 @@
 
 use striped_log::fragment::{CHUNK_LEN, FragmentHeader, HEADER_LEN, crc32c};
 
-/// Decodes a fragment header as it is, and again with the checksum that it ought to have, to get past that.
+/// Decodes a fragment header as it is, and again with the checksum that it ought to have, to get
+/// past that.
 pub fn fragment_header(bytes: &[u8]) -> bool {
     let as_it_is = accepted_header(bytes);
     let mut repaired = bytes.to_vec();

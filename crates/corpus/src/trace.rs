@@ -3,7 +3,8 @@
 use trace::Record;
 use trace::format::{Reader, TraceError, Writer};
 
-/// What comes before what is compressed, of a trace that says nothing of when it began, and lacks nothing.
+/// What comes before what is compressed, of a trace that says nothing of when it began, and lacks
+/// nothing.
 pub const HEADER: &[u8] = b"starlint\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x8e\x76\xa6\x3d";
 /// Bytes after it.
 pub const CHECKSUM_LEN: usize = 4;
@@ -29,7 +30,8 @@ fn check(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads these bytes as a trace; as what is compressed in one, which the checksum calls whole; and as what is to be compressed.
+/// Reads these bytes as a trace; as what is compressed in one, which the checksum calls whole; and
+/// as what is to be compressed.
 pub fn trace(bytes: &[u8]) -> bool {
     let framed = |frame: &[u8]| [HEADER, frame, &checksum(frame).to_le_bytes()].concat();
     let compressed = zstd::bulk::compress(bytes, 1).expect("compressed");

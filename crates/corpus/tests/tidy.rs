@@ -1,5 +1,5 @@
-//! The house stays as its documents say: imports between crates, links between documents, and a kept corpus
-//! for each fuzz target.
+//! The house stays as its documents say: imports between crates, links between documents, and a
+//! kept corpus for each fuzz target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -180,5 +180,25 @@ fn every_fuzz_target_has_a_corpus() {
     for target in targets {
         assert!(!names(&fuzz.join("corpus").join(&target)).is_empty(), "{target} has kept inputs");
         assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is in the manifest");
+    }
+}
+
+/// How wide a line of a comment may be, in characters with its indent: two files fit beside each other.
+const COMMENT_WIDTH: usize = 100;
+
+#[test]
+fn comments_fit_the_width() {
+    for file in files(&root().join("crates"), ".rs").into_iter().chain(files(&root().join("fuzz"), ".rs")) {
+        let mut in_code = false;
+        for (number, line) in read(&file).lines().enumerate() {
+            let comment = line.trim_start();
+            let Some(text) = comment.strip_prefix("//") else {
+                in_code = false;
+                continue;
+            };
+            in_code ^= text.trim_start_matches(['/', '!', ' ']).starts_with("```");
+            let width = line.chars().count();
+            assert!(in_code || width <= COMMENT_WIDTH, "{}:{}: {width} wide", file.display(), number + 1);
+        }
     }
 }

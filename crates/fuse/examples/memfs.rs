@@ -1,4 +1,5 @@
-//! Mounts an empty file system in memory, until someone unmounts it: `memfs [--allow-other] FOLDER`.
+//! Mounts an empty file system in memory, until someone unmounts it: `memfs [--allow-other]
+//! FOLDER`.
 //!
 //! For trying the front end by itself, with POSIX test suites or by hand.
 

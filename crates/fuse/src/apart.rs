@@ -1,18 +1,22 @@
 //! Threads that hold none of the descriptors that the process has.
 //!
-//! A process that is killed closes its descriptors when the last thread that shares them has ended, and the kernel fails the requests that were
-//! read by way of a descriptor of /dev/fuse when that is closed. So a thread that waits in the kernel until such a request is answered would keep
-//! itself waiting, and the process could not die. A thread apart does not: the others end, the requests fail, and its wait is over. Where it has a
-//! descriptor of /dev/fuse itself, a [survivor](crate::survivor) fails what is asked meanwhile.
+//! A process that is killed closes its descriptors when the last thread that shares them has ended,
+//! and the kernel fails the requests that were read by way of a descriptor of /dev/fuse when that
+//! is closed. So a thread that waits in the kernel until such a request is answered would keep
+//! itself waiting, and the process could not die. A thread apart does not: the others end, the
+//! requests fail, and its wait is over. Where it has a descriptor of /dev/fuse itself, a
+//! [survivor](crate::survivor) fails what is asked meanwhile.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// From now on this thread has a table of descriptors of its own, with nothing in it but `kept`. It must not log, nor do anything else that
-/// needs a descriptor. Fails before Linux 5.9; then nothing has changed.
+/// From now on this thread has a table of descriptors of its own, with nothing in it but `kept`. It
+/// must not log, nor do anything else that needs a descriptor. Fails before Linux 5.9; then nothing
+/// has changed.
 pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
     let close = |first: RawFd, last: u32, flags: libc::c_uint| {
-        // SAFETY: descriptors of this thread alone are closed: the first call makes it a table of its own before it closes anything.
+        // SAFETY: descriptors of this thread alone are closed: the first call makes it a table of
+        // its own before it closes anything.
         let closed = unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, last, flags) };
         if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
@@ -24,7 +28,8 @@ pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
     }
 }
 
-/// Runs `work`, which needs no descriptor, on a thread apart, and waits for it. Where no thread can be apart, it runs there all the same.
+/// Runs `work`, which needs no descriptor, on a thread apart, and waits for it. Where no thread can
+/// be apart, it runs there all the same.
 pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

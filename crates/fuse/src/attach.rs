@@ -1,7 +1,8 @@
 //! Attaching to the kernel: mount(2) and umount2(2) as root, `fusermount3` for everyone else.
 //!
-//! fuser could mount by itself, but its errors are texts, it does not try the helper where /dev/fuse cannot be opened, and at the end of a
-//! session it unmounts by path whatever is there by then. So it is handed a descriptor, and mounting stays here.
+//! fuser could mount by itself, but its errors are texts, it does not try the helper where
+//! /dev/fuse cannot be opened, and at the end of a session it unmounts by path whatever is there by
+//! then. So it is handed a descriptor, and mounting stays here.
 
 use crate::apart;
 use crate::error::MountError;
@@ -51,7 +52,8 @@ impl Mountpoint {
     }
 }
 
-/// Whether anything can be mounted on the folder `mountpoint`, with `allow_other` or without, as far as can be told without doing it.
+/// Whether anything can be mounted on the folder `mountpoint`, with `allow_other` or without, as
+/// far as can be told without doing it.
 pub fn check(mountpoint: &Path, allow_other: bool) -> Result<(), MountError> {
     let found = Mountpoint::find(mountpoint)?;
     if !Path::new(DEVICE).exists() {
@@ -102,7 +104,8 @@ fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// True if each FUSE thread can have a descriptor of its own, for which /dev/fuse must be opened again.
+/// True if each FUSE thread can have a descriptor of its own, for which /dev/fuse must be opened
+/// again.
 pub(crate) fn device_opens() -> bool {
     open_device().is_ok()
 }
@@ -114,7 +117,8 @@ fn open_device() -> io::Result<OwnedFd> {
 /// Makes an open /dev/fuse another descriptor of a connection.
 const CLONE: libc::Ioctl = libc::_IOR::<u32>(229, 0);
 
-/// Another descriptor of the connection of `session`. Requests that are read by way of one of them fail when that one is closed.
+/// Another descriptor of the connection of `session`. Requests that are read by way of one of them
+/// fail when that one is closed.
 pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
     let device = open_device()?;
     let number = session.as_raw_fd() as u32;
@@ -187,7 +191,8 @@ fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<O
     // As its standard input the socket is inherited without any change to descriptor flags.
     command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).args(["-o", &words, "--"]).arg(path);
     let child = command.spawn().map_err(helper_start_error)?;
-    // The command holds our copy of the helper's end: while it is open, a failed helper would not end the wait below.
+    // The command holds our copy of the helper's end: while it is open, a failed helper would not
+    // end the wait below.
     drop(command);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output().map_err(|e| system("run fusermount3", e))?;
@@ -245,7 +250,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
             return Err(error);
         }
     }
-    // SAFETY: recvmsg filled the control buffer; CMSG_FIRSTHDR gives null or a whole header within it.
+    // SAFETY: recvmsg filled the control buffer; CMSG_FIRSTHDR gives null or a whole header within
+    // it.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         let whole = libc::CMSG_LEN(std::mem::size_of::<libc::c_int>() as u32) as usize;
@@ -265,18 +271,21 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 /// How an unmount went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detached {
-    /// It is gone; the kernel has written back what was mapped, and its last request has been answered.
+    /// It is gone; the kernel has written back what was mapped, and its last request has been
+    /// answered.
     Clean,
     /// It is gone from the tree, but files are still open; it ends when they are closed.
     InUse,
 }
 
-/// Unmounts what is on `path`, which the caller knows to be its own. The error is what the system said.
+/// Unmounts what is on `path`, which the caller knows to be its own. The error is what the system
+/// said.
 pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
     if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
 }
 
-/// Fails the requests of a connection, those that are still to come, too. What fails shows when it is detached.
+/// Fails the requests of a connection, those that are still to come, too. What fails shows when it
+/// is detached.
 pub(crate) fn abort(path: &Path, device: &Device) {
     if let Some(number) = device.connection() {
         let _ = std::fs::write(Path::new(CONNECTIONS).join(number).join("abort"), "1");
@@ -295,7 +304,8 @@ pub(crate) fn detach_dead(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The kernel may wait here until pages are written back, which this process does: so the thread that calls it is apart.
+/// The kernel may wait here until pages are written back, which this process does: so the thread
+/// that calls it is apart.
 fn unmount_as_root(path: &Path, flags: libc::c_int) -> io::Result<()> {
     let target = c_string(path.as_os_str().as_bytes())?;
     apart::run(|| {

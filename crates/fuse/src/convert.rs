@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{Attr, FsError, Kind, Time};
 use vfs::fs::{Fallocate, OpenFlags, RenameFlags, Seek, SetTime, XattrMode};
 
-/// Set by the kernel on an open that is for executing (`__FMODE_EXEC` in include/linux/fs.h; not in libc).
+/// Set by the kernel on an open that is for executing (`__FMODE_EXEC` in include/linux/fs.h; not in
+/// libc).
 const FMODE_EXEC: i32 = 0x20;
 /// The bits of a mode that are permissions and set-id bits.
 pub(crate) const MODE_BITS: u32 = 0o7777;
@@ -40,7 +41,8 @@ pub(crate) fn node_kind(mode: u32) -> Option<Kind> {
     })
 }
 
-/// Attributes for the kernel. Device numbers beyond the kernel's 32 bits lose their upper half; it makes none.
+/// Attributes for the kernel. Device numbers beyond the kernel's 32 bits lose their upper half; it
+/// makes none.
 pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(attr.id.raw()),
@@ -61,8 +63,8 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Attributes of which only identity and kind are known; for names that the kernel does not keep (`.`, `..`, and nothing
-/// at all with id 0).
+/// Attributes of which only identity and kind are known; for names that the kernel does not keep
+/// (`.`, `..`, and nothing at all with id 0).
 pub(crate) fn bare_attr(id: u64, kind: Kind) -> FileAttr {
     FileAttr {
         ino: INodeNo(id),
@@ -91,8 +93,8 @@ fn system_time(time: Time) -> SystemTime {
     at.and_then(|t| t.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time that fuser decoded from a request. fuser 0.18 takes the nanoseconds of times before 1970 off instead of adding
-/// them; this undoes that.
+/// A time that fuser decoded from a request. fuser 0.18 takes the nanoseconds of times before 1970
+/// off instead of adding them; this undoes that.
 fn time(at: SystemTime) -> Time {
     let (sec, d) = match at.duration_since(UNIX_EPOCH) {
         Ok(d) => (i64::try_from(d.as_secs()).unwrap_or(i64::MAX), d),
@@ -109,8 +111,9 @@ pub(crate) fn set_time(at: fuser::TimeOrNow) -> SetTime {
     }
 }
 
-/// Flags of an open. O_APPEND is not passed on: each write says whether it appends ([`appends`]). An appending handle would be wrong, for
-/// it may also carry mapped pages of other processes back, and fcntl(2) can take O_APPEND off an open file.
+/// Flags of an open. O_APPEND is not passed on: each write says whether it appends ([`appends`]).
+/// An appending handle would be wrong, for it may also carry mapped pages of other processes back,
+/// and fcntl(2) can take O_APPEND off an open file.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     let access = flags & libc::O_ACCMODE;
     OpenFlags {
@@ -122,8 +125,9 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     }
 }
 
-/// Whether a write goes to the end of the file. Its offset is then what the kernel takes for the end, which is wrong where others write, too.
-/// What the kernel writes back from its page cache keeps its place.
+/// Whether a write goes to the end of the file. Its offset is then what the kernel takes for the
+/// end, which is wrong where others write, too. What the kernel writes back from its page cache
+/// keeps its place.
 pub(crate) fn appends(flags: i32, write: WriteFlags) -> bool {
     flags & libc::O_APPEND != 0 && !write.contains(WriteFlags::FUSE_WRITE_CACHE)
 }

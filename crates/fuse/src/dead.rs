@@ -1,7 +1,8 @@
 //! Takes a mount away whose process has died.
 //!
-//! The kernel ends a connection with its process. But a thread that waited in the kernel for an answer of its own process, when that was killed, can
-//! have kept it: then nobody answers, and whoever asks hangs until the connection is aborted.
+//! The kernel ends a connection with its process. But a thread that waited in the kernel for an
+//! answer of its own process, when that was killed, can have kept it: then nobody answers, and
+//! whoever asks hangs until the connection is aborted.
 
 use crate::attach;
 use crate::error::MountError;
@@ -21,8 +22,8 @@ fn located(path: &Path) -> Option<PathBuf> {
     Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?))
 }
 
-/// Takes away what is on `path`, if it is a mount of this program's whose process has died. A mount that does not answer, and may have a process,
-/// is refused.
+/// Takes away what is on `path`, if it is a mount of this program's whose process has died. A mount
+/// that does not answer, and may have a process, is refused.
 pub fn clear(path: &Path) -> Result<(), MountError> {
     let Some(path) = located(path) else { return Ok(()) };
     let Some(device) = mountinfo::own_mount_at(&path) else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! Calling the file system for a request and sending its answer, at once or later, whatever happens.
+//! Calling the file system for a request and sending its answer, at once or later, whatever
+//! happens.
 
 use crate::convert::errno;
 use crate::count::{Counters, Op};
@@ -30,7 +31,8 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
-    /// By which the kernel is told to forget; set as soon as there is one, before it asks for anything.
+    /// By which the kernel is told to forget; set as soon as there is one, before it asks for
+    /// anything.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
     /// By which it is told to forget listings that it has of what it asks for now.
     kernel: Arc<OnceLock<fuser::Notifier>>,
@@ -64,7 +66,8 @@ refuse!(
     ReplyXattr
 );
 
-/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as it is dropped.
+/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as
+/// it is dropped.
 fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
 }
@@ -102,7 +105,8 @@ impl FrontEnd {
         Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
     }
 
-    /// Runs `work` on this thread, guarded, and within the runtime: a file system may arm a timer while it is called.
+    /// Runs `work` on this thread, guarded, and within the runtime: a file system may arm a timer
+    /// while it is called.
     pub(crate) fn here<T>(&self, op: Op, work: impl FnOnce() -> T) -> Option<T> {
         let _runtime = self.options.runtime.enter();
         guard(op, work)
@@ -140,7 +144,8 @@ impl FrontEnd {
         self.answer(op, reply, answer, send);
     }
 
-    /// Runs work here as long as it need not wait, and the rest as a task. After an fsync there is nothing left to do but to answer.
+    /// Runs work here as long as it need not wait, and the rest as a task. After an fsync there is
+    /// nothing left to do but to answer.
     pub(crate) fn later(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
         let work = Box::pin(guard_later(op, Box::pin(work)));
         match op {
@@ -173,7 +178,8 @@ impl FrontEnd {
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
-    /// Listings are kept like data: the kernel reads a directory anew when it has changed it itself, or was told to.
+    /// Listings are kept like data: the kernel reads a directory anew when it has changed it
+    /// itself, or was told to.
     pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
         if self.options.keep_cache && !self.is_uncached() {
             FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
@@ -197,7 +203,8 @@ impl FrontEnd {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS;
         if self.options.allow_other || self.options.kernel_checks {
-            // Implies default_permissions: the kernel walks cached names on its own, so it must know who may search what.
+            // Implies default_permissions: the kernel walks cached names on its own, so it must
+            // know who may search what.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         if self.options.locks {
@@ -210,7 +217,8 @@ impl FrontEnd {
     }
 }
 
-/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime has ended.
+/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime
+/// has ended.
 pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
     let _runtime = options.runtime.enter();
     match catch_unwind(AssertUnwindSafe(|| fs.sync())) {

@@ -1,11 +1,14 @@
 //! Has the kernel forget what it has cached: names at once, files on a thread of its own.
 //!
-//! - *Names* are forgotten by raising the connection's epoch (Linux 6.16): each cached name is looked up once more before it is used. That takes
-//!   no lock. Forgetting one name takes the lock of its directory, which a program may hold that waits for an answer of ours; a process that is
-//!   killed meanwhile could never die. Before 6.16 the kernel is told of names that they hold for [`NAME_VALID_MAX`] only. An epoch detaches what is
-//!   mounted below the mount; while there is something, each name is forgotten by itself, on the thread that files are forgotten on.
-//! - *Files*: the kernel makes the caller wait for pages that are locked until requests are answered. So a thread does this that answers none,
-//!   and that is [apart](crate::apart), with a [survivor](crate::survivor).
+//! - *Names* are forgotten by raising the connection's epoch (Linux 6.16): each cached name is
+//!   looked up once more before it is used. That takes no lock. Forgetting one name takes the lock
+//!   of its directory, which a program may hold that waits for an answer of ours; a process that is
+//!   killed meanwhile could never die. Before 6.16 the kernel is told of names that they hold for
+//!   [`NAME_VALID_MAX`] only. An epoch detaches what is mounted below the mount; while there is
+//!   something, each name is forgotten by itself, on the thread that files are forgotten on.
+//! - *Files*: the kernel makes the caller wait for pages that are locked until requests are
+//!   answered. So a thread does this that answers none, and that is [apart](crate::apart), with a
+//!   [survivor](crate::survivor).
 
 use crate::apart;
 use crate::attach;
@@ -108,7 +111,8 @@ impl Queue {
         }
     }
 
-    /// Tells the kernel what to forget, until it is to end. Does not log: it may have no descriptor for that.
+    /// Tells the kernel what to forget, until it is to end. Does not log: it may have no descriptor
+    /// for that.
     fn run(&self, device: &OwnedFd) {
         while let Some(what) = self.next() {
             // It fails where the kernel knows nothing of this, or the mount has ended.
@@ -134,7 +138,8 @@ pub(crate) struct Forgetting {
 }
 
 impl Forgetting {
-    /// For a connection that the kernel has agreed to; `device` is one of its descriptors. Starts the thread.
+    /// For a connection that the kernel has agreed to; `device` is one of its descriptors. Starts
+    /// the thread.
     pub(crate) fn start(device: OwnedFd, path: PathBuf) -> io::Result<Forgetting> {
         let has_epochs = notify(&device, INC_EPOCH, &[], &[]).is_ok();
         let survivor = Survivor::start(&device).inspect_err(|error| tracing::debug!(%error, "no survivor")).ok();
@@ -183,8 +188,8 @@ impl Forgetting {
         }
     }
 
-    /// Has the pages and attributes of an inode forgotten soon. Never waits; callers have at most one request each under way, which bounds what
-    /// piles up.
+    /// Has the pages and attributes of an inode forgotten soon. Never waits; callers have at most
+    /// one request each under way, which bounds what piles up.
     pub(crate) fn file(&self, inode: INodeNo) {
         self.queue.add(What::Inode(inode.0));
     }

@@ -23,11 +23,13 @@ use vfs::fs::{At, Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAtt
 
 /// Requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
-/// Backing files are not on file systems that have such themselves; in turn, others may be stacked on this one.
+/// Backing files are not on file systems that have such themselves; in turn, others may be stacked
+/// on this one.
 const BACKING_DEPTH: u32 = 1;
 /// Smallest write size that the protocol allows.
 const WRITE_MIN_BYTES: u32 = 4096;
-/// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy block-aligned.
+/// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy
+/// block-aligned.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
 fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing) {
@@ -38,7 +40,8 @@ fn send_ok(reply: ReplyEmpty, (): ()) {
     reply.ok();
 }
 
-/// The protocol of getxattr and listxattr: size 0 asks for the length, another is the room there is.
+/// The protocol of getxattr and listxattr: size 0 asks for the length, another is the room there
+/// is.
 fn send_xattr(reply: ReplyXattr, size: u32, data: &[u8]) {
     match u32::try_from(data.len()) {
         Ok(len) if size == 0 => reply.size(len),
@@ -47,7 +50,8 @@ fn send_xattr(reply: ReplyXattr, size: u32, data: &[u8]) {
     }
 }
 
-/// The kernel found no such name and we did: another client was faster. Opens what is there, as open(2) without O_EXCL would.
+/// The kernel found no such name and we did: another client was faster. Opens what is there, as
+/// open(2) without O_EXCL would.
 async fn open_existing(
     fs: Arc<dyn FileSystem>,
     cred: Cred,
@@ -57,7 +61,8 @@ async fn open_existing(
 ) -> Result<(Entry, Handle), FsError> {
     let entry = fs.lookup(&cred, parent, &name).await?;
     if entry.attr.kind != Kind::File {
-        // A reply to CREATE can only be a regular file; ESTALE makes the kernel walk the path again.
+        // A reply to CREATE can only be a regular file; ESTALE makes the kernel walk the path
+        // again.
         return Err(FsError::Stale);
     }
     let handle = fs.open(&cred, entry.attr.id, flags).await?;
@@ -117,7 +122,8 @@ impl Filesystem for FrontEnd {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes();
         if name == b"." {
-            // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle (open_by_handle_at, NFS).
+            // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle
+            // (open_by_handle_at, NFS).
             let passing = self.passing.clone();
             let send = move |reply: ReplyEntry, entry: Entry| {
                 reply.entry(&passing.valid(entry.valid), &passing.attr_of(parent, &entry.attr), Generation(0));
@@ -353,7 +359,8 @@ impl Filesystem for FrontEnd {
         });
     }
 
-    /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH; after this answer they do not either.
+    /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH;
+    /// after this answer they do not either.
     fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         if self.options.flush {
             return self.answer(Op::Flush, reply, |fs| fs.flush(self.file(ino), Handle(fh.0), owner.0), send_ok);

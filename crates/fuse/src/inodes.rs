@@ -1,12 +1,16 @@
-//! How the kernel has files open, and by which numbers it knows them, where it may read files itself (FUSE passthrough). Pure.
+//! How the kernel has files open, and by which numbers it knows them, where it may read files
+//! itself (FUSE passthrough). Pure.
 //!
-//! The kernel's rules (fs/fuse/iomode.c): an inode is open by way of the page cache, or has a backing file. While it has one, each open must name that
-//! one too, or fails with EIO: it may then have every read and write come here all the same, but what it maps is the backing file. While it is open by way of
-//! the page cache, an open that names a backing file fails. Both end with the last close, before the file system hears of it, so that what is counted
-//! here is never less than what the kernel has.
+//! The kernel's rules (fs/fuse/iomode.c): an inode is open by way of the page cache, or has a
+//! backing file. While it has one, each open must name that one too, or fails with EIO: it may then
+//! have every read and write come here all the same, but what it maps is the backing file. While it
+//! is open by way of the page cache, an open that names a backing file fails. Both end with the
+//! last close, before the file system hears of it, so that what is counted here is never less than
+//! what the kernel has.
 //!
-//! Whoever opens a file that is something else by now than what others have open (it has changed at home) must not get their backing file. So
-//! it becomes another inode, as if it had been replaced by a rename.
+//! Whoever opens a file that is something else by now than what others have open (it has changed at
+//! home) must not get their backing file. So it becomes another inode, as if it had been replaced
+//! by a rename.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -46,7 +50,8 @@ pub(crate) struct Inodes<B> {
     open: HashMap<u64, Mode<B>>,
     /// Files whose inode has another number than theirs.
     numbers: HashMap<FileId, u64>,
-    /// The same the other way around, with all inodes that they have had: for as long as the mount is there, the kernel may ask by any of them.
+    /// The same the other way around, with all inodes that they have had: for as long as the mount
+    /// is there, the kernel may ask by any of them.
     files: HashMap<u64, FileId>,
     next: u64,
 }
@@ -73,8 +78,8 @@ impl<B> Inodes<B> {
         std::iter::once(file.raw()).chain(others).collect()
     }
 
-    /// Decides how an inode is opened for which this is offered; `register` makes the kernel know the file that is offered. What is opened is to be
-    /// closed, unless it is elsewhere.
+    /// Decides how an inode is opened for which this is offered; `register` makes the kernel know
+    /// the file that is offered. What is opened is to be closed, unless it is elsewhere.
     pub(crate) fn open(&mut self, inode: u64, offer: Option<Offer>, register: impl FnOnce() -> Option<B>) -> Way<B> {
         match self.open.entry(inode) {
             Entry::Occupied(mut mode) => match (mode.get_mut(), offer) {
@@ -116,7 +121,8 @@ impl<B> Inodes<B> {
         }
     }
 
-    /// One of those who have an inode open has closed it. Gives the backing file if it is of no use any more.
+    /// One of those who have an inode open has closed it. Gives the backing file if it is of no use
+    /// any more.
     pub(crate) fn close(&mut self, inode: u64) -> Option<Arc<B>> {
         let Entry::Occupied(mut mode) = self.open.entry(inode) else { return None };
         let (Mode::Cached { count } | Mode::Backed { count, .. }) = mode.get_mut();

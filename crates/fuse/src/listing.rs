@@ -1,4 +1,5 @@
-//! Listing a directory: filling one reply of READDIR or READDIRPLUS from as many reads of the directory as fit.
+//! Listing a directory: filling one reply of READDIR or READDIRPLUS from as many reads of the
+//! directory as fit.
 
 use crate::convert::{bare_attr, errno, file_type};
 use crate::passing::Passing;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{DirEntry, FileSystem, Handle};
 
-/// Entries asked for at once. fuser does not tell how many bytes the kernel has room for (4 KiB to 1 MiB), and what does not fit was
-/// read in vain: a plus entry takes about 170 bytes, so this is a third of the 32 KiB that getdents(2) asks for.
+/// Entries asked for at once. fuser does not tell how many bytes the kernel has room for (4 KiB to
+/// 1 MiB), and what does not fit was read in vain: a plus entry takes about 170 bytes, so this is a
+/// third of the 32 KiB that getdents(2) asks for.
 const BATCH: usize = 64;
 
 /// Where a listing starts, and how long its entries may be cached.
@@ -67,7 +69,8 @@ impl ListingReply for ReplyDirectoryPlus {
 }
 
 impl Listing {
-    /// Fills and sends `reply`. A failure after some entries ends the reply early; the kernel then asks again, and gets it.
+    /// Fills and sends `reply`. A failure after some entries ends the reply early; the kernel then
+    /// asks again, and gets it.
     pub(crate) async fn send<R: ListingReply>(mut self, mut reply: R) {
         let mut added = 0usize;
         let filled = self.fill(&mut reply, &mut added).await;

@@ -1,7 +1,8 @@
 //! Locks as FUSE tells of them, and programs that get a signal while they wait for one.
 //!
-//! The kernel asks for an interrupt when a signal comes, but fuser refuses that. A program that waits could not even be killed then. So this module looks
-//! for signals of those who wait, and answers EINTR, after which the kernel handles the signal and, if nobody minds, waits anew.
+//! The kernel asks for an interrupt when a signal comes, but fuser refuses that. A program that
+//! waits could not even be killed then. So this module looks for signals of those who wait, and
+//! answers EINTR, after which the kernel handles the signal and, if nobody minds, waits anew.
 
 use fuser::LockOwner;
 use host::{Either, first};
@@ -45,7 +46,8 @@ pub(crate) async fn unless_signalled(thread: u32, locked: BoxFuture<Result<(), F
     }
 }
 
-/// Done when a thread has a signal to handle. The kernel gives 0 for one in a namespace that is not seen from here.
+/// Done when a thread has a signal to handle. The kernel gives 0 for one in a namespace that is not
+/// seen from here.
 async fn signalled(thread: u32) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
@@ -56,8 +58,9 @@ async fn signalled(thread: u32) {
     }
 }
 
-/// True if a /proc/PID/status says that the thread will handle a signal as soon as it can. A signal for the whole process may be handled by another thread
-/// than this one, unless it is the first: the kernel prefers that one.
+/// True if a /proc/PID/status says that the thread will handle a signal as soon as it can. A signal
+/// for the whole process may be handled by another thread than this one, unless it is the first:
+/// the kernel prefers that one.
 fn has_signal(status: &str) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let mask = |name| field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);

@@ -21,7 +21,8 @@ use tokio::sync::watch;
 use types::{FileId, FsError};
 use vfs::fs::FileSystem;
 
-/// The kernel lets go of a mount within this time of when it was unmounted, if nothing uses it any more.
+/// The kernel lets go of a mount within this time of when it was unmounted, if nothing uses it any
+/// more.
 const LET_GO_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A mounted file system. Unmounts when dropped.
@@ -30,7 +31,8 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
-/// Makes the kernel forget what it has cached, soon. Not to be called by what serves requests: where much is to be forgotten, the caller waits for its turn.
+/// Makes the kernel forget what it has cached, soon. Not to be called by what serves requests:
+/// where much is to be forgotten, the caller waits for its turn.
 #[derive(Clone)]
 pub struct Invalidator {
     forgetting: Arc<Forgetting>,
@@ -45,7 +47,8 @@ impl Invalidator {
         }
     }
 
-    /// What names mean, each given with its directory, and what is listed there. Needs [`MountOptions::others_change`].
+    /// What names mean, each given with its directory, and what is listed there. Needs
+    /// [`MountOptions::others_change`].
     pub fn names(&self, names: &BTreeSet<(FileId, Vec<u8>)>) {
         let inode = |dir: &FileId| fuser::INodeNo(dir.raw());
         self.forgetting.names(names.iter().map(|(dir, name)| (inode(dir), &name[..])));
@@ -67,7 +70,8 @@ struct Shared {
     counters: Arc<Counters>,
     passing: Arc<Passing>,
     forgetting: Arc<Forgetting>,
-    /// Set once, when the kernel has let go and the file system was synced: with the result of that sync.
+    /// Set once, when the kernel has let go and the file system was synced: with the result of that
+    /// sync.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
     /// The kernel asks nothing more.
@@ -76,9 +80,11 @@ struct Shared {
     ended_async: watch::Sender<bool>,
 }
 
-/// Mounts `fs` on the folder `mountpoint`, which it hides while it is mounted. Works as root, and for ordinary users by `fusermount3`.
+/// Mounts `fs` on the folder `mountpoint`, which it hides while it is mounted. Works as root, and
+/// for ordinary users by `fusermount3`.
 ///
-/// Returns when the kernel and the file system have agreed; no request has been made of `fs` by then.
+/// Returns when the kernel and the file system have agreed; no request has been made of `fs` by
+/// then.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) -> Result<Mount, MountError> {
     dead::clear(mountpoint)?;
     let at = Mountpoint::find(mountpoint)?;
@@ -140,8 +146,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     }
 }
 
-/// Who may enter is the kernel's decision (`allow_other`). fuser's own check by user id, which `SessionACL::All` turns off, would only
-/// refuse requests that the kernel has let in.
+/// Who may enter is the kernel's decision (`allow_other`). fuser's own check by user id, which
+/// `SessionACL::All` turns off, would only refuse requests that the kernel has let in.
 fn session_config(options: &MountOptions) -> fuser::Config {
     let mut config = fuser::Config::default();
     config.acl = fuser::SessionACL::All;
@@ -178,7 +184,8 @@ impl Mount {
         self.shared.counters.snapshot()
     }
 
-    /// Done when the mount has ended, by whatever cause (someone may run `umount`), and the file system was synced.
+    /// Done when the mount has ended, by whatever cause (someone may run `umount`), and the file
+    /// system was synced.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut ended = self.shared.ended_async.subscribe();
         async move {
@@ -193,11 +200,12 @@ impl Mount {
         let _ = self.shared.wait_ended();
     }
 
-    /// Unmounts and makes everything durable. If files are still open the mount is detached: its name is free at once, and what is
-    /// open is served until it is closed, or this process ends. The same holds for a copy of the mount in another
-    /// mount namespace.
+    /// Unmounts and makes everything durable. If files are still open the mount is detached: its
+    /// name is free at once, and what is open is served until it is closed, or this process ends.
+    /// The same holds for a copy of the mount in another mount namespace.
     ///
-    /// Blocks, and needs the runtime meanwhile: call it from a thread that is not one of the runtime's workers.
+    /// Blocks, and needs the runtime meanwhile: call it from a thread that is not one of the
+    /// runtime's workers.
     pub fn unmount(self) -> Result<(), UnmountError> {
         let path = self.shared.mountpoint.clone();
         let durable = match self.shared.detach() {
@@ -210,7 +218,8 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// Unmounts as [`unmount`](Mount::unmount) does, but does not wait for it on a thread of a runtime.
+    /// Unmounts as [`unmount`](Mount::unmount) does, but does not wait for it on a thread of a
+    /// runtime.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let work = move || {
@@ -249,8 +258,8 @@ impl Shared {
         self.ended_async.send_replace(true);
     }
 
-    /// True once the kernel has let go of a mount that was unmounted: at once, unless another mount namespace, as
-    /// of a container, has a copy of it.
+    /// True once the kernel has let go of a mount that was unmounted: at once, unless another mount
+    /// namespace, as of a container, has a copy of it.
     fn is_let_go(&self) -> bool {
         let mut let_go = self.let_go.lock();
         let timed_out = self.let_go_blocking.wait_while_for(&mut let_go, |let_go| !*let_go, LET_GO_TIME_MAX);
@@ -270,7 +279,8 @@ impl Shared {
         }
     }
 
-    /// Unmounts, unless someone else has done so. Only ever unmounts this mount, and not one that covers it.
+    /// Unmounts, unless someone else has done so. Only ever unmounts this mount, and not one that
+    /// covers it.
     fn detach(&self) -> Result<Detached, String> {
         if self.ended.lock().is_some() {
             return Ok(Detached::Clean);
@@ -284,7 +294,8 @@ impl Shared {
         }
     }
 
-    /// The kernel starts every FUSE mount at 128 KiB, whatever the file system says; only this file raises it.
+    /// The kernel starts every FUSE mount at 128 KiB, whatever the file system says; only this file
+    /// raises it.
     fn raise_read_ahead(&self) {
         let Some(Device(device)) = &self.device else { return };
         let file = format!("/sys/class/bdi/{device}/read_ahead_kb");

@@ -1,4 +1,5 @@
-//! What is mounted where, from /proc/self/mountinfo. Unlike stat(2) this asks no file system, so it cannot hang.
+//! What is mounted where, from /proc/self/mountinfo. Unlike stat(2) this asks no file system, so it
+//! cannot hang.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,7 +13,8 @@ pub(crate) const KIND: &str = "fuse.starling";
 pub(crate) struct Device(pub(crate) String);
 
 impl Device {
-    /// The number of its connection, if it is a FUSE mount: the minor number, since the major one is 0.
+    /// The number of its connection, if it is a FUSE mount: the minor number, since the major one
+    /// is 0.
     pub(crate) fn connection(&self) -> Option<&str> {
         self.0.strip_prefix("0:")
     }
@@ -22,7 +24,8 @@ fn mounts() -> Option<Vec<u8>> {
     std::fs::read("/proc/self/mountinfo").ok()
 }
 
-/// The device of what is mounted on `mountpoint` (absolute, without symlinks) and visible there, i.e. topmost.
+/// The device of what is mounted on `mountpoint` (absolute, without symlinks) and visible there,
+/// i.e. topmost.
 pub(crate) fn device_at(mountpoint: &Path) -> Option<Device> {
     find(&mounts()?, mountpoint).map(|(device, _)| device)
 }
@@ -42,8 +45,8 @@ fn any_below(mountinfo: &[u8], mountpoint: &Path) -> bool {
     points.map(unescape).any(|at| Path::new(&at).starts_with(mountpoint) && Path::new(&at) != mountpoint)
 }
 
-/// The device and kind of what is there. The last line for a mount point is the topmost mount. Fields: id, parent, device, root, mount point,
-/// options, any number of tags, `-`, kind, ...
+/// The device and kind of what is there. The last line for a mount point is the topmost mount.
+/// Fields: id, parent, device, root, mount point, options, any number of tags, `-`, kind, ...
 fn find(mountinfo: &[u8], mountpoint: &Path) -> Option<(Device, String)> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut found = None;

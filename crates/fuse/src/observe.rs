@@ -1,8 +1,8 @@
 //! Tells an observer what programs do with the contents of files.
 //!
-//! While the observer is off, a request costs one call that reads a flag. While it is on, files are opened
-//! so that the kernel asks for everything that is read: without passthrough, and without what the kernel
-//! has cached of them. Files that were open before stay as they were.
+//! While the observer is off, a request costs one call that reads a flag. While it is on, files are
+//! opened so that the kernel asks for everything that is read: without passthrough, and without
+//! what the kernel has cached of them. Files that were open before stay as they were.
 
 use std::fmt::Debug;
 use std::sync::Arc;

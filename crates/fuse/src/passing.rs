@@ -1,4 +1,5 @@
-//! Opening files so that the kernel reads them itself (FUSE passthrough), where it lets this process offer that. `inodes` decides.
+//! Opening files so that the kernel reads them itself (FUSE passthrough), where it lets this
+//! process offer that. `inodes` decides.
 
 use crate::convert::{errno, file_attr};
 use crate::inodes::{Inodes, Offer, Way};
@@ -35,7 +36,8 @@ impl Passing {
         self.is_on.load(Relaxed)
     }
 
-    /// Begins, if the kernel takes backing files from this process. To be called before the first request is answered.
+    /// Begins, if the kernel takes backing files from this process. To be called before the first
+    /// request is answered.
     pub(crate) fn begin(&self, kernel: &OwnedFd) {
         // Rights are looked at first, and this is no file that could be one.
         let refused = File::open("/").and_then(|folder| BackingId::create_raw(kernel, folder));

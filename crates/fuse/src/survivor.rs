@@ -1,11 +1,14 @@
-//! A process that outlives this one, when it is killed, for as long as a thread of it waits in the kernel.
+//! A process that outlives this one, when it is killed, for as long as a thread of it waits in the
+//! kernel.
 //!
-//! A thread [apart](crate::apart) that tells the kernel something keeps the connection while it waits. So the kernel fails the requests that others
-//! had read, and does not end the connection: a program whose read has failed asks for the page again, nobody reads this request, and the
-//! thread waits for the page. The survivor fails such requests until the process has ended.
+//! A thread [apart](crate::apart) that tells the kernel something keeps the connection while it
+//! waits. So the kernel fails the requests that others had read, and does not end the connection: a
+//! program whose read has failed asks for the page again, nobody reads this request, and the thread
+//! waits for the page. The survivor fails such requests until the process has ended.
 //!
-//! It is made by `fork`, and makes nothing but system calls. It holds three descriptors: one of the connection, one that tells when this process
-//! has ended, and one end of a pipe. The kernel closes the other end when this process is killed, even while a thread apart waits.
+//! It is made by `fork`, and makes nothing but system calls. It holds three descriptors: one of the
+//! connection, one that tells when this process has ended, and one end of a pipe. The kernel closes
+//! the other end when this process is killed, even while a thread apart waits.
 
 use crate::attach;
 use std::io;
@@ -30,7 +33,8 @@ pub(crate) struct Survivor {
 }
 
 impl Survivor {
-    /// Starts it for the connection of `session`. Fails where /dev/fuse cannot be opened again, and before Linux 5.9.
+    /// Starts it for the connection of `session`. Fails where /dev/fuse cannot be opened again, and
+    /// before Linux 5.9.
     pub(crate) fn start(session: &OwnedFd) -> io::Result<Survivor> {
         let device = attach::clone_device(session)?;
         // SAFETY: a plain fcntl on an open descriptor.
@@ -45,7 +49,8 @@ impl Survivor {
         let survivor = Child { device: device.as_raw_fd(), process: process.as_raw_fd(), tells: tells.as_raw_fd() };
         let mut request = vec![0; REQUEST_LEN_MAX];
         let masked = mask_all_signals()?;
-        // SAFETY: the child makes system calls only, which is what a fork of a process with several threads may do, and never returns.
+        // SAFETY: the child makes system calls only, which is what a fork of a process with several
+        // threads may do, and never returns.
         let id = done(unsafe { libc::fork() }.into());
         if matches!(id, Ok(0)) {
             survivor.run(&mut request);
@@ -58,7 +63,8 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        // SAFETY: the buffer has the length given, and the process is a child that only this waits for. A write fails if it was killed.
+        // SAFETY: the buffer has the length given, and the process is a child that only this waits
+        // for. A write fails if it was killed.
         unsafe {
             libc::write(self.told.as_raw_fd(), [0u8].as_ptr().cast(), 1);
             libc::waitpid(self.id, std::ptr::null_mut(), 0);
@@ -66,7 +72,8 @@ impl Drop for Survivor {
     }
 }
 
-/// Masks all signals of this thread, so that none is handled in a child, and says what was masked before.
+/// Masks all signals of this thread, so that none is handled in a child, and says what was masked
+/// before.
 fn mask_all_signals() -> io::Result<libc::sigset_t> {
     // SAFETY: both are plain bits, for which zeros are valid, and live longer than the calls.
     unsafe {
@@ -79,7 +86,8 @@ fn mask_all_signals() -> io::Result<libc::sigset_t> {
     }
 }
 
-/// What the child does. It must not allocate, lock or log: a thread that is not in the child may have held any lock when it was made.
+/// What the child does. It must not allocate, lock or log: a thread that is not in the child may
+/// have held any lock when it was made.
 struct Child {
     device: RawFd,
     process: RawFd,

@@ -19,8 +19,9 @@ const SERVE: &str = "STARLING_TEST_SERVE";
 /// A process that has not died by then will not.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Not a test, but the process that others of this file kill: mounts, and has forgotten what each line of its input says. It answers neither
-/// removals nor reads, and says on its output what it was asked.
+/// Not a test, but the process that others of this file kill: mounts, and has forgotten what each
+/// line of its input says. It answers neither removals nor reads, and says on its output what it
+/// was asked.
 #[test]
 fn serve_if_asked_to() {
     let Some(folder) = std::env::var_os(SERVE) else { return };
@@ -114,8 +115,9 @@ fn quiet(program: &str) -> Command {
     command
 }
 
-/// The kernel was told to forget one name, for which it takes the lock of the directory. A program's unlink held that, and waited for an answer.
-/// Killed now, the process could not die, and the program hung.
+/// The kernel was told to forget one name, for which it takes the lock of the directory. A
+/// program's unlink held that, and waited for an answer. Killed now, the process could not die, and
+/// the program hung.
 #[test]
 fn regression_process_killed_while_names_are_forgotten_beside_an_unlink_dies() {
     let mut server = Server::start();
@@ -203,7 +205,8 @@ fn what_others_name_is_listed_after_names_were_forgotten() {
     }
 }
 
-/// A new epoch detaches what is mounted below the mount, so that each name is forgotten by itself then.
+/// A new epoch detaches what is mounted below the mount, so that each name is forgotten by itself
+/// then.
 #[test]
 fn what_is_in_use_stays_when_names_are_forgotten() {
     let m = Mounted::with(NOW, |options| options.others_change = true);
@@ -235,7 +238,8 @@ fn what_is_in_use_stays_when_names_are_forgotten() {
     assert!(unmounted);
 }
 
-/// An epoch has the kernel look up a program anew that runs, and show its link as deleted. It runs on, and its folder keeps its name.
+/// An epoch has the kernel look up a program anew that runs, and show its link as deleted. It runs
+/// on, and its folder keeps its name.
 #[test]
 fn programs_and_folders_in_use_stay_usable_after_an_epoch() {
     let m = Mounted::with(NOW, |options| options.others_change = true);

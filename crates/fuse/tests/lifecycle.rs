@@ -82,7 +82,8 @@ fn open_files_are_served_after_unmounting() {
     assert_eq!(text, "late");
 }
 
-/// A container that is started while there is a mount has a copy of it. To unmount waited for the container's end.
+/// A container that is started while there is a mount has a copy of it. To unmount waited for the
+/// container's end.
 #[test]
 fn regression_a_mount_of_which_another_namespace_has_a_copy_is_unmounted() {
     let mut m = Mounted::new(NOW);
@@ -169,7 +170,8 @@ fn dead_mount_is_taken_away() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty, whatever the machine has.
+/// In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty,
+/// whatever the machine has.
 #[test]
 fn ordinary_user_mounts_through_fusermount3() {
     let dir = folder();
@@ -261,7 +263,8 @@ fn mount_shows_its_name_and_reads_ahead_as_asked() {
 /// The decision file, whose table of requests per operation is kept true by the test below.
 const DECISION: &str = include_str!("../../../docs/decisions/2026-11-21-fuser.md");
 
-/// The requests that `f` causes, in the order of their names, without those that come at the kernel's leisure.
+/// The requests that `f` causes, in the order of their names, without those that come at the
+/// kernel's leisure.
 fn requests(m: &Mounted, f: impl FnOnce()) -> String {
     let counts = || m.mount.as_ref().unwrap().requests();
     let before = counts();

@@ -1,4 +1,5 @@
-//! Plain system calls through the kernel, on a file system that answers at once and on one that answers later.
+//! Plain system calls through the kernel, on a file system that answers at once and on one that
+//! answers later.
 
 mod common;
 
@@ -125,7 +126,8 @@ fn regression_file_opened_for_append_writes_in_place_once_the_flag_is_taken_off(
     });
 }
 
-/// The kernel computes the offset of an append from the size that it has cached, which is old once somebody else has written.
+/// The kernel computes the offset of an append from the size that it has cached, which is old once
+/// somebody else has written.
 #[test]
 fn regression_append_goes_to_the_end_though_the_kernel_knows_an_old_size() {
     for uncached in [false, true] {
@@ -174,7 +176,8 @@ fn regression_mapped_pages_go_to_their_place_while_another_has_the_file_open_for
 }
 
 fn with_mapping(file: &File, len: usize, f: impl FnOnce(&mut [u8])) {
-    // SAFETY: a fresh shared mapping of an open file of at least `len` bytes, gone before this returns.
+    // SAFETY: a fresh shared mapping of an open file of at least `len` bytes, gone before this
+    // returns.
     unsafe {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let map = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -190,8 +193,9 @@ fn unmapping_writes_the_pages() {
     both(|m| {
         let file = read_write(&m.path("f"));
         file.set_len(4096).unwrap();
-        // In another process: this one has the threads that serve the mount, which munmap would keep from touching memory.
-        // SAFETY: a fresh shared mapping of an open file that has these bytes, gone at the end.
+        // In another process: this one has the threads that serve the mount, which munmap would
+        // keep from touching memory. SAFETY: a fresh shared mapping of an open file that has these
+        // bytes, gone at the end.
         let unmapped = in_child(|| unsafe {
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let map = libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -358,7 +362,8 @@ fn a_cached_listing_takes_no_request_where_the_kernel_opens_directories() {
     assert_eq!(names_in(&m.path("d")).len(), 1999);
 }
 
-/// While nothing may be cached, what others change is in the next listing, although the kernel keeps listings on its own.
+/// While nothing may be cached, what others change is in the next listing, although the kernel
+/// keeps listings on its own.
 #[test]
 fn what_others_change_is_listed_at_once_while_nothing_is_cached() {
     let uncached = Arc::new(AtomicBool::new(true));

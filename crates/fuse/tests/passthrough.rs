@@ -1,4 +1,5 @@
-//! Files that the kernel reads itself: which requests come all the same. Needs Linux 6.9, and root; where they are not, only what is read is looked at.
+//! Files that the kernel reads itself: which requests come all the same. Needs Linux 6.9, and root;
+//! where they are not, only what is read is looked at.
 
 mod common;
 

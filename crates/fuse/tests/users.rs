@@ -161,10 +161,12 @@ fn set_id_bits_are_lost_by_changes_of_others() {
     });
 }
 
-/// Runs `f`, which must only make system calls, as a user without supplementary groups; true if it returned no error.
+/// Runs `f`, which must only make system calls, as a user without supplementary groups; true if it
+/// returned no error.
 fn as_user(f: impl FnOnce() -> i64) -> bool {
     let code = in_child(|| {
-        // SAFETY: plain system calls; libc's functions would look for other threads, of which a child has none.
+        // SAFETY: plain system calls; libc's functions would look for other threads, of which a
+        // child has none.
         let denied = unsafe {
             libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>())
                 | libc::syscall(libc::SYS_setgid, USER)
@@ -176,7 +178,8 @@ fn as_user(f: impl FnOnce() -> i64) -> bool {
     code == 0
 }
 
-/// With `FUSE_HANDLE_KILLPRIV_V2`, Linux leaves it to the file system to clear them here too, and says nothing in the request.
+/// With `FUSE_HANDLE_KILLPRIV_V2`, Linux leaves it to the file system to clear them here too, and
+/// says nothing in the request.
 #[test]
 fn regression_set_id_bits_are_lost_by_copies_and_allocations_of_others() {
     for_everyone(|m| {
@@ -269,7 +272,8 @@ fn flock_holds_between_open_files_and_apart_from_posix_locks() {
     assert_eq!(flock(&second, libc::LOCK_SH), Err(libc::EWOULDBLOCK));
     assert_eq!(in_child(|| posix_lock(&second, libc::F_SETLK, libc::F_WRLCK).map_or(1, |_| 0)), 0);
     drop(file);
-    // Children that other tests have just forked may hold a copy of the descriptor for a moment longer.
+    // Children that other tests have just forked may hold a copy of the descriptor for a moment
+    // longer.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while flock(&second, libc::LOCK_EX) != Ok(0) {
         assert!(std::time::Instant::now() < deadline, "the lock outlived its file");

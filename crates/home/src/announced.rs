@@ -1,10 +1,10 @@
 //! Operations that are about to be done, in a log of their own.
 //!
-//! A home announces operations before it does them, so that after a crash what came of them counts as the
-//! doing of the client that asked
-//! ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). What the home knows of
-//! what it has done waits for the file systems behind ([`crate::ledger`]); announcements must not, and stay
-//! until the home durably knows how the operations ended.
+//! A home announces operations before it does them, so that after a crash what came of them counts
+//! as the doing of the client that asked
+//! ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). What the home
+//! knows of what it has done waits for the file systems behind ([`crate::ledger`]); announcements
+//! must not, and stay until the home durably knows how the operations ended.
 
 use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Key};
 use roam_proto::codec::Wire;
@@ -60,8 +60,8 @@ impl Announced {
         Ok(announced)
     }
 
-    /// True if more operations of a client can be announced and nothing has to be forgotten for that: how its
-    /// operations up to this one ended is known durably.
+    /// True if more operations of a client can be announced and nothing has to be forgotten for
+    /// that: how its operations up to this one ended is known durably.
     pub(crate) fn have_room(&self, (key, volume): (Key, &str), through: u64, more: &[Sent]) -> bool {
         let of = self.0.get(&(key, volume.to_string()));
         let before = of.into_iter().flat_map(|of| of.operations.range(through.saturating_add(1)..));
@@ -71,7 +71,8 @@ impl Announced {
         count + more.len() <= APPLYING_COUNT_MAX && len + more_len <= APPLYING_LEN_MAX
     }
 
-    /// Takes in an announcement. Operations for which there is no [room](Self::have_room) are forgotten.
+    /// Takes in an announcement. Operations for which there is no [room](Self::have_room) are
+    /// forgotten.
     pub(crate) fn add(&mut self, Announcement { key, volume, incarnation, through, operations }: Announcement) {
         let of = self.0.entry((key, volume)).or_default();
         if of.incarnation != incarnation {

@@ -1,11 +1,12 @@
 //! Doing what clients have done, each operation once (docs/roaming.md#operations).
 //!
-//! An operation is done if what it is about is as the client knew it, or was changed since by nobody but that client. What is already as the operation
-//! would make it is done, too: two who did the same are of one mind, and a crash between doing and remembering leaves no doubt.
+//! An operation is done if what it is about is as the client knew it, or was changed since by
+//! nobody but that client. What is already as the operation would make it is done, too: two who did
+//! the same are of one mind, and a crash between doing and remembering leaves no doubt.
 //!
-//! A directory that somebody else has made at the same place is the one that the client made, and so is a symlink with
-//! the same target: the client's id means that from now on, in whatever it names it. What it did to the attributes of
-//! its own before it knew is not done to that.
+//! A directory that somebody else has made at the same place is the one that the client made, and
+//! so is a symlink with the same target: the client's id means that from now on, in whatever it
+//! names it. What it did to the attributes of its own before it knew is not done to that.
 //!
 //! `make`: making files, and what is there already; `finish`: what a crash has left.
 
@@ -40,7 +41,8 @@ pub(crate) enum Stop {
     Refused(FsError),
     /// The home cannot do it now, whatever it is about: the client asks again.
     Trouble(FsError),
-    /// What was made is there already: a directory or symlink that the client's id means from now on, or a file with the same contents.
+    /// What was made is there already: a directory or symlink that the client's id means from now
+    /// on, or a file with the same contents.
     Became(FileId),
     /// The same of an empty file.
     Empty(FileId),
@@ -73,8 +75,9 @@ fn removes(operation: &Operation, file: FileId) -> bool {
     }
 }
 
-/// True if an operation, asked for again after a crash, makes a file that the same client has removed
-/// since: what came in its place is there. To make it again would put it in the way of what came later.
+/// True if an operation, asked for again after a crash, makes a file that the same client has
+/// removed since: what came in its place is there. To make it again would put it in the way of what
+/// came later.
 fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn(&Operation) -> bool) -> bool {
     let &Operation::Make { file, ref at, .. } = operation else { return false };
     let Some(end) = later.iter().position(|later| removes(later, file)) else { return false };
@@ -86,8 +89,9 @@ fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn
     after.iter().filter(gives).filter(replaces).any(is_done)
 }
 
-/// True if an operation cannot be done only because the same client has done something since, before a crash; or because the file is gone that it
-/// removes itself later. What was announced need not have been done: that something later is done is seen.
+/// True if an operation cannot be done only because the same client has done something since,
+/// before a crash; or because the file is gone that it removes itself later. What was announced
+/// need not have been done: that something later is done is seen.
 fn is_overtaken(
     operation: &Operation,
     conflict: Conflict,
@@ -112,8 +116,8 @@ fn is_overtaken(
     }
 }
 
-/// What operations are about that depend on something that could not be made: the client, which knows nothing of that
-/// yet, will do them again in another way.
+/// What operations are about that depend on something that could not be made: the client, which
+/// knows nothing of that yet, will do them again in another way.
 #[derive(Default)]
 struct Unmade {
     files: BTreeSet<FileId>,
@@ -155,8 +159,9 @@ pub(crate) struct Doing<'a> {
 }
 
 impl Inner {
-    /// Does operations in order, and says how they ended. That is [durable](Exported::durable) later. An
-    /// error means that nothing is known of those that are not answered: the client asks again.
+    /// Does operations in order, and says how they ended. That is [durable](Exported::durable)
+    /// later. An error means that nothing is known of those that are not answered: the client asks
+    /// again.
     pub(crate) async fn apply(
         &self,
         volume: &Arc<Exported>,
@@ -167,7 +172,8 @@ impl Inner {
         if operations.windows(2).any(|two| two[0].seq >= two[1].seq) {
             return Err(FsError::InvalidArgument);
         }
-        // One message of a client after the other; of others' operations each comes between two of these.
+        // One message of a client after the other; of others' operations each comes between two of
+        // these.
         let _one_at_a_time = volume.turn_of(whose.author).await;
         let durable = volume.seen.durable(whose.author);
         if !self.log.can_announce((whose.key, &volume.name), durable, operations) {
@@ -279,8 +285,9 @@ impl Inner {
         volume.seen.did(whose.author, seq);
     }
 
-    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`]. Gives those that may be done already, with their
-    /// numbers: some may be asked for with other messages.
+    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`].
+    /// Gives those that may be done already, with their numbers: some may be asked for with other
+    /// messages.
     async fn announce(
         &self,
         volume: &Arc<Exported>,
@@ -314,9 +321,9 @@ impl Inner {
         Ok(announced)
     }
 
-    /// What is known now of the files that operations name, but for those that others have changed since the
-    /// client knew them: what it has of these is not what is here. Each is told with the last operation that
-    /// names it.
+    /// What is known now of the files that operations name, but for those that others have changed
+    /// since the client knew them: what it has of these is not what is here. Each is told with the
+    /// last operation that names it.
     async fn facts_after(
         &self,
         volume: &Arc<Exported>,
@@ -374,7 +381,8 @@ impl Doing<'_> {
             Operation::Set { attributes, .. } => attributes.mtime,
             _ => None,
         };
-        // All that has changed by this is known as this client's doing; what a store has made of the bytes is known already.
+        // All that has changed by this is known as this client's doing; what a store has made of
+        // the bytes is known already.
         let read = match &self.sent.operation {
             Operation::Copy { from, .. } => Some(*from),
             _ => None,
@@ -386,7 +394,8 @@ impl Doing<'_> {
             }
         }
         for (dir, before) in dirs.into_iter().zip(versions) {
-            // Its times need not have moved: the clock of a file system has ticks, and a store has moved them before in this one.
+            // Its times need not have moved: the clock of a file system has ticks, and a store has
+            // moved them before in this one.
             if version(dir)? == before {
                 self.volume.learn(self.whose.author, |volume| volume.touched(dir, self.whose.author));
             }
@@ -408,7 +417,8 @@ impl Doing<'_> {
         }
     }
 
-    /// A directory as it is before this operation, so that what others did to it is not taken for part of it.
+    /// A directory as it is before this operation, so that what others did to it is not taken for
+    /// part of it.
     pub(crate) async fn enter(&self, dir: FileId) -> Result<FileId, Stop> {
         self.check_name_space(dir).await?;
         let (source, entry) = self.volume.glance(dir, crate::volume::OTHERS).await?;
@@ -517,7 +527,8 @@ impl Doing<'_> {
         self.settle(&[at]).await
     }
 
-    /// True if a name of a file may be removed: the client knew what it contains if that is its last, and that it is.
+    /// True if a name of a file may be removed: the client knew what it contains if that is its
+    /// last, and that it is.
     fn may_end(&self, file: FileId, entry: &Entry, base: u64, last: bool) -> Result<bool, Stop> {
         match last {
             true => self.is_as_known(file, base, false),
@@ -533,7 +544,8 @@ impl Doing<'_> {
             return Ok(());
         }
         if is(&source, file) && is(&target, file) && from != to {
-            // It was moved before a crash, and the name that it was moved from was added again since, by what came before.
+            // It was moved before a crash, and the name that it was moved from was added again
+            // since, by what came before.
             self.volume.fs.unlink(&self.cred, from_dir, &from.1).await?;
             return self.settle(&[to, from]).await;
         }
@@ -565,7 +577,8 @@ impl Doing<'_> {
         self.settle(&[to, from]).await
     }
 
-    /// True if two files have the same contents, rights and extended attributes, as far as the client may know. What cannot be read is not the same.
+    /// True if two files have the same contents, rights and extended attributes, as far as the
+    /// client may know. What cannot be read is not the same.
     async fn are_same(&self, one: &Entry, other: &Entry) -> bool {
         let (fs, me) = (&self.volume.fs, self.volume.fs.superuser());
         let about = |entry: &Entry| (entry.attr.kind, entry.attr.size, entry.attr.mode, entry.attr.uid, entry.attr.gid);
@@ -701,7 +714,8 @@ impl Exported {
         Ok(operation)
     }
 
-    /// True if what an operation was to bring about is there, which nothing else is likely to have brought about.
+    /// True if what an operation was to bring about is there, which nothing else is likely to have
+    /// brought about.
     fn is_done(&self, operation: &Operation) -> bool {
         let done = self.with(|volume| {
             let is_at = |place: &Place, file: FileId| volume.at(place) == Some(file);

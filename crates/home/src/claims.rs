@@ -16,7 +16,8 @@ use types::{FileId, FsError};
 
 /// Most files that one message recalls.
 const RECALL_COUNT_MAX: usize = 4096;
-/// Longest wait for what others have: whoever asked hears of it before he thinks that the home is out of reach, and asks again.
+/// Longest wait for what others have: whoever asked hears of it before he thinks that the home is
+/// out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// Whoever waits for a lock looks this often whether the lease of its holder has ended.
@@ -116,8 +117,10 @@ impl Claims {
         done
     }
 
-    /// A client begins to work under delegations, or does so again. It keeps those that it was given, and its locks, if its lease has not ended. From a home
-    /// that began anew meanwhile it gets its locks back: nobody else has got any since. What it was asked to return meanwhile it is asked again.
+    /// A client begins to work under delegations, or does so again. It keeps those that it was
+    /// given, and its locks, if its lease has not ended. From a home that began anew meanwhile it
+    /// gets its locks back: nobody else has got any since. What it was asked to return meanwhile it
+    /// is asked again.
     pub(crate) fn join(
         &self,
         client: u32,
@@ -164,7 +167,8 @@ impl Claims {
         table.reached.remove(&client);
     }
 
-    /// Does what a client asks for its locks, and waits until others have unlocked what it wants, if it waits. EBUSY: later perhaps. EAGAIN: others have it.
+    /// Does what a client asks for its locks, and waits until others have unlocked what it wants,
+    /// if it waits. EBUSY: later perhaps. EAGAIN: others have it.
     pub(crate) async fn lock(&self, client: u32, asked: &Locking) -> Result<(), FsError> {
         let end = self.clock.now() + WAIT_MAX;
         loop {
@@ -233,7 +237,8 @@ impl Claims {
         (recall.keep && recall.held == Hold::Write).then_some(recall.file)
     }
 
-    /// A client has returned what was recalled so that others can read. Nobody changes it until the claim ends that this gives.
+    /// A client has returned what was recalled so that others can read. Nobody changes it until the
+    /// claim ends that this gives.
     pub(crate) fn returned_to_read(&self, client: u32, recall: u64, file: FileId) -> u64 {
         self.change(|delegations| {
             let claim = delegations.claim_held(client, file);
@@ -265,7 +270,8 @@ impl Claims {
         }
     }
 
-    /// A client has returned what was recalled, and keeps no more than read delegations on these files.
+    /// A client has returned what was recalled, and keeps no more than read delegations on these
+    /// files.
     pub(crate) fn returned(&self, client: u32, recalls: &[u64], lowered: &[FileId]) {
         self.change(|delegations| {
             lowered.iter().for_each(|file| delegations.lower(client, *file, recalls));
@@ -273,8 +279,8 @@ impl Claims {
         });
     }
 
-    /// Those of the files on which a client has no read delegation, and can have none at once; and a number that is less than that of a recall of the
-    /// others.
+    /// Those of the files on which a client has no read delegation, and can have none at once; and
+    /// a number that is less than that of a recall of the others.
     pub(crate) fn withheld(&self, client: u32, files: impl Iterator<Item = FileId>) -> (Vec<FileId>, u64) {
         let mut table = self.table.lock();
         let withheld = files.filter(|file| !table.delegations.give_if_free(client, *file)).collect();
@@ -298,8 +304,9 @@ impl Claims {
         Ok(met)
     }
 
-    /// A client that claims to read a file would rather change it: it may if nobody else waits for that, and it can be had soon. Otherwise it claims to read
-    /// it again, after whoever waits. EBUSY: later perhaps.
+    /// A client that claims to read a file would rather change it: it may if nobody else waits for
+    /// that, and it can be had soon. Otherwise it claims to read it again, after whoever waits.
+    /// EBUSY: later perhaps.
     pub(crate) async fn claim_more(&self, met: &mut Met<'_>, file: FileId) -> Result<More, FsError> {
         let (number, more) = self.change(|delegations| delegations.claim_more(met.number, file));
         met.number = number;

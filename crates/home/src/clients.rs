@@ -40,8 +40,9 @@ impl Home {
         served
     }
 
-    /// Does nothing more for a client, until it accepts another invitation; what it has under way is finished. What it has not sent stays with it. Durable when
-    /// this is answered. False if there is no such client.
+    /// Does nothing more for a client, until it accepts another invitation; what it has under way
+    /// is finished. What it has not sent stays with it. Durable when this is answered. False if
+    /// there is no such client.
     pub async fn turn_away(&self, number: u32) -> Result<bool, FsError> {
         {
             let mut live = self.0.live.lock();

@@ -1,15 +1,18 @@
 //! Which clients are attached to a volume, and what each of them knows of the others.
 //!
-//! A client that is alone need not wait for the home when it closes a file: no other client could open it.
-//! Before another client is answered that it is attached, the home [tells](Pushed::Company) the one that
-//! was alone, and waits until that says that the home has [seen](Request::Joined) all that it had done by
-//! then, for [`JOIN_TIME_MAX`] at most. From then on both wait for the home when they close.
+//! A client that is alone need not wait for the home when it closes a file: no other client could
+//! open it. Before another client is answered that it is attached, the home
+//! [tells](Pushed::Company) the one that was alone, and waits until that says that the home has
+//! [seen](Request::Joined) all that it had done by then, for [`JOIN_TIME_MAX`] at most. From then
+//! on both wait for the home when they close.
 //!
-//! When a client closes, the others near the home are told of it and say that they have taken that in
-//! ([`Request::Heard`]) before the client is answered: what they open from then on is what was closed.
+//! When a client closes, the others near the home are told of it and say that they have taken that
+//! in ([`Request::Heard`]) before the client is answered: what they open from then on is what was
+//! closed.
 //!
-//! Soft state: a home that starts again knows of no client, and clients learn whether they are alone when they
-//! attach again. A client that has lost its connection believes that it has company.
+//! Soft state: a home that starts again knows of no client, and clients learn whether they are
+//! alone when they attach again. A client that has lost its connection believes that it has
+//! company.
 //!
 //! [`Request::Heard`]: roam_proto::message::Request::Heard
 //! [`Request::Joined`]: roam_proto::message::Request::Joined
@@ -73,7 +76,8 @@ impl Company {
         message::Company { number, others }
     }
 
-    /// A client's connection, or what it had attached to, has ended. One that stays behind alone is told.
+    /// A client's connection, or what it had attached to, has ended. One that stays behind alone is
+    /// told.
     pub(crate) fn leave(&self, push: &Arc<dyn Push>) {
         let mut members = self.members.lock();
         let count = members.len();
@@ -98,8 +102,8 @@ impl Company {
         let _ = member.push.push(pack(&Pushed::Company(message::Company { number: member.told, others })));
     }
 
-    /// A client knows of the others, and the home has seen all that it had done before, if it was told last
-    /// with this number.
+    /// A client knows of the others, and the home has seen all that it had done before, if it was
+    /// told last with this number.
     pub(crate) fn knows(&self, push: &Arc<dyn Push>, number: u64) {
         let mut members = self.members.lock();
         let told = members.iter_mut().find(|member| Arc::ptr_eq(&member.push, push) && member.told == number);
@@ -124,8 +128,8 @@ impl Company {
         self.next();
     }
 
-    /// Waits until the other clients near the home have taken in what they were told, but not for long. One
-    /// that takes longer is not waited for again before it has said something.
+    /// Waits until the other clients near the home have taken in what they were told, but not for
+    /// long. One that takes longer is not waited for again before it has said something.
     pub(crate) async fn all_hear(&self, author: u32, clock: &dyn Clock) {
         let is_behind = |member: &&mut Member| member.author != author && member.hears && member.heard < member.pushed;
         let mut news = self.news.subscribe();

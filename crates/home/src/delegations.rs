@@ -1,14 +1,16 @@
 //! Who has which delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3). Pure.
 //!
-//! Whoever wants something of files makes a claim. A claim is met when nobody has, or uses, what it excludes; until then, what stands in its way is
-//! recalled. Claims are met in their order, so that each is met some time; only what clients send home goes before, since others wait for just that.
+//! Whoever wants something of files makes a claim. A claim is met when nobody has, or uses, what it
+//! excludes; until then, what stands in its way is recalled. Claims are met in their order, so that
+//! each is met some time; only what clients send home goes before, since others wait for just that.
 //! A client that was not heard of for [`LEASE`] has no delegations any more.
 //!
-//! After a restart, nothing is known of what clients hold. Until those that may hold something have told of it, and know what became of it, or their leases
-//! have ended, no claims are met but their own.
+//! After a restart, nothing is known of what clients hold. Until those that may hold something have
+//! told of it, and know what became of it, or their leases have ended, no claims are met but their
+//! own.
 //!
-//! Invariants: at no time do two clients that were heard of have what excludes each other; a claim is met only while nobody else's use of what it
-//! excludes goes on.
+//! Invariants: at no time do two clients that were heard of have what excludes each other; a claim
+//! is met only while nobody else's use of what it excludes goes on.
 
 use roam_proto::delegation::{Hold, LEASE, Recall};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,7 +19,8 @@ use types::FileId;
 
 /// Most delegations of a client; of more, those are recalled that it was given first.
 pub const HELD_COUNT_MAX: usize = 1 << 17;
-/// A client that has a recall for so long, and sends nothing meanwhile that has to be home for it, does not do its part.
+/// A client that has a recall for so long, and sends nothing meanwhile that has to be home for it,
+/// does not do its part.
 const RECALL_TIME_MAX: Duration = LEASE;
 /// A client that has a recall for so long does not, whatever it sends.
 const RECALL_TIME_END: Duration = Duration::from_secs(600);
@@ -37,7 +40,8 @@ struct Claim {
 struct Recalled {
     recall: Recall,
     begun: Duration,
-    /// The last operation that the client said has to be home before it can return the delegation; 0: it has said nothing.
+    /// The last operation that the client said has to be home before it can return the delegation;
+    /// 0: it has said nothing.
     through: u64,
     /// When one of these came.
     progressed: Duration,
@@ -125,9 +129,10 @@ impl Delegations {
         self.held.keys().chain(&self.unknown.0).any(|other| *other != client)
     }
 
-    /// A client begins to work under delegations. It has none yet, but for those to change what it has changed already: these it keeps, if it has them,
-    /// or may have had them of the home as it was before it began anew. As long as it `believes` that it has what that gave it, which it does until it is
-    /// heard of again or its lease ends, nobody else has that.
+    /// A client begins to work under delegations. It has none yet, but for those to change what it
+    /// has changed already: these it keeps, if it has them, or may have had them of the home as it
+    /// was before it began anew. As long as it `believes` that it has what that gave it, which it
+    /// does until it is heard of again or its lease ends, nobody else has that.
     pub fn join(&mut self, client: u32, changed: &[FileId], believes: bool, now: Duration) {
         let kept = self.has_kept(client, now);
         let had = |file: &FileId| kept && self.holds(client, *file, Hold::Write);
@@ -170,7 +175,8 @@ impl Delegations {
         now < self.unknown.1 && self.unknown.0.iter().any(|other| *other != client)
     }
 
-    /// True if a client that does not do its part may think for now that it has what it was given: others cannot have that before its lease has ended.
+    /// True if a client that does not do its part may think for now that it has what it was given:
+    /// others cannot have that before its lease has ended.
     pub fn is_barred(&self, client: u32, now: Duration) -> bool {
         self.held.get(&client).is_some_and(|held| now < held.until) && self.is_overdue(client, now)
     }
@@ -191,7 +197,8 @@ impl Delegations {
         self.recalls_of(client).map(|given| given.recall).collect()
     }
 
-    /// True if a client does not do its part: it is to be told that it has nothing, and has it until its lease ends.
+    /// True if a client does not do its part: it is to be told that it has nothing, and has it
+    /// until its lease ends.
     pub fn is_overdue(&self, client: u32, now: Duration) -> bool {
         self.recalls_of(client)
             .any(|given| now >= given.progressed + RECALL_TIME_MAX || now >= given.begun + RECALL_TIME_END)
@@ -201,7 +208,8 @@ impl Delegations {
         self.recalls.get(&client).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// A client sends all that comes before an operation, so that it can return what was recalled. It says so once: what it does later does not count.
+    /// A client sends all that comes before an operation, so that it can return what was recalled.
+    /// It says so once: what it does later does not count.
     pub fn returning(&mut self, client: u32, recalls: &[u64], through: u64) {
         let Some(own) = self.recalls.get_mut(&client) else { return };
         for number in recalls {
@@ -211,7 +219,8 @@ impl Delegations {
         }
     }
 
-    /// A client has sent something of an operation that is new. It keeps alive those recalls for which the operation has to be home.
+    /// A client has sent something of an operation that is new. It keeps alive those recalls for
+    /// which the operation has to be home.
     pub fn progress(&mut self, client: u32, seq: u64, now: Duration) {
         let own = self.recalls.get_mut(&client).into_iter().flat_map(BTreeMap::values_mut);
         own.filter(|given| seq <= given.through).for_each(|given| given.progressed = now);
@@ -234,7 +243,8 @@ impl Delegations {
         }
     }
 
-    /// A client keeps no more than a read delegation on a file, as it says when it returns what was recalled: unless it was given more since.
+    /// A client keeps no more than a read delegation on a file, as it says when it returns what was
+    /// recalled: unless it was given more since.
     pub fn lower(&mut self, client: u32, file: FileId, recalls: &[u64]) {
         let own = self.recalls.get(&client);
         let Some(first) = recalls.iter().filter(|recall| own.is_some_and(|own| own.contains_key(recall))).min() else {
@@ -258,8 +268,9 @@ impl Delegations {
         self.enter(Claim { client, wants, urgent, met: false })
     }
 
-    /// A claim to read a file becomes one to change it, unless somebody else waits to do that: then it becomes one to read it again after him. Gives the
-    /// new claim's number, and whether it is one to change.
+    /// A claim to read a file becomes one to change it, unless somebody else waits to do that: then
+    /// it becomes one to read it again after him. Gives the new claim's number, and whether it is
+    /// one to change.
     pub fn claim_more(&mut self, number: u64, file: FileId) -> (u64, bool) {
         let client = self.claims.get(&number).map_or(0, |claim| claim.client);
         let more = !self.claims_on(file, client).any(|(_, claim, hold)| hold == Hold::Write && !claim.met);
@@ -293,7 +304,8 @@ impl Delegations {
         })
     }
 
-    /// A client that holds a file to change it lets others read it, but not change it, until this claim ends.
+    /// A client that holds a file to change it lets others read it, but not change it, until this
+    /// claim ends.
     pub fn claim_held(&mut self, client: u32, file: FileId) -> u64 {
         self.enter(Claim { client, wants: vec![(file, Hold::Read)], urgent: false, met: true })
     }
@@ -372,7 +384,8 @@ impl Delegations {
         }
     }
 
-    /// Gives a client a read delegation if nobody has, or waits for, what that excludes. False if not.
+    /// Gives a client a read delegation if nobody has, or waits for, what that excludes. False if
+    /// not.
     pub fn give_if_free(&mut self, client: u32, file: FileId) -> bool {
         if !self.held.contains_key(&client) {
             return false;

@@ -1,12 +1,12 @@
 //! Makes durable what was done for clients ([`seen`](crate::seen)).
 //!
-//! A client is answered when an operation was done, and seen by all who look. It asks later until when all is
-//! durable ([`Request::Durable`](roam_proto::message::Request::Durable)), and keeps the operations that long.
-//! Many operations, of many clients, are made durable at once: the file system is synced, then the home's log
-//! is written.
+//! A client is answered when an operation was done, and seen by all who look. It asks later until
+//! when all is durable ([`Request::Durable`](roam_proto::message::Request::Durable)), and keeps the
+//! operations that long. Many operations, of many clients, are made durable at once: the file
+//! system is synced, then the home's log is written.
 //!
-//! What there was before a store stays in the home's own folder until the store is durable: after a crash a
-//! store that is not goes back ([`Exported::finish_stores`]).
+//! What there was before a store stays in the home's own folder until the store is durable: after a
+//! crash a store that is not goes back ([`Exported::finish_stores`]).
 
 use crate::exported::Exported;
 use host::Clock;

@@ -51,7 +51,8 @@ pub struct Whole {
 pub trait Export: FileSystem {
     /// As whom the home does what is its own affair: whoever may do most.
     fn superuser(&self) -> Cred;
-    /// A folder for the home's own files, outside of what is exported, from which files can be moved there. The home's user made it for nothing else.
+    /// A folder for the home's own files, outside of what is exported, from which files can be
+    /// moved there. The home's user made it for nothing else.
     fn beside(&self) -> Option<FileId> {
         None
     }
@@ -65,25 +66,28 @@ pub trait Export: FileSystem {
     fn watch(&self, dir: FileId) -> Answer<()>;
     /// A user, with the groups that he is in now; `None` if that is not known.
     fn user(&self, uid: u32) -> Answer<Option<User>>;
-    /// Bytes of the longest file that it can hold. A client refuses longer ones before it sends them.
+    /// Bytes of the longest file that it can hold. A client refuses longer ones before it sends
+    /// them.
     fn file_len_max(&self) -> Answer<u64> {
         Answer::ok(FILE_SIZE_MAX)
     }
-    /// If a store leaves more bytes of a file as they are, they are not copied to a new file: both share them, or the file is changed in place.
+    /// If a store leaves more bytes of a file as they are, they are not copied to a new file: both
+    /// share them, or the file is changed in place.
     fn copied_len_max(&self) -> u64 {
         COPIED_LEN_MAX
     }
-    /// Makes an open file share all bytes of another, which takes no longer for more of them. EOPNOTSUPP where files cannot.
+    /// Makes an open file share all bytes of another, which takes no longer for more of them.
+    /// EOPNOTSUPP where files cannot.
     fn clone_file(&self, _from: At, _to: At) -> Answer<()> {
         Answer::err(FsError::NotSupported)
     }
-    /// Makes a file for a user where nothing is, in one step: the name appears when the file is whole.
-    /// Gives what it is, and its identity. EEXIST, and EOPNOTSUPP where that cannot be done.
+    /// Makes a file for a user where nothing is, in one step: the name appears when the file is
+    /// whole. Gives what it is, and its identity. EEXIST, and EOPNOTSUPP where that cannot be done.
     fn make_whole(&self, _cred: &Cred, _dir: FileId, _name: &[u8], _whole: Whole) -> Answer<(Entry, Bytes)> {
         Answer::err(FsError::NotSupported)
     }
-    /// Does work that calls this file system very often where its calls cost least: on a thread that may
-    /// block.
+    /// Does work that calls this file system very often where its calls cost least: on a thread
+    /// that may block.
     fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
         work
     }

@@ -1,4 +1,5 @@
-//! Looking at a volume's files: which id means which file of the file system behind, what it is like now, and what others have changed.
+//! Looking at a volume's files: which id means which file of the file system behind, what it is
+//! like now, and what others have changed.
 
 use crate::claims::Claims;
 use crate::company::Company;
@@ -21,7 +22,8 @@ use tokio::sync::watch;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::Entry;
 
-/// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first, take less.
+/// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first,
+/// take less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Least time between two looks at directories that cannot be watched.
 const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
@@ -69,8 +71,8 @@ pub(crate) struct Exported {
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) sources: Mutex<Sources>,
-    /// Directories whose facts clients have got since the home started or last lost notices. Each is watched,
-    /// or in `unwatched`.
+    /// Directories whose facts clients have got since the home started or last lost notices. Each
+    /// is watched, or in `unwatched`.
     pub(crate) told_of: Mutex<HashSet<FileId>>,
     /// Directories that cannot be watched.
     pub(crate) unwatched: watch::Sender<BTreeSet<FileId>>,
@@ -82,12 +84,14 @@ pub(crate) struct Exported {
     pub(crate) seen: Seen,
     /// Whoever is told of changes is told in their order.
     pub(crate) telling: tokio::sync::Mutex<()>,
-    /// Whoever looks sees files before or after what a client does to them, and what that was is known as its doing first.
+    /// Whoever looks sees files before or after what a client does to them, and what that was is
+    /// known as its doing first.
     pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<Uploads>,
     /// Files that are not yet what clients are told that they are.
     pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
-    /// Stores that have kept what there was before they change a file in place, by author and operation.
+    /// Stores that have kept what there was before they change a file in place, by author and
+    /// operation.
     pub(crate) kept_before: Mutex<BTreeSet<(u32, u64)>>,
     /// Rises when bytes of a promised store have come.
     pub(crate) arrived: watch::Sender<u64>,
@@ -116,7 +120,8 @@ impl Exported {
         self.with(|volume| volume.real(id))
     }
 
-    /// Begins to notice what others do in a directory; where that cannot be, it is looked at now and then.
+    /// Begins to notice what others do in a directory; where that cannot be, it is looked at now
+    /// and then.
     pub(crate) async fn watch(&self, dir: FileId, source: FileId) {
         let watched = self.fs.watch(source).await;
         let changed = self.unwatched.send_if_modified(|unwatched| match watched {
@@ -147,8 +152,9 @@ impl Exported {
         Some(id)
     }
 
-    /// As [`saw`](Self::saw), of a file to which a client has done something that leaves its bytes alone, and gives it this time of modification, if any: if
-    /// they have changed, somebody else has changed them.
+    /// As [`saw`](Self::saw), of a file to which a client has done something that leaves its bytes
+    /// alone, and gives it this time of modification, if any: if they have changed, somebody else
+    /// has changed them.
     fn saw_done(
         &self,
         entry: &Entry,
@@ -167,8 +173,9 @@ impl Exported {
         self.saw(entry, identity, place, author)
     }
 
-    /// Tells those who are attached what changed. It need not be durable: after a crash no other change gets
-    /// its number, and a client that shows this number is told that it knows of more than the home.
+    /// Tells those who are attached what changed. It need not be durable: after a crash no other
+    /// change gets its number, and a client that shows this number is told that it knows of more
+    /// than the home.
     pub(crate) async fn tell(&self) {
         self.tell_with(None).await;
     }
@@ -232,7 +239,8 @@ impl Exported {
         }
     }
 
-    /// As [`source`](Self::source), `None` if it is not where it was: it may still be found elsewhere.
+    /// As [`source`](Self::source), `None` if it is not where it was: it may still be found
+    /// elsewhere.
     pub(crate) async fn source_now(&self, id: FileId) -> Result<Option<FileId>, FsError> {
         match self.find(id).await? {
             Found::Source(source) => Ok(Some(source)),
@@ -294,7 +302,8 @@ impl Exported {
         .await
     }
 
-    /// As [`glance`](Self::glance), after a client has done something to it that leaves its bytes alone: see [`saw_done`](Self::saw_done).
+    /// As [`glance`](Self::glance), after a client has done something to it that leaves its bytes
+    /// alone: see [`saw_done`](Self::saw_done).
     pub(crate) async fn glance_done(&self, id: FileId, author: u32, mtime: Option<Time>) -> Result<(), FsError> {
         let saw = |entry: &Entry, identity: &[u8]| {
             self.saw_done(entry, identity, None, author, mtime);
@@ -362,7 +371,8 @@ impl Exported {
         let seen_again;
         let mut entry = entry;
         if entry.attr.kind == Kind::Directory && self.told_of.lock().insert(id) {
-            // Other programs change its times and links by changes in it, also before any client lists it.
+            // Other programs change its times and links by changes in it, also before any client
+            // lists it.
             self.watch(id, source).await;
             (_, seen_again) = self.glance(id, OTHERS).await?;
             entry = &seen_again;
@@ -402,7 +412,8 @@ impl Exported {
         Ok(facts)
     }
 
-    /// All of a directory, in the order of names. Whatever others change in it from now on is noticed.
+    /// All of a directory, in the order of names. Whatever others change in it from now on is
+    /// noticed.
     pub(crate) async fn list(&self, dir: FileId) -> Result<Vec<(Vec<u8>, FileId, Entry)>, FsError> {
         let source = self.source(dir).await?;
         self.watch(dir, source).await;
@@ -421,7 +432,8 @@ impl Exported {
         Ok(all)
     }
 
-    /// Looks at all directories that are known, from the root down, so that whatever others have changed is known, and will be.
+    /// Looks at all directories that are known, from the root down, so that whatever others have
+    /// changed is known, and will be.
     pub(crate) async fn look_at_all(&self) -> Result<(), FsError> {
         let mut waiting = vec![self.root()?];
         while let Some(dir) = waiting.pop() {
@@ -467,7 +479,8 @@ impl Exported {
         self.tell_news().await;
     }
 
-    /// Looks at a directory that cannot be watched, and at all that was seen in it; and tries to watch it again. Clients wait no longer than a part of it takes.
+    /// Looks at a directory that cannot be watched, and at all that was seen in it; and tries to
+    /// watch it again. Clients wait no longer than a part of it takes.
     async fn look_again(&self, dir: FileId, names: Vec<Vec<u8>>) {
         let version = || self.with(|volume| volume.file(dir).map(|file| file.contents.seq)).ok().flatten();
         let before = version();
@@ -544,7 +557,8 @@ impl Exported {
         }
     }
 
-    /// Takes in the link count of a file that has lost a name. Watches of its other names do not report that.
+    /// Takes in the link count of a file that has lost a name. Watches of its other names do not
+    /// report that.
     async fn look_at_links(&self, file: FileId) {
         let is_elsewhere = self.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
         if is_elsewhere.unwrap_or(false) {
@@ -553,7 +567,8 @@ impl Exported {
         }
     }
 
-    /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id that no file has.
+    /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id
+    /// that no file has.
     async fn look_known(&self, place: &Place) -> Result<Option<FileId>, FsError> {
         let source = self.source(place.0).await?;
         match self.fs.identified(source, &place.1).await {

@@ -1,10 +1,11 @@
 //! Changing files in place, where nothing can be exchanged with them.
 //!
-//! A crash may leave such a file half changed, and other programs may change it before the home is there
-//! again. So the home keeps a copy of what there was before, durable before the first byte changes, until the
-//! client has its answer. When the client asks again, each byte must be as it was before or as the store makes
-//! it. If one is not, or the copy is gone, others have changed the file, or may have: that is a conflict, unless
-//! the file has what the store makes of it already, from the first byte to the last.
+//! A crash may leave such a file half changed, and other programs may change it before the home is
+//! there again. So the home keeps a copy of what there was before, durable before the first byte
+//! changes, until the client has its answer. When the client asks again, each byte must be as it
+//! was before or as the store makes it. If one is not, or the copy is gone, others have changed the
+//! file, or may have: that is a conflict, unless the file has what the store makes of it already,
+//! from the first byte to the last.
 
 use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
@@ -127,8 +128,8 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Keeps a copy of what is in a file, durably. Of a long one only what the store changes is kept, where the file system behind cannot clone it, and of
-    /// too much of that nothing.
+    /// Keeps a copy of what is in a file, durably. Of a long one only what the store changes is
+    /// kept, where the file system behind cannot clone it, and of too much of that nothing.
     async fn keep_before(&self, source: FileId, entry: &Entry, change: &Change) -> Result<(), FsError> {
         let (volume, fs, superuser) = (self.volume, &self.volume.fs, self.volume.fs.superuser());
         let (author, seq, size) = (self.whose.author, self.sent.seq, entry.attr.size);
@@ -172,7 +173,8 @@ impl Doing<'_> {
         kept.map(drop)
     }
 
-    /// True if every byte of a file is as this store makes it; or, in [part](SoFar::Part), as it was before.
+    /// True if every byte of a file is as this store makes it; or, in [part](SoFar::Part), as it
+    /// was before.
     async fn is_stored_so_far(
         &self,
         (source, entry): (FileId, &Entry),
@@ -204,7 +206,8 @@ impl Doing<'_> {
             Ok(handle) => Ok((before.attr.id, handle)),
             Err(error) => Err(error),
         };
-        // Of a long file only what the store changes need have been kept; the rest is not touched, whoever has changed it.
+        // Of a long file only what the store changes need have been kept; the rest is not touched,
+        // whoever has changed it.
         let mut compared = Ranges::of(0..entry.attr.size);
         if before.attr.size > fs.copied_len_max() {
             compared = touched(change, before.attr.size);

@@ -1,4 +1,5 @@
-//! Invitations: a file each in the home's folder, named by their secret, until a client accepts it. Made by another process than the one that serves.
+//! Invitations: a file each in the home's folder, named by their secret, until a client accepts it.
+//! Made by another process than the one that serves.
 
 use crate::state::{Key, Record};
 use crate::{Inner, Live};
@@ -52,8 +53,9 @@ async fn read(disk: &dyn Disk, secret: &[u8; 16]) -> io::Result<Option<Invitatio
 }
 
 impl Inner {
-    /// Makes a key one that the home serves, if the secret is one that was given out and not used yet; by the same key it may be used again, since
-    /// the first answer may have been lost. `None`: it is not.
+    /// Makes a key one that the home serves, if the secret is one that was given out and not used
+    /// yet; by the same key it may be used again, since the first answer may have been lost.
+    /// `None`: it is not.
     pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
             let all: Vec<String> = live.state.granted(&key).map(|(volume, _)| volume.clone()).collect();

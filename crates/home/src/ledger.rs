@@ -1,8 +1,9 @@
 //! The home's logs, and what must be durable in the file systems behind before they may say so.
 //!
-//! What clients do is done to a file system first, and known at once. If what is known of it were durable before it is, a loss of power would
-//! leave the home with files that are not there, and that it thinks it has made. So records of what clients have done are held until the file
-//! system is synced, and a task that waits for the log syncs it first. What is about to be done is
+//! What clients do is done to a file system first, and known at once. If what is known of it were
+//! durable before it is, a loss of power would leave the home with files that are not there, and
+//! that it thinks it has made. So records of what clients have done are held until the file system
+//! is synced, and a task that waits for the log syncs it first. What is about to be done is
 //! [announced](crate::announced) in a log of its own, which waits for no file system.
 
 use crate::announced::{Announced, Announcement};
@@ -62,8 +63,8 @@ impl Ledger {
         self.log.post_held(record.to_bytes().into());
     }
 
-    /// The record that was added last gives an id to a file. A client hears of the file when the record is
-    /// durable.
+    /// The record that was added last gives an id to a file. A client hears of the file when the
+    /// record is durable.
     pub(crate) fn gave_id(&self) {
         self.given.store(self.log.counts().0, Relaxed);
     }
@@ -92,7 +93,8 @@ impl Ledger {
         announcing.await.map_err(|_| FsError::Io)
     }
 
-    /// Makes what was done durable that the log tells of. Gives the volumes that were synced for that.
+    /// Makes what was done durable that the log tells of. Gives the volumes that were synced for
+    /// that.
     pub(crate) async fn synced(&self) -> Result<BTreeSet<String>, FsError> {
         let _one_at_a_time = self.syncing.lock().await;
         let Some(held) = self.log.held() else { return Ok(BTreeSet::new()) };
@@ -117,7 +119,8 @@ impl Ledger {
         let mut settled = self.log.settled();
         loop {
             self.synced().await?;
-            // The log may have to be written anew, which nothing that is held may wait for, whenever it came.
+            // The log may have to be written anew, which nothing that is held may wait for,
+            // whenever it came.
             match first(&mut settled, held_up.changed()).await {
                 Either::Left(settled) => return settled.map_err(|_| FsError::Io),
                 Either::Right(Ok(())) => {}

@@ -1,29 +1,30 @@
-//! Homes: they export file systems to roaming clients, and do what clients did while they were away.
+//! Homes: they export file systems to roaming clients, and do what clients did while they were
+//! away.
 //!
-//! Pure: [`state`] is what a home must not forget; [`volume`], what it knows of files; [`delegations`],
-//! what clients may do without asking.
+//! Pure: [`state`] is what a home must not forget; [`volume`], what it knows of files;
+//! [`delegations`], what clients may do without asking.
 //!
-//! The file system behind: [`export`] is what a home asks of it; [`local`], directories of this machine;
-//! [`memory`], the model for tests; `own`, the home's own folder in it.
+//! The file system behind: [`export`] is what a home asks of it; [`local`], directories of this
+//! machine; [`memory`], the model for tests; `own`, the home's own folder in it.
 //!
-//! Clients: [`invitation`] is whom the home will serve; [`clients`], whom it serves, and turning clients
-//! away; `session`, one client's requests; `pace`, how fast a client may ask; `company`, whether a client
-//! is alone; `live`, who is attached and was told what.
+//! Clients: [`invitation`] is whom the home will serve; [`clients`], whom it serves, and turning
+//! clients away; `session`, one client's requests; `pace`, how fast a client may ask; `company`,
+//! whether a client is alone; `live`, who is attached and was told what.
 //!
 //! Looking: `exported` finds files and notices what others change; `open` begins to export.
 //!
-//! Doing: `apply` does clients' operations; `store` puts contents in place, and `in_place` changes them
-//! there; `uploads` and `uploading` are bytes of stores that have not come yet; `claims` waits for what
-//! others have, and `rights` says who may claim what; `promise` and `promises` let others see a store
-//! before it is done.
+//! Doing: `apply` does clients' operations; `store` puts contents in place, and `in_place` changes
+//! them there; `uploads` and `uploading` are bytes of stores that have not come yet; `claims` waits
+//! for what others have, and `rights` says who may claim what; `promise` and `promises` let others
+//! see a store before it is done.
 //!
-//! Durability: `ledger` has the logs, and what must be durable before them; `announced`, what is about to
-//! be done; `seen`, what was done and is not durable yet; `durable` makes it so.
+//! Durability: `ledger` has the logs, and what must be durable before them; `announced`, what is
+//! about to be done; `seen`, what was done and is not durable yet; `durable` makes it so.
 //!
-//! Must survive: crashes and loss of power at any point. A home does each operation once; a client that
-//! asks again gets the same answer. Clients keep their operations until they are durable here, and ask for
-//! them again after a crash. The home recognises what it had done by its announcement and by its result. A
-//! store that may not be durable goes back.
+//! Must survive: crashes and loss of power at any point. A home does each operation once; a client
+//! that asks again gets the same answer. Clients keep their operations until they are durable here,
+//! and ask for them again after a crash. The home recognises what it had done by its announcement
+//! and by its result. A store that may not be durable goes back.
 
 mod announced;
 mod apply;
@@ -120,8 +121,9 @@ pub(crate) struct Inner {
 }
 
 impl Home {
-    /// Opens a home whose state is in a folder of its own, and begins to export file systems, by the names of their volumes. Looks at all
-    /// that clients know of, since others may have changed it meanwhile.
+    /// Opens a home whose state is in a folder of its own, and begins to export file systems, by
+    /// the names of their volumes. Looks at all that clients know of, since others may have changed
+    /// it meanwhile.
     pub async fn open(
         host: &Host,
         disk: Arc<dyn Disk>,
@@ -130,8 +132,8 @@ impl Home {
         Home::open_with(host, disk, exports, record_log::LOG_LEN).await
     }
 
-    /// As [`open`](Self::open), with a log that may grow by so many bytes before it begins again with a
-    /// snapshot. Worlds choose it; users do not.
+    /// As [`open`](Self::open), with a log that may grow by so many bytes before it begins again
+    /// with a snapshot. Worlds choose it; users do not.
     pub async fn open_with(
         host: &Host,
         disk: Arc<dyn Disk>,

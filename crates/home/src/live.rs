@@ -20,7 +20,8 @@ pub(crate) struct Live {
     pub(crate) log: Option<Arc<Ledger>>,
     /// Who is told of changes, by volume.
     pub(crate) attached: HashMap<String, Vec<Attached>>,
-    /// The connection over which each client has attached to a volume last, for as long as it is there.
+    /// The connection over which each client has attached to a volume last, for as long as it is
+    /// there.
     pub(crate) newest: HashMap<([u8; 32], String), u64>,
     /// How often clients were invited or turned away: what was attached before counts no more.
     standing: HashMap<[u8; 32], u64>,
@@ -36,8 +37,8 @@ pub(crate) struct Attached {
     pub(crate) delegated: bool,
     /// Changed since it was told last.
     pub(crate) changed: BTreeSet<FileId>,
-    /// Changed by other clients since, which have waited until it had returned what they changed: it is
-    /// told if it has it for all that.
+    /// Changed by other clients since, which have waited until it had returned what they changed:
+    /// it is told if it has it for all that.
     pub(crate) claimed: BTreeSet<FileId>,
     /// Of these, those that it did not have: of them it is told when there is nothing else to do.
     pub(crate) later: BTreeSet<FileId>,
@@ -125,8 +126,8 @@ impl Live {
         }
     }
 
-    /// The changes that each attached client has to be told. A client that works under delegations is told of
-    /// the files that it holds, and of the rest only if it is `idle`.
+    /// The changes that each attached client has to be told. A client that works under delegations
+    /// is told of the files that it holds, and of the rest only if it is `idle`.
     pub(crate) fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();

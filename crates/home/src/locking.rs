@@ -1,6 +1,7 @@
 //! Which clients have which locks of a volume's files. Pure.
 //!
-//! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to an earlier term of a client does nothing.
+//! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to
+//! an earlier term of a client does nothing.
 
 use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,8 @@ impl Term {
         number > self.over || self.open.contains(&number)
     }
 
-    /// The client knows how all requests up to this one ended, but for the open ones. What it said before may come after this.
+    /// The client knows how all requests up to this one ended, but for the open ones. What it said
+    /// before may come after this.
     fn is_over(&mut self, over: u64, open: &[u64]) {
         if over < self.over {
             return;
@@ -89,7 +91,8 @@ impl LockedFiles {
         self.terms.get(&client).map(|term| term.number)
     }
 
-    /// A client begins a term with these locks. False: it has none of them, since others have what they exclude.
+    /// A client begins a term with these locks. False: it has none of them, since others have what
+    /// they exclude.
     pub fn begin(&mut self, client: u32, term: u64, locks: &[Lock]) -> bool {
         self.leave(client);
         self.terms.insert(
@@ -162,7 +165,8 @@ impl LockedFiles {
         blockers.into_iter().map(|held| client_of(held.owner)).filter(|other| *other != client).collect()
     }
 
-    /// The first lock that stands in the way of a client's. Who has it is of no use to another client.
+    /// The first lock that stands in the way of a client's. Who has it is of no use to another
+    /// client.
     pub fn test(&self, client: u32, lock: &Lock) -> Option<Lock> {
         let held = self.table.test(lock.file, &of_client(client, lock))?;
         // Processes of other machines have other numbers.
@@ -170,7 +174,8 @@ impl LockedFiles {
         Some(Lock { owner: 0, pid, exclusive: held.exclusive, start: held.start, end: held.end, ..*lock })
     }
 
-    /// Does what a client asks. Asked again, it says how that stands. ESTALE: it is over, or of another term. ENOLCK: the client has, or asks for, too many.
+    /// Does what a client asks. Asked again, it says how that stands. ESTALE: it is over, or of
+    /// another term. ENOLCK: the client has, or asks for, too many.
     pub fn ask(&mut self, client: u32, asked: &Locking) -> Result<Locked, FsError> {
         let Locking { term, number, over, ref open, lock, waits, gives_up } = *asked;
         let known = self.terms.get_mut(&client).filter(|known| known.number == term).ok_or(FsError::Stale)?;

@@ -1,5 +1,5 @@
-//! The model file system, as homes export it: for tests and simulated worlds. It outlives homes, as a disk does, and nobody but homes changes it
-//! unless a test does and says so.
+//! The model file system, as homes export it: for tests and simulated worlds. It outlives homes, as
+//! a disk does, and nobody but homes changes it unless a test does and says so.
 
 use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;

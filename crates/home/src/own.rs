@@ -1,12 +1,15 @@
 //! The home's own folder, in which it makes files before they take their places.
 //!
-//! The folder is [beside](crate::export::Export::beside) what is exported, if the file system behind has such a place. Otherwise it is [`OWN`] at the
-//! root of what is exported, where other programs may remove it at any time: each use looks for it, and makes it again.
+//! The folder is [beside](crate::export::Export::beside) what is exported, if the file system
+//! behind has such a place. Otherwise it is [`OWN`] at the root of what is exported, where other
+//! programs may remove it at any time: each use looks for it, and makes it again.
 //!
-//! The folder belongs to the home's user and is closed to all others: who could write to it could change what clients store, who could read it would
-//! see what clients upload. The home puts nothing into a folder of somebody else.
+//! The folder belongs to the home's user and is closed to all others: who could write to it could
+//! change what clients store, who could read it would see what clients upload. The home puts
+//! nothing into a folder of somebody else.
 //!
-//! What fails here is [the home's trouble](crate::apply::Stop::Trouble) and never a conflict: nothing here ends as ENOENT or ESTALE.
+//! What fails here is [the home's trouble](crate::apply::Stop::Trouble) and never a conflict:
+//! nothing here ends as ENOENT or ESTALE.
 
 use crate::apply::Stop;
 use crate::exported::Exported;
@@ -87,7 +90,8 @@ impl Exported {
         }
     }
 
-    /// Removes all that earlier runs have left, but for what there was in files that they may have changed in part.
+    /// Removes all that earlier runs have left, but for what there was in files that they may have
+    /// changed in part.
     pub(crate) async fn clear_own(&self) -> Result<(), FsError> {
         let superuser = self.fs.superuser();
         let own = self.own().await?;

@@ -1,14 +1,18 @@
-//! Stores that are on their way while what they store is seen already: partial write-back (Zhao and Figueiredo, section 4.3).
+//! Stores that are on their way while what they store is seen already: partial write-back (Zhao and
+//! Figueiredo, section 4.3).
 //!
-//! A client that is to let others read a file of which it has changed much returns the delegation at once, and says what its store will change. From then
-//! on the file is to everybody what that will make it: bytes that have come are read from the upload, others are asked for first, and what the
-//! store leaves alone is read from the file. Nobody changes the file meanwhile, and nothing is changed in the file system behind before the store is
-//! applied, whole.
+//! A client that is to let others read a file of which it has changed much returns the delegation
+//! at once, and says what its store will change. From then on the file is to everybody what that
+//! will make it: bytes that have come are read from the upload, others are asked for first, and
+//! what the store leaves alone is read from the file. Nobody changes the file meanwhile, and
+//! nothing is changed in the file system behind before the store is applied, whole.
 //!
-//! If the client is not heard of, or sends nothing, for as long as a lease, or the home crashes, the file is what it was before, which is a
-//! change like any other; the store is done when it comes, unless somebody has changed the file by then.
+//! If the client is not heard of, or sends nothing, for as long as a lease, or the home crashes,
+//! the file is what it was before, which is a change like any other; the store is done when it
+//! comes, unless somebody has changed the file by then.
 //!
-//! Invariant: what clients are told that a file's contents of some number are, they are for as long as they have that number.
+//! Invariant: what clients are told that a file's contents of some number are, they are for as long
+//! as they have that number.
 
 use crate::Inner;
 use crate::exported::Exported;
@@ -27,7 +31,8 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::Handle;
 
-/// Longest wait for bytes that somebody asks for: whoever waits hears of it before he thinks that the home is out of reach, and asks again.
+/// Longest wait for bytes that somebody asks for: whoever waits hears of it before he thinks that
+/// the home is out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 /// A store that is not done by then is waited for no more.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -35,7 +40,8 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 impl Exported {
-    /// A client returns a delegation, and promises to do a store. EINVAL if it cannot: it is to send all before.
+    /// A client returns a delegation, and promises to do a store. EINVAL if it cannot: it is to
+    /// send all before.
     pub(crate) async fn promise(
         self: &Arc<Self>,
         home: &Inner,
@@ -95,7 +101,8 @@ impl Exported {
         promises.values().find(|promise| promise.is_by(whose, seq)).cloned()
     }
 
-    /// A store has ended, one way or another, or will not be waited for: if it is not done, the file has other contents than was said.
+    /// A store has ended, one way or another, or will not be waited for: if it is not done, the
+    /// file has other contents than was said.
     pub(crate) fn conclude(&self, whose: &Whose, seq: u64, done: bool) {
         let Some(promise) = self.promised_by(whose, seq) else { return };
         let (file, author) = (promise.file, whose.author);

@@ -1,4 +1,5 @@
-//! Who is told of what, and who may claim what: others give up what they have only for a user who may use it.
+//! Who is told of what, and who may claim what: others give up what they have only for a user who
+//! may use it.
 
 use crate::exported::Exported;
 use crate::volume::{Reach, Volume};
@@ -10,7 +11,8 @@ use types::{FileId, FsError};
 use vfs::perm::{EXECUTE, WRITE};
 
 impl Exported {
-    /// Those of some files that a user can reach: of the others he is not even told that they have changed.
+    /// Those of some files that a user can reach: of the others he is not even told that they have
+    /// changed.
     pub(crate) async fn reached(&self, user: &User, files: Vec<FileId>) -> Vec<FileId> {
         let (mut reached, mut closed) = (Vec::new(), HashMap::new());
         for file in files {
@@ -57,7 +59,8 @@ impl Exported {
         may
     }
 
-    /// True if a user may change the bytes of a file, its attributes as its owner, or one of its names.
+    /// True if a user may change the bytes of a file, its attributes as its owner, or one of its
+    /// names.
     pub(crate) async fn may_change(&self, user: &User, file: FileId) -> bool {
         let user = cred(user);
         let Ok(source) = self.source(file).await else { return false };

@@ -18,8 +18,8 @@ pub(crate) struct Seen {
     pub(crate) of: Mutex<BTreeMap<u32, Progress>>,
     /// Files of the home's own folder that are not needed when all is durable that was done.
     pub(crate) replaced: Mutex<BTreeSet<String>>,
-    /// Stores that are in place before the client has asked for them (again), by author and operation:
-    /// those that a crash has left, and those that came with what made the file.
+    /// Stores that are in place before the client has asked for them (again), by author and
+    /// operation: those that a crash has left, and those that came with what made the file.
     in_place: Mutex<BTreeSet<(u32, u64)>>,
     pub(crate) settling: tokio::sync::Mutex<()>,
 }
@@ -75,7 +75,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// The numbers of a client's next log begin again: what was in place of the log before is not done there.
+    /// The numbers of a client's next log begin again: what was in place of the log before is not
+    /// done there.
     #[test]
     fn regression_a_store_that_was_in_place_is_not_taken_for_one_of_the_next_log() {
         let seen = Seen::default();

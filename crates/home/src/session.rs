@@ -33,12 +33,14 @@ use vfs::fs::{FILE_SIZE_MAX, OpenFlags};
 const LISTING_LEN: usize = 256 << 10;
 /// Most files asked for at once.
 const FILE_COUNT_MAX: usize = 4096;
-/// How often a client that is likely to make a name lets others go first before it has to ask for it.
+/// How often a client that is likely to make a name lets others go first before it has to ask for
+/// it.
 const MAKE_COUNT_MAX: u32 = 2;
 /// Most operations sent at once.
 const OPERATION_COUNT_MAX: usize = 4096;
 
-/// What changed of what a user may see. If that is more than a message can tell, everything may have.
+/// What changed of what a user may see. If that is more than a message can tell, everything may
+/// have.
 fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
     if !volume.is_given(stamp.seq) {
         // By a run that this home does not know of: it has been restored from a backup.
@@ -187,8 +189,8 @@ impl Client {
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
-        // What these change is durable when they are answered. What was done is later, when the client asks
-        // for it.
+        // What these change is durable when they are answered. What was done is later, when the
+        // client asks for it.
         let changes = matches!(request, Request::Ids | Request::Resign | Request::Returned { .. });
         let reply = self.serve(&place, request).await;
         match changes {
@@ -241,8 +243,8 @@ impl Client {
         attached
     }
 
-    /// True if a client that comes with delegations of this run has to wait, since others were promised what
-    /// it had.
+    /// True if a client that comes with delegations of this run has to wait, since others were
+    /// promised what it had.
     fn is_barred(&self, volume: &Exported, author: u32, watch: &Watch) -> bool {
         matches!(watch, Watch::Delegations { run, .. } if *run == self.home.run) && volume.claims.is_barred(author)
     }
@@ -266,7 +268,8 @@ impl Client {
         let mut reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
-            // It was sent before the client went on elsewhere, and would take away what it was given there.
+            // It was sent before the client went on elsewhere, and would take away what it was
+            // given there.
             if live.is_older(&self.key, name, self.connection) {
                 return refused(Refusal::Detached);
             }
@@ -385,7 +388,8 @@ impl Client {
                 volume.fs.access(&cred(&whose.user), volume.source(dir).await?, vfs::perm::READ).await?;
                 let mut met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
                 let mut hold = Hold::Read;
-                // Whoever is likely to make a name need not come again for that; of several one is first, and the others see what he has done.
+                // Whoever is likely to make a name need not come again for that; of several one is
+                // first, and the others see what he has done.
                 for _ in 0..MAKE_COUNT_MAX {
                     let Some(name) = makes else { break };
                     if !self.may_make(place, dir, name).await? {
@@ -590,7 +594,8 @@ impl Client {
         })
     }
 
-    /// Takes parts of a store from files that have them. What cannot be read is somebody else's, or something else by now: it is not taken.
+    /// Takes parts of a store from files that have them. What cannot be read is somebody else's, or
+    /// something else by now: it is not taken.
     async fn take(&self, whose: &Whose, volume: &Arc<Exported>, seq: u64, pieces: Vec<Piece>) -> Answered {
         if pieces.len() > PIECE_COUNT_MAX || pieces.iter().any(|piece| piece.len > PIECE_LEN_MAX) {
             return Err(Stop::Failed(FsError::ArgumentTooBig));

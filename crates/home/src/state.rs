@@ -1,5 +1,5 @@
-//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations ended, so
-//! that each is done once (docs/roaming.md). Pure; every change is a [`Record`].
+//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations
+//! ended, so that each is done once (docs/roaming.md). Pure; every change is a [`Record`].
 
 use crate::volume::{Learned, RunStart, Volume};
 use roam_proto::channel::MESSAGE_LEN_MAX;
@@ -27,7 +27,8 @@ pub const APPLYING_LEN_MAX: usize = 2 * MESSAGE_LEN_MAX;
 /// A client's public key, hashed.
 pub type Key = [u8; 32];
 
-/// A store that is about to be put in place: whoever has this identity afterwards is the stored file.
+/// A store that is about to be put in place: whoever has this identity afterwards is the stored
+/// file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Intent {
     /// The operation's number.
@@ -36,7 +37,8 @@ pub struct Intent {
     pub identity: Vec<u8>,
     /// The file that it will be.
     pub file: types::FileId,
-    /// Its size and time of modification, if it is made beside the file; otherwise the file itself is changed.
+    /// Its size and time of modification, if it is made beside the file; otherwise the file itself
+    /// is changed.
     pub beside: Option<(u64, types::Time)>,
 }
 wire_struct!(Intent { seq, identity, file, beside });
@@ -271,7 +273,8 @@ pub struct State {
     pub volumes: BTreeMap<String, Volume>,
     /// By key.
     pub clients: BTreeMap<Key, Client>,
-    /// What clients may not use any more. What they did there is remembered: it may be under way, and they may be invited again.
+    /// What clients may not use any more. What they did there is remembered: it may be under way,
+    /// and they may be invited again.
     pub revoked: BTreeSet<(Key, String)>,
     /// What they are called by whoever invited them, if by anything.
     pub names: BTreeMap<Key, String>,
@@ -340,7 +343,8 @@ impl State {
                 (grant.heard, grant.intent) = (0, None);
                 grant.outcomes.clear();
                 grant.applying.clear();
-                // The client may be a copy of what it was, which does not know what it has made with them since.
+                // The client may be a copy of what it was, which does not know what it has made
+                // with them since.
                 grant.ids.clear();
                 if before > 0 {
                     let author = self.clients.get(&key)?.number;

@@ -1,9 +1,11 @@
-//! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it, so that nobody ever sees half of it, and what
-//! comes out of the exchange tells whether another program was there meanwhile (docs/roaming.md#operations).
+//! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it,
+//! so that nobody ever sees half of it, and what comes out of the exchange tells whether another
+//! program was there meanwhile (docs/roaming.md#operations).
 //!
-//! Where that cannot be, because a file has several names, is on a file system that is mounted below, the home may not give it its owner, or so much of it
-//! stays as it is that copying that would keep others waiting, its bytes are changed [in place](crate::in_place): others may then see half of it, and a
-//! change by others in that moment may be lost.
+//! Where that cannot be, because a file has several names, is on a file system that is mounted
+//! below, the home may not give it its owner, or so much of it stays as it is that copying that
+//! would keep others waiting, its bytes are changed [in place](crate::in_place): others may then
+//! see half of it, and a change by others in that moment may be lost.
 
 use crate::apply::finish::goes_to;
 use crate::apply::{Doing, Done, Scene, Stop};
@@ -51,10 +53,10 @@ fn store_of(name: &[u8]) -> Option<(u32, u64)> {
 }
 
 impl Exported {
-    /// Stores that a crash has left and that may not be durable. What there was before a store is in the
-    /// home's own folder until the store is durable. The home puts it back, and the client asks for the store
-    /// again. If another client or program has changed the file since, the file stays as it is, and the store
-    /// counts as done.
+    /// Stores that a crash has left and that may not be durable. What there was before a store is
+    /// in the home's own folder until the store is durable. The home puts it back, and the client
+    /// asks for the store again. If another client or program has changed the file since, the file
+    /// stays as it is, and the store counts as done.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
         let in_place: Vec<_> = {
             let live = self.live.lock();
@@ -74,8 +76,8 @@ impl Exported {
         Ok(())
     }
 
-    /// What a file was before a store that may not be durable goes back to where the store has put what it
-    /// made.
+    /// What a file was before a store that may not be durable goes back to where the store has put
+    /// what it made.
     async fn undo_store(
         &self,
         (own, name, before): (FileId, &[u8], &Entry),
@@ -99,8 +101,8 @@ impl Exported {
             Some((.., Operation::Store { change, .. })) => Some((change.size, change.mtime)),
             _ => None,
         };
-        // Stores that came later, also of other clients, may not be durable either: they are asked for
-        // again, too.
+        // Stores that came later, also of other clients, may not be durable either: they are asked
+        // for again, too.
         let stores: Vec<(u64, Time)> = announced
             .iter()
             .filter(|(by, number, _)| *by != author || *number >= seq)
@@ -212,7 +214,8 @@ impl Exported {
         }
     }
 
-    /// EACCES unless a user may write to a file. Its owner may: what is made read-only is written until it is closed, and he could make it writable.
+    /// EACCES unless a user may write to a file. Its owner may: what is made read-only is written
+    /// until it is closed, and he could make it writable.
     pub(crate) async fn check_write(&self, cred: &Cred, source: FileId, entry: &Entry) -> Result<(), FsError> {
         match self.fs.access(cred, source, vfs::perm::WRITE).await {
             Err(FsError::AccessDenied) if cred.uid == entry.attr.uid => Ok(()),
@@ -220,7 +223,8 @@ impl Exported {
         }
     }
 
-    /// An exchange has moved a directory's times, which a write does not do: they are known, and nobody is told.
+    /// An exchange has moved a directory's times, which a write does not do: they are known, and
+    /// nobody is told.
     async fn absorb(&self, dir: FileId, author: u32) -> Result<(), FsError> {
         let entry = self.fs.getattr(self.source(dir).await?).await?;
         self.learn(author, |volume| volume.absorbed(dir, Print::of(&entry.attr)));
@@ -254,7 +258,8 @@ impl Exported {
         Ok(())
     }
 
-    /// Copies bytes, as many as go together; also between file systems, for which Linux has no call.
+    /// Copies bytes, as many as go together; also between file systems, for which Linux has no
+    /// call.
     async fn copy_some(&self, from: At, to: At, len: u64) -> Result<u64, FsError> {
         let superuser = self.fs.superuser();
         match self.fs.copy_file_range(&superuser, from, to, len).await {
@@ -527,8 +532,8 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns what it
-    /// is like then.
+    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns
+    /// what it is like then.
     async fn liken(
         &self,
         superuser: &Cred,

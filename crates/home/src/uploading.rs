@@ -1,5 +1,5 @@
-//! Bytes of stores that have not come yet: they wait in files of the home's own, until their operation
-//! comes, or the client has gone away.
+//! Bytes of stores that have not come yet: they wait in files of the home's own, until their
+//! operation comes, or the client has gone away.
 
 use crate::exported::Exported;
 use crate::uploads::Shared;
@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// What a client that is not connected has uploaded is kept for so long after it sent something last; when
-/// it comes back it sends all of it again.
+/// What a client that is not connected has uploaded is kept for so long after it sent something
+/// last; when it comes back it sends all of it again.
 const UPLOAD_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// What the bytes of a store are called.
@@ -20,8 +20,9 @@ fn upload_name(author: u32, seq: u64) -> String {
 }
 
 impl Exported {
-    /// Takes bytes of a store that is to come. They may come twice, and in any order, and are dropped if
-    /// the store has ended: a client that sends them again then is told so when it asks for the outcome.
+    /// Takes bytes of a store that is to come. They may come twice, and in any order, and are
+    /// dropped if the store has ended: a client that sends them again then is told so when it asks
+    /// for the outcome.
     pub(crate) async fn upload(&self, whose: &Whose, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
             return Err(FsError::FileTooLarge);
@@ -67,7 +68,8 @@ impl Exported {
         self.drop_those(|by, _, _| by == author).await;
     }
 
-    /// Operations up to this one have ended: what was sent ahead for one that did not come in the end is of no use.
+    /// Operations up to this one have ended: what was sent ahead for one that did not come in the
+    /// end is of no use.
     pub(crate) async fn drop_uploads_through(&self, author: u32, last: u64) {
         self.drop_those(|by, seq, _| by == author && seq <= last).await;
     }
@@ -87,8 +89,8 @@ impl Exported {
         }
     }
 
-    /// Drops what clients have uploaded that have gone away since. A client that comes back meanwhile finds
-    /// all of it, or nothing.
+    /// Drops what clients have uploaded that have gone away since. A client that comes back
+    /// meanwhile finds all of it, or nothing.
     async fn drop_forgotten_uploads(&self, now: Duration) {
         let dropped = {
             let live = self.live.lock();

@@ -1,19 +1,22 @@
-//! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which file, what
-//! each looked like when it was seen last, and who changed it when. Pure.
+//! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which
+//! file, what each looked like when it was seen last, and who changed it when. Pure.
 //!
-//! Only files that clients were told of, or have made, are known here. Others change the volume as they like; their changes are found by
-//! looking, and compared with what was known. Whatever is found to have changed gets the next number of the volume's journal.
+//! Only files that clients were told of, or have made, are known here. Others change the volume as
+//! they like; their changes are found by looking, and compared with what was known. Whatever is
+//! found to have changed gets the next number of the volume's journal.
 //!
-//! A client that made what was there already gave it an id of its own, which means that file from then on
-//! ([`Volume::real`]).
+//! A client that made what was there already gave it an id of its own, which means that file from
+//! then on ([`Volume::real`]).
 //!
 //! A file that is nowhere is forgotten when the journal does not tell of its going any more.
 //!
-//! The home's state may be restored from a backup. Each run begins with a number greater than all before, by the clock: those that an earlier run has given
-//! since the backup was taken are in a [gap](Volume::is_given), and clients that know of them know something else than this home. So it is with ids.
+//! The home's state may be restored from a backup. Each run begins with a number greater than all
+//! before, by the clock: those that an earlier run has given since the backup was taken are in a
+//! [gap](Volume::is_given), and clients that know of them know something else than this home. So it
+//! is with ids.
 //!
-//! Invariants: an id is one file for ever, though a client's store gives it a new identity ([`Volume::stored`]);
-//! numbers only grow; what an id means instead has no other meaning itself.
+//! Invariants: an id is one file for ever, though a client's store gives it a new identity
+//! ([`Volume::stored`]); numbers only grow; what an id means instead has no other meaning itself.
 
 use roam_proto::codec::Wire;
 use roam_proto::journal::{Journal, Stamp};
@@ -31,9 +34,11 @@ pub const JOURNAL_LEN_MAX: usize = 1 << 18;
 pub const INDEX_END: u64 = 1 << 48;
 /// Ids that mean another file, of all clients; beyond, what is made twice is there twice.
 pub const ALIAS_COUNT_MAX: usize = 1 << 20;
-/// Most directories that are looked through from a file up: remembered places of directories that others move can go round in a circle.
+/// Most directories that are looked through from a file up: remembered places of directories that
+/// others move can go round in a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
-/// Most gaps between the numbers of runs that are remembered: of more runs, the numbers between the oldest two count as given.
+/// Most gaps between the numbers of runs that are remembered: of more runs, the numbers between the
+/// oldest two count as given.
 const GAP_COUNT_MAX: usize = 1 << 12;
 /// When indices by the clock begin, in seconds since 1970.
 const INDEX_START_SECONDS: i64 = 1_600_000_000;
@@ -67,8 +72,9 @@ pub struct Print {
 wire_struct!(Print { kind, mode, uid, gid, nlink, size, mtime, ctime });
 
 impl Print {
-    /// Of a file that had the attributes `made` when the home was done with it. If another program has changed its
-    /// bytes by `now`, the next look finds that, and counts it as a change by others.
+    /// Of a file that had the attributes `made` when the home was done with it. If another program
+    /// has changed its bytes by `now`, the next look finds that, and counts it as a change by
+    /// others.
     pub fn after(now: &Attr, made: &Attr) -> Print {
         Print { size: made.size, mtime: made.mtime, ..Print::of(now) }
     }
@@ -88,7 +94,8 @@ impl Print {
         self.mode & 0o011 == 0
     }
 
-    /// What is in it has not changed, as far as can be seen. Where nothing else explains a new ctime, it has.
+    /// What is in it has not changed, as far as can be seen. Where nothing else explains a new
+    /// ctime, it has.
     fn same_contents(&self, other: &Print, moved: bool) -> bool {
         let explained = moved || !self.same_rights(other) || self.nlink != other.nlink;
         (self.kind, self.size, self.mtime) == (other.kind, other.size, other.mtime)
@@ -208,7 +215,8 @@ struct Gap {
 }
 wire_struct!(Gap { last, first, end, next });
 
-/// What a run of the home begins with, so that it gives nothing that an earlier one has given and this one does not know of.
+/// What a run of the home begins with, so that it gives nothing that an earlier one has given and
+/// this one does not know of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunStart {
     /// All changes of the run have greater numbers.
@@ -234,8 +242,9 @@ impl Volume {
         }
     }
 
-    /// What a run begins with that starts now. Numbers follow the clock, in microseconds, and so do indices: whatever earlier runs have given since a backup
-    /// was taken is less, as long as the clock does not go back.
+    /// What a run begins with that starts now. Numbers follow the clock, in microseconds, and so do
+    /// indices: whatever earlier runs have given since a backup was taken is less, as long as the
+    /// clock does not go back.
     pub fn run_start(&self, now: Time) -> RunStart {
         let micros = u64::try_from(now.sec).unwrap_or(0).saturating_mul(1_000_000) + u64::from(now.nsec) / 1_000;
         let seconds = u64::try_from(now.sec - INDEX_START_SECONDS).unwrap_or(0);
@@ -260,8 +269,8 @@ impl Volume {
         Some(())
     }
 
-    /// True if a change of this volume has had this number, as far as this home knows. Others were given by a run that it has forgotten, since its state was
-    /// restored from a backup.
+    /// True if a change of this volume has had this number, as far as this home knows. Others were
+    /// given by a run that it has forgotten, since its state was restored from a backup.
     pub fn is_given(&self, seq: u64) -> bool {
         let after = self.gaps.partition_point(|gap| gap.first <= seq);
         seq <= self.journal.stamp().seq && self.gaps.get(after).is_none_or(|gap| seq <= gap.last)
@@ -275,7 +284,8 @@ impl Volume {
         id.raw() == 0 || id.volume() == self.number && index < self.next && !in_gap
     }
 
-    /// The number that a client knows something by; 0, by which nothing is known, if this home has not given it.
+    /// The number that a client knows something by; 0, by which nothing is known, if this home has
+    /// not given it.
     pub fn base(&self, seq: u64) -> u64 {
         if self.is_given(seq) { seq } else { 0 }
     }
@@ -372,7 +382,8 @@ impl Volume {
         Some(first..next)
     }
 
-    /// A file was seen at a place, after `author` may have changed it. What is learned from that; nothing if all was known.
+    /// A file was seen at a place, after `author` may have changed it. What is learned from that;
+    /// nothing if all was known.
     pub fn seen(&self, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Option<Learned> {
         let Some(id) = self.known(identity) else {
             let id = match place {
@@ -409,7 +420,8 @@ impl Volume {
         (file != *before).then_some(Learned { id, file })
     }
 
-    /// A directory's times have moved, or a file's time of change, for all that nothing has changed in it.
+    /// A directory's times have moved, or a file's time of change, for all that nothing has changed
+    /// in it.
     pub fn absorbed(&self, id: FileId, now: Print) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         let before = std::mem::replace(&mut file.print, now);
@@ -427,8 +439,8 @@ impl Volume {
         Learned { id, file }
     }
 
-    /// A client's store has put another file into a file's place, which is that file from now on. If nobody has changed it since these contents of it were
-    /// promised, it has those.
+    /// A client's store has put another file into a file's place, which is that file from now on.
+    /// If nobody has changed it since these contents of it were promised, it has those.
     pub fn stored(
         &self,
         id: FileId,
@@ -464,7 +476,8 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// A file is not at a place where it was seen. If it was seen nowhere else, that is a change of it.
+    /// A file is not at a place where it was seen. If it was seen nowhere else, that is a change of
+    /// it.
     pub fn left(&self, place: &Place) -> Option<Learned> {
         let id = self.at(place)?;
         let mut file = self.files.get(&id)?.clone();
@@ -486,8 +499,9 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// Files below a directory of which changes were not told while it was closed to users, and may be when this is learned: it opens, or comes from
-    /// below one that is closed. Whatever has changed since that was closed is among them.
+    /// Files below a directory of which changes were not told while it was closed to users, and may
+    /// be when this is learned: it opens, or comes from below one that is closed. Whatever has
+    /// changed since that was closed is among them.
     pub fn revealed(&self, learned: &Learned) -> Vec<FileId> {
         let (id, file) = (learned.id, &learned.file);
         let Some(before) = self.files.get(&id).filter(|before| before.print.kind == Kind::Directory) else {
@@ -495,7 +509,8 @@ impl Volume {
         };
         let opens = before.print.is_closed() && !before.print.same_rights(&file.print);
         let above = if before.places == file.places { None } else { self.closed_above(id) };
-        // Of a directory that stays closed, what was not told is told again as changed now, so that its last change of rights counts.
+        // Of a directory that stays closed, what was not told is told again as changed now, so that
+        // its last change of rights counts.
         let Some(since) = opens.then_some(before.rights.seq).into_iter().chain(above).min() else { return Vec::new() };
         let is_below = |other: &FileId| *other != id && self.is_below(*other, id);
         match since >= self.journal.floor() {
@@ -523,7 +538,8 @@ impl Volume {
         std::iter::successors(parent(&id), move |dir| parent(dir)).take(DEPTH_MAX)
     }
 
-    /// Takes in what was learned. If the file has changed, the journal says so. `None` if it makes no sense.
+    /// Takes in what was learned. If the file has changed, the journal says so. `None` if it makes
+    /// no sense.
     pub fn learn(&mut self, learned: Learned) -> Option<()> {
         let Learned { id, file } = learned;
         let seq = self.journal.stamp().seq;
@@ -555,7 +571,8 @@ impl Volume {
         Some(())
     }
 
-    /// What a client has changed until now, it need not know of: it begins a new log, as a copy of what it was.
+    /// What a client has changed until now, it need not know of: it begins a new log, as a copy of
+    /// what it was.
     pub fn disown(&mut self, author: u32) {
         let aspects = self.files.values_mut().flat_map(|file| [&mut file.contents, &mut file.rights]);
         aspects.filter(|aspect| aspect.author == author).for_each(|aspect| *aspect = Aspect::at(aspect.seq));
@@ -573,8 +590,8 @@ impl Volume {
         }
     }
 
-    /// Whether the user can reach a file, as far as modes say. An ACL cannot open what a directory's group bits close, but may open what they seem to
-    /// open for others.
+    /// Whether the user can reach a file, as far as modes say. An ACL cannot open what a
+    /// directory's group bits close, but may open what they seem to open for others.
     pub fn reach(&self, user: &User, id: FileId) -> Reach {
         let (mut at, mut reach) = (id, Reach::Likely);
         for _ in 0..DEPTH_MAX {

@@ -7,8 +7,9 @@ use roam_proto::message::{Outcome, Reply, Request, pack};
 use roam_proto::operation::Operation;
 use types::{FileId, Kind};
 
-/// Operations that a client sends in one message while the home crashes at any step, and in messages of their own when it asks again. The first
-/// ids are those of the directory `/mallory`, of one in it, and of a file in that.
+/// Operations that a client sends in one message while the home crashes at any step, and in
+/// messages of their own when it asks again. The first ids are those of the directory `/mallory`,
+/// of one in it, and of a file in that.
 fn asked_again_in_parts(operations: impl Fn([FileId; 3]) -> Vec<Operation>) {
     for polls in 1.. {
         let mut world = World::new();
@@ -53,7 +54,8 @@ fn regression_what_was_removed_before_its_directory_is_removed() {
     });
 }
 
-/// What had been announced with what was asked for again, but was not asked for with it, was not taken into account.
+/// What had been announced with what was asked for again, but was not asked for with it, was not
+/// taken into account.
 #[test]
 fn regression_what_was_overtaken_is_done_whatever_it_is_asked_for_with() {
     asked_again_in_parts(|[top, dir, file]| {

@@ -1,4 +1,5 @@
-//! Delegations: what one client has, others get when it is returned, or when its lease has ended, whatever it says.
+//! Delegations: what one client has, others get when it is returned, or when its lease has ended,
+//! whatever it says.
 
 mod common;
 
@@ -170,7 +171,8 @@ fn locks_are_for_files_that_their_user_can_open_and_for_the_term_of_now() {
     assert_eq!(other.ask(ask(others, 3, lock(letter, 0))), Reply::Done);
 }
 
-/// What was sent over a connection that was given up may arrive after the client has gone on over another.
+/// What was sent over a connection that was given up may arrive after the client has gone on over
+/// another.
 #[test]
 fn regression_attaching_late_over_an_older_connection_takes_nothing_away() {
     let world = World::new();
@@ -574,7 +576,8 @@ fn regression_a_delegation_needs_the_rights_that_its_use_needs() {
     assert!(matches!(bob.recalled()[..], [Recall { file, keep: true, .. }] if file == letter));
 }
 
-/// A client that is asked for a file and goes on with others keeps nobody waiting for longer than a lease.
+/// A client that is asked for a file and goes on with others keeps nobody waiting for longer than a
+/// lease.
 #[test]
 fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
     let world = World::new();
@@ -586,7 +589,8 @@ fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
         let file = FileId::new(new.raw() + number);
         assert_eq!(one.outcome(make_file(at(dir, name.as_bytes()), file), b""), Outcome::Done);
     };
-    // It says that two operations have to be home before it can return the file: for as long as one of them comes in time, the others wait.
+    // It says that two operations have to be home before it can return the file: for as long as one
+    // of them comes in time, the others wait.
     for (said, waits) in [(false, LEASE), (true, LEASE * 2)] {
         assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
         assert_eq!(other.delegate(plain, Hold::Read), None);

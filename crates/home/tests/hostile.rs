@@ -1,5 +1,6 @@
-//! A client that says whatever it likes: it gets errors, and nothing that its user may not have. No other user's file is read or changed, the
-//! home's own directory is never reached, and nothing panics.
+//! A client that says whatever it likes: it gets errors, and nothing that its user may not have. No
+//! other user's file is read or changed, the home's own directory is never reached, and nothing
+//! panics.
 
 mod common;
 
@@ -62,7 +63,8 @@ fn the_homes_own_directory_is_reached_by_no_name_and_no_id() {
             listed.iter().map(|(_, entry, _)| entry.attr.id.raw()).chain([own.raw()]).collect()
         });
         assert_eq!(own.len(), 1 + usize::from(key), "what was uploaded is there");
-        // By the ids that it has to the file system behind, and by all that are near those that were given out.
+        // By the ids that it has to the file system behind, and by all that are near those that
+        // were given out.
         let known: Vec<FileId> = [root, dir, plain].into_iter().chain(peer.list(root).values().map(|f| f.id)).collect();
         for raw in (0..200).chain(own).chain([u64::MAX, 1 << 48 | 1, (1 << 48) - 1]) {
             let id = FileId::new(raw);
@@ -209,7 +211,8 @@ fn more_extended_attributes_than_a_message_can_tell_are_left_out() {
         }
     }
     assert!(peer.facts(&[plain])[0].to_bytes().len() < MESSAGE_LEN_MAX / 2);
-    // A list of them that none could read is refused, rather than cut short: what is missing would be taken for gone.
+    // A list of them that none could read is refused, rather than cut short: what is missing would
+    // be taken for gone.
     assert_eq!(peer.ask(Request::Facts { files: others.clone() }), Reply::Failed(FsError::ArgumentTooBig));
     assert!(matches!(peer.ask(Request::Facts { files: vec![plain; 4000] }), Reply::Facts(known) if known.len() == 1));
     assert_eq!(peer.ask(Request::Facts { files: vec![plain; 5000] }), Reply::Failed(FsError::ArgumentTooBig));
@@ -368,7 +371,8 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
     assert_eq!(mallory.list(FileId::new(mine.raw() + 5)), mallory.list(mallory.id(dir, "sub")));
 }
 
-/// What was announced, and not done because something before it waits, was taken for done when the home started again.
+/// What was announced, and not done because something before it waits, was taken for done when the
+/// home started again.
 #[test]
 fn regression_what_waits_is_not_taken_for_done_by_a_home_that_starts() {
     for uid in [MALLORY, 0] {
@@ -784,7 +788,8 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
     assert!(done > 300 && merged > 30, "{done} were done, {merged} merged");
 }
 
-/// Only members of its group, and whom an ACL lets in, hear what changes in a directory that is closed to others.
+/// Only members of its group, and whom an ACL lets in, hear what changes in a directory that is
+/// closed to others.
 #[test]
 fn regression_a_directory_that_is_open_to_its_group_tells_others_no_ids() {
     let world = World::new();

@@ -46,7 +46,8 @@ fn uploads_are_bounded_and_may_come_from_several_connections_at_once() {
     assert_eq!((busy, own_count(&world)), (399 - 256, 256));
 }
 
-/// A copy of an upload that had been on its way for long came after its store was done, and stayed in the home's own directory.
+/// A copy of an upload that had been on its way for long came after its store was done, and stayed
+/// in the home's own directory.
 #[test]
 fn regression_bytes_that_come_after_their_store_are_not_kept() {
     let world = World::new();
@@ -71,7 +72,8 @@ fn regression_bytes_that_come_after_their_store_are_not_kept() {
     assert_eq!((upload(second.seq, b"more"), own_count(&world)), (Reply::Done, 1));
 }
 
-/// A client that had begun a new log could not store what was shorter than what the old one had sent ahead by the same number.
+/// A client that had begun a new log could not store what was shorter than what the old one had
+/// sent ahead by the same number.
 #[test]
 fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
     let world = World::new();
@@ -91,7 +93,8 @@ fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
     assert_eq!(own_count(&world), 0);
 }
 
-/// What had been said of the old log by way of a connection that was still there counted for the new one.
+/// What had been said of the old log by way of a connection that was still there counted for the
+/// new one.
 #[test]
 fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
     let world = World::new();
@@ -108,7 +111,8 @@ fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
     assert_eq!(new.apply(vec![made]), done);
 }
 
-/// Whoever guesses what is in another's file does not learn whether that is so, and what is not what it should be is not taken.
+/// Whoever guesses what is in another's file does not learn whether that is so, and what is not
+/// what it should be is not taken.
 #[test]
 fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() {
     let world = World::new();

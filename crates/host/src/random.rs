@@ -1,9 +1,11 @@
-//! The one random number generator of the project, seeded by the operating system or by a simulation.
+//! The one random number generator of the project, seeded by the operating system or by a
+//! simulation.
 
 use crate::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// SplitMix64: one atomic addition per number, so it needs no lock and its sequence depends on the seed alone. Not for secrets.
+/// SplitMix64: one atomic addition per number, so it needs no lock and its sequence depends on the
+/// seed alone. Not for secrets.
 #[derive(Debug)]
 pub struct SplitMix64(AtomicU64);
 

@@ -1,8 +1,9 @@
-//! Waiting for several things at once, in any executor: the pieces of `futures` and `tokio::time` that roles need, without
-//! random branches and without a runtime, so that they behave the same in the simulated world.
+//! Waiting for several things at once, in any executor: the pieces of `futures` and `tokio::time`
+//! that roles need, without random branches and without a runtime, so that they behave the same in
+//! the simulated world.
 //!
-//! Everything here polls its children inside the caller's task, always in the order given. A dropped wait drops what it
-//! waited for; an operation that was cut off like that is *unknown*.
+//! Everything here polls its children inside the caller's task, always in the order given. A
+//! dropped wait drops what it waited for; an operation that was cut off like that is *unknown*.
 
 use crate::Clock;
 use std::future::{Future, poll_fn};
@@ -39,7 +40,8 @@ pub async fn first<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Out
     .await
 }
 
-/// Waits for `future`, but no longer than `time` from this call; then drops it. A future that is done at once never times out.
+/// Waits for `future`, but no longer than `time` from this call; then drops it. A future that is
+/// done at once never times out.
 pub fn timeout<F: Future>(
     clock: &dyn Clock,
     time: Duration,
@@ -54,8 +56,9 @@ pub fn timeout<F: Future>(
     }
 }
 
-/// Runs all `futures` at the same time, in the caller's task; the outputs are in the order of the arguments. Each wake polls
-/// every future that is not done, so this is for tens of futures (the fragments of a stripe), not thousands.
+/// Runs all `futures` at the same time, in the caller's task; the outputs are in the order of the
+/// arguments. Each wake polls every future that is not done, so this is for tens of futures (the
+/// fragments of a stripe), not thousands.
 pub fn join_all<F: Future>(futures: Vec<F>) -> JoinAll<F> {
     JoinAll { all: futures.into_iter().map(|future| Joined::Running(Box::pin(future))).collect() }
 }
@@ -121,8 +124,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick. The period starts anew when this returns, so ticks that the caller was too busy for are
-    /// skipped, never made up for. Dropping the wait loses no tick.
+    /// Waits for the next tick. The period starts anew when this returns, so ticks that the caller
+    /// was too busy for are skipped, never made up for. Dropping the wait loses no tick.
     pub async fn tick(&mut self) {
         (&mut self.sleep).await;
         self.sleep = self.clock.sleep(self.period);

@@ -28,10 +28,12 @@ const CONTROL_HELP: &str = "While it runs, it takes commands from standard input
 /// Which link.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Relay UDP: what comes to one address goes on to another, and the answers back. Up is towards --to.
+    /// Relay UDP: what comes to one address goes on to another, and the answers back. Up is towards
+    /// --to.
     #[command(after_help = udp_help())]
     Udp(Udp),
-    /// Join two network namespaces by a TUN device in each. Needs root. Up is from the first to the second.
+    /// Join two network namespaces by a TUN device in each. Needs root. Up is from the first to the
+    /// second.
     #[command(after_help = tun_help())]
     Tun(Tun),
 }
@@ -75,7 +77,8 @@ pub struct Udp {
 /// `linkem tun`.
 #[derive(ClapArgs, Debug)]
 pub struct Tun {
-    /// The first namespace: a name that `ip netns` knows, a path such as /proc/PID/ns/net, or - for the own one
+    /// The first namespace: a name that `ip netns` knows, a path such as /proc/PID/ns/net, or - for
+    /// the own one
     #[arg(value_name = "NS_A")]
     pub first: Namespace,
     /// The address of the first end

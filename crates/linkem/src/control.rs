@@ -1,6 +1,8 @@
-//! What all links that run have in common: both directions, and the thread that moves packets through them.
+//! What all links that run have in common: both directions, and the thread that moves packets
+//! through them.
 //!
-//! Packets are taken and given under one lock, so that once [`Control::off`] has returned nothing arrives any more.
+//! Packets are taken and given under one lock, so that once [`Control::off`] has returned nothing
+//! arrives any more.
 
 use crate::model::{Counters, Link, Shape};
 use parking_lot::Mutex;
@@ -23,7 +25,8 @@ pub(crate) const PACKET_BYTES_MAX: usize = 1 << 16;
 /// One of the two directions of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the clients of a relay to where it leads; from the first end of a TUN link to the second.
+    /// From the clients of a relay to where it leads; from the first end of a TUN link to the
+    /// second.
     Up,
     /// Back.
     Down,
@@ -67,13 +70,15 @@ pub(crate) trait Port: Send + 'static {
     type Source: AsFd;
     /// All there is to read from until the next call.
     fn sources(&self) -> Vec<Self::Source>;
-    /// One packet, and where it goes. [`io::ErrorKind::WouldBlock`] if there is none; any other error ends the link.
+    /// One packet, and where it goes. [`io::ErrorKind::WouldBlock`] if there is none; any other
+    /// error ends the link.
     fn take(&mut self, source: &Self::Source, room: &mut [u8]) -> io::Result<(Direction, Packet)>;
     /// Delivers a packet. What the far end refuses is its own loss; an error ends the link.
     fn give(&mut self, direction: Direction, packet: Packet) -> io::Result<()>;
 }
 
-/// Changes a link while it runs, and tells what became of its packets. Cheap to clone; does nothing once the link has ended.
+/// Changes a link while it runs, and tells what became of its packets. Cheap to clone; does nothing
+/// once the link has ended.
 #[derive(Clone)]
 pub struct Control(Arc<Shared>);
 
@@ -113,7 +118,8 @@ impl Control {
         Ok(Control(Arc::new(Shared { links: Mutex::new(links), started: Instant::now(), wake })))
     }
 
-    /// Changes what one direction is like. Packets on their way keep their time, those that are queued stay queued.
+    /// Changes what one direction is like. Packets on their way keep their time, those that are
+    /// queued stay queued.
     pub fn set(&self, direction: Direction, shape: Shape) {
         self.change(|links, now| links.of(direction).set(now, shape));
     }
@@ -123,7 +129,8 @@ impl Control {
         self.0.links.lock().of(direction).shape()
     }
 
-    /// Turns both directions off. What is queued or on its way is dropped; when this returns, nothing arrives any more.
+    /// Turns both directions off. What is queued or on its way is dropped; when this returns,
+    /// nothing arrives any more.
     pub fn off(&self) {
         self.change(|links, now| {
             links.up.off(now);
@@ -131,7 +138,8 @@ impl Control {
         });
     }
 
-    /// Turns both directions on. What was sent just before may still get across: it has not been taken off the sender's hands yet.
+    /// Turns both directions on. What was sent just before may still get across: it has not been
+    /// taken off the sender's hands yet.
     pub fn on(&self) {
         self.change(|links, _| {
             links.up.on();

@@ -54,7 +54,8 @@ impl Interface {
         control(&self.socket, libc::SIOCSIFMTU, &mut request)
     }
 
-    /// Keeps the kernel from sending packets of its own about IPv6. Where that cannot be had, they go along with the others.
+    /// Keeps the kernel from sending packets of its own about IPv6. Where that cannot be had, they
+    /// go along with the others.
     pub fn without_ipv6(&self) {
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name), "1");
     }

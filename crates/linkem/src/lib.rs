@@ -1,4 +1,5 @@
-//! Emulates a link between two places: delay, rate, loss, jitter, a bounded queue, and on or off, for each direction.
+//! Emulates a link between two places: delay, rate, loss, jitter, a bounded queue, and on or off,
+//! for each direction.
 //!
 //! - [`model`]: one direction, as pure code.
 //! - [`control`]: what all links that run have in common: settings, on and off, counters.
@@ -7,8 +8,9 @@
 //! - [`tun`]: a link for everything over IPv4, between two network namespaces. Needs root.
 //! - [`units`]: rates, times and sizes as people write them.
 //!
-//! A link is all user space: the kernel needs no netem. It is as exact as the machine's timers and as fast as a thread of its own
-//! can copy packets; what comes faster than that is lost in the kernel's buffers and not counted.
+//! A link is all user space: the kernel needs no netem. It is as exact as the machine's timers and
+//! as fast as a thread of its own can copy packets; what comes faster than that is lost in the
+//! kernel's buffers and not counted.
 
 pub mod control;
 mod interface;

@@ -1,7 +1,9 @@
-//! One direction of a link, as pure code: packets go in with the time, and come out when they are due.
+//! One direction of a link, as pure code: packets go in with the time, and come out when they are
+//! due.
 //!
-//! A packet waits in a FIFO of bounded size for its turn on the line, is on the line for as long as its bits take at the link's
-//! rate, and then on its way for the delay. What is lost is lost behind the line: it has taken its time there.
+//! A packet waits in a FIFO of bounded size for its turn on the line, is on the line for as long as
+//! its bits take at the link's rate, and then on its way for the delay. What is lost is lost behind
+//! the line: it has taken its time there.
 //!
 //! ```text
 //! push -> [ queue ] -> line at the rate -> lost? -> on its way: delay + jitter -> pop
@@ -9,17 +11,21 @@
 //!
 //! What must hold, whatever is called when:
 //! - Packets leave in the order in which they came, and none before it is due.
-//! - The line is never faster than the rate in force. What comes out is not either while delay and jitter stay as they are and there is
-//!   no jitter, except that who asks late gets all that is due at once.
-//! - Each packet that was offered is delivered, lost, overflowed, dropped, or still held: the [`Counters`] add up.
-//! - The n-th packet to leave the line draws the same luck for the same seed, whatever the settings are.
+//! - The line is never faster than the rate in force. What comes out is not either while delay and
+//!   jitter stay as they are and there is no jitter, except that who asks late gets all that is due
+//!   at once.
+//! - Each packet that was offered is delivered, lost, overflowed, dropped, or still held: the
+//!   [`Counters`] add up.
+//! - The n-th packet to leave the line draws the same luck for the same seed, whatever the settings
+//!   are.
 
 use crate::units::Rate;
 use host::{Random, SplitMix64};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most bytes that a link holds, queued and on their way: a bound for links without rate, or with a very long delay.
+/// The most bytes that a link holds, queued and on their way: a bound for links without rate, or
+/// with a very long delay.
 pub const HELD_BYTES_MAX: u64 = 64 << 20;
 
 /// The smallest queue that is chosen for a rate: 16 full Ethernet packets.
@@ -32,12 +38,14 @@ pub struct Shape {
     pub rate: Option<Rate>,
     /// How long a packet is on its way after the line.
     pub delay: Duration,
-    /// Up to so much is added to the delay of each packet, at random. A packet never overtakes another.
+    /// Up to so much is added to the delay of each packet, at random. A packet never overtakes
+    /// another.
     pub jitter: Duration,
     /// How likely it is that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// How many bytes may wait for the line, with the packet that is on it. `None` is what the rate carries in 250 ms, at least
-    /// [`QUEUE_BYTES_MIN`]. A packet that finds the line idle is taken, whatever its size.
+    /// How many bytes may wait for the line, with the packet that is on it. `None` is what the rate
+    /// carries in 250 ms, at least [`QUEUE_BYTES_MIN`]. A packet that finds the line idle is taken,
+    /// whatever its size.
     pub queue_bytes: Option<u64>,
 }
 
@@ -153,7 +161,8 @@ impl<T> Link<T> {
         Some(packet.content)
     }
 
-    /// When to call [`pop`](Self::pop) next, which then may have nothing yet. `None` if the link is empty.
+    /// When to call [`pop`](Self::pop) next, which then may have nothing yet. `None` if the link is
+    /// empty.
     pub fn due(&self) -> Option<Duration> {
         // Nothing of the queue arrives before what is on its way.
         match self.way.front() {
@@ -162,8 +171,8 @@ impl<T> Link<T> {
         }
     }
 
-    /// Changes what the link is like. What is on its way keeps its time, what is queued stays queued; the rest of the packet on the line goes at
-    /// the new rate.
+    /// Changes what the link is like. What is on its way keeps its time, what is queued stays
+    /// queued; the rest of the packet on the line goes at the new rate.
     pub fn set(&mut self, now: Duration, shape: Shape) {
         self.advance(now);
         self.shape = shape;
@@ -174,7 +183,8 @@ impl<T> Link<T> {
         self.shape
     }
 
-    /// Drops all that is in the link, and all that comes until it is on again. Who wants what is due by now pops it first.
+    /// Drops all that is in the link, and all that comes until it is on again. Who wants what is
+    /// due by now pops it first.
     pub fn off(&mut self, now: Duration) {
         self.advance(now);
         self.is_on = false;
@@ -227,7 +237,8 @@ impl<T> Link<T> {
     }
 
     fn leave_line(&mut self, packet: Packet<T>) {
-        // Both are drawn for every packet, so that a change of the one setting does not change the luck in the other.
+        // Both are drawn for every packet, so that a change of the one setting does not change the
+        // luck in the other.
         let (loss, jitter) = (self.draw(), self.draw());
         if loss < self.shape.loss {
             self.counters.lost += 1;

@@ -193,7 +193,8 @@ proptest! {
         prop_assert_eq!(run(shape, seed, &steps), run(shape, seed, &steps));
     }
 
-    /// Between the arrivals of any two packets, no more arrives than the rate carries in that time and the jitter.
+    /// Between the arrivals of any two packets, no more arrives than the rate carries in that time
+    /// and the jitter.
     #[test]
     fn prop_no_interval_carries_more_than_the_rate(
         shape in shapes(),

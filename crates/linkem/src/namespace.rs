@@ -1,7 +1,7 @@
 //! Network namespaces without names, and work and commands within them.
 //!
-//! A namespace lives as long as a descriptor of it, a process or a thread in it does: nothing is left behind, however its
-//! makers end. Needs root.
+//! A namespace lives as long as a descriptor of it, a process or a thread in it does: nothing is
+//! left behind, however its makers end. Needs root.
 
 use crate::interface::Interface;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -26,7 +26,8 @@ impl Namespace {
     pub fn new() -> io::Result<Namespace> {
         // On a thread of its own, which ends in there.
         let made = thread::spawn(|| {
-            // SAFETY: descriptors are not unshared, and nobody relies on the network of this thread.
+            // SAFETY: descriptors are not unshared, and nobody relies on the network of this
+            // thread.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             Interface::new("lo")?.up(libc::IFF_LOOPBACK)?;
             Namespace::current()
@@ -44,7 +45,8 @@ impl Namespace {
         Ok(Namespace(Arc::new(File::open(path)?.into())))
     }
 
-    /// Where other processes find it while this process has it, for instance as `nsenter --net=PATH`.
+    /// Where other processes find it while this process has it, for instance as `nsenter
+    /// --net=PATH`.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
@@ -56,7 +58,8 @@ impl Namespace {
         unsafe { command.pre_exec(move || namespace.move_into()) };
     }
 
-    /// Does `work` in this namespace, on a thread of its own, and waits for it. Sockets made there stay in there, and so do threads.
+    /// Does `work` in this namespace, on a thread of its own, and waits for it. Sockets made there
+    /// stay in there, and so do threads.
     pub fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> io::Result<R> {
         let inside = || self.move_into().map(|()| work());
         thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))

@@ -1,7 +1,9 @@
-//! A link for UDP that needs no privileges: packets sent to its address go on to another, and the answers back.
+//! A link for UDP that needs no privileges: packets sent to its address go on to another, and the
+//! answers back.
 //!
-//! Each client address has a socket of its own towards the other side, so that the answers find their way; all clients share the
-//! one link. Nothing but the payload gets across: not the ECN bits, and no ICMP errors.
+//! Each client address has a socket of its own towards the other side, so that the answers find
+//! their way; all clients share the one link. Nothing but the payload gets across: not the ECN
+//! bits, and no ICMP errors.
 
 use crate::control::{Control, Direction, Packet, Port, Pump, Settings};
 use parking_lot::Mutex;
@@ -16,7 +18,8 @@ use std::sync::Arc;
 /// What each packet is longer on the line than its payload: an IPv4 and a UDP header.
 pub const HEADER_BYTES: usize = 28;
 
-/// How many clients have a socket at a time. Another one takes the place of who has been quiet for longest.
+/// How many clients have a socket at a time. Another one takes the place of who has been quiet for
+/// longest.
 pub const CLIENT_COUNT_MAX: usize = 256;
 
 /// What the kernel is asked to keep of what has come and is not yet taken. It may allow less.
@@ -30,7 +33,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts to relay what comes to `listen` (port 0 is any free one) to `to`, on a thread of its own.
+    /// Starts to relay what comes to `listen` (port 0 is any free one) to `to`, on a thread of its
+    /// own.
     pub fn start(listen: SocketAddr, to: SocketAddr, settings: Settings) -> io::Result<Relay> {
         let listen = Arc::new(open(listen)?);
         let address = listen.local_addr()?;
@@ -44,8 +48,8 @@ impl Relay {
         self.address
     }
 
-    /// Forgets which clients there are, as a NAT does: the next packet of each goes on from another port, and what comes to the
-    /// former ones is lost.
+    /// Forgets which clients there are, as a NAT does: the next packet of each goes on from another
+    /// port, and what comes to the former ones is lost.
     pub fn forget_clients(&self) {
         self.clients.lock().sockets.clear();
     }
@@ -165,7 +169,8 @@ impl Port for Ports {
         match direction {
             Direction::Up => {
                 let socket = self.clients.lock().socket(client, self.to)?;
-                // An error may tell that an earlier packet was refused; then this one has not been sent.
+                // An error may tell that an earlier packet was refused; then this one has not been
+                // sent.
                 if socket.send(&packet.data).is_err() {
                     let _ = socket.send(&packet.data);
                 }

@@ -1,7 +1,7 @@
 //! A link for everything over IPv4: joins two network namespaces by a TUN device in each.
 //!
-//! Each device has a route to the other's address only. The devices live as long as the link, and keep their namespaces: nothing
-//! is left behind, however its process ends. Needs root.
+//! Each device has a route to the other's address only. The devices live as long as the link, and
+//! keep their namespaces: nothing is left behind, however its process ends. Needs root.
 
 use crate::control::{Control, Direction, Packet, Port, Pump, Settings};
 use crate::interface::{Interface, NAME_BYTES_MAX, TUN_PATH};
@@ -75,7 +75,8 @@ impl Default for Device {
     }
 }
 
-/// A link that runs until it is dropped. Its [`Control`] changes it; up is from the first end to the second.
+/// A link that runs until it is dropped. Its [`Control`] changes it; up is from the first end to
+/// the second.
 pub struct Tun {
     pump: Pump,
 }
@@ -169,7 +170,8 @@ impl Port for Devices {
             Direction::Up => &self.second,
             Direction::Down => &self.first,
         };
-        // An end that has turned its device off loses what comes. One whose device is gone is found out by reading.
+        // An end that has turned its device off loses what comes. One whose device is gone is found
+        // out by reading.
         let _ = rustix::io::write(device, &packet.data);
         Ok(())
     }

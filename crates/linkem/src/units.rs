@@ -87,7 +87,8 @@ pub fn probability(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{text:?} is not a probability: write a number from 0 to 1, such as 0.01"))
 }
 
-/// A number that is not negative, times the factor of its unit. A unit that ends like another comes before it.
+/// A number that is not negative, times the factor of its unit. A unit that ends like another comes
+/// before it.
 fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (digits, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
     let number: f64 = digits.trim_end().parse().ok()?;

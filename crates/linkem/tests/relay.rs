@@ -158,7 +158,8 @@ fn a_server_that_is_away_for_a_while_is_no_obstacle() {
     let client = client(&relay);
     client.send(b"first").unwrap();
     let (_, from) = receive(&server);
-    // Connected to somebody else, its system refuses the relay's packets as if it were not there, and nobody else gets its port.
+    // Connected to somebody else, its system refuses the relay's packets as if it were not there,
+    // and nobody else gets its port.
     server.connect(socket().local_addr().unwrap()).unwrap();
     for n in 2..5 {
         client.send(b"refused").unwrap();

@@ -1,7 +1,8 @@
 //! Threads that do what blocks, as somebody.
 //!
-//! System calls check permissions against the thread's own identity and umask, so each thread takes those of the caller for the
-//! time of one job. The threads have a file system context of their own (`CLONE_FS`): a umask is otherwise the whole process's.
+//! System calls check permissions against the thread's own identity and umask, so each thread takes
+//! those of the caller for the time of one job. The threads have a file system context of their own
+//! (`CLONE_FS`): a umask is otherwise the whole process's.
 
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, geteuid, umask};
@@ -65,7 +66,8 @@ impl Crew {
         for number in 0..thread_count.max(1) {
             let (receiver, ready) = (receiver.clone(), ready.clone());
             std::thread::Builder::new().name(format!("localdir-{number}")).spawn(move || {
-                // SAFETY: only this thread's file system context is unshared; no descriptors are, and nobody relies on a common umask.
+                // SAFETY: only this thread's file system context is unshared; no descriptors are,
+                // and nobody relies on a common umask.
                 let unshared = unsafe { unshare_unsafe(UnshareFlags::FS) };
                 let is_apart = unshared.is_ok();
                 // Whoever starts the crew waits until all have said so.
@@ -102,7 +104,8 @@ impl Crew {
         }
     }
 
-    /// Does something as the caller, with the caller's umask, on the thread of a job. An unprivileged process can only be itself.
+    /// Does something as the caller, with the caller's umask, on the thread of a job. An
+    /// unprivileged process can only be itself.
     pub fn act_as<T>(
         privileged: bool,
         cred: &Cred,

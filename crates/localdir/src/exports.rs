@@ -1,4 +1,5 @@
-//! What homes ask besides the [`FileSystem`](vfs::fs::FileSystem) trait: files with identities that last.
+//! What homes ask besides the [`FileSystem`](vfs::fs::FileSystem) trait: files with identities that
+//! last.
 //!
 //! Nothing here checks permissions: the homes have done so.
 
@@ -37,13 +38,15 @@ impl LocalDir {
         self.later(move |dir| dir.share(from, to))
     }
 
-    /// What tells this file from all others, over restarts, too: equal for the same file wherever it is moved, and different for another
-    /// one, whose inode may have the same number. At most [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, to be compared only.
+    /// What tells this file from all others, over restarts, too: equal for the same file wherever
+    /// it is moved, and different for another one, whose inode may have the same number. At most
+    /// [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, to be compared only.
     ///
-    /// It is the file's [`Identity`] with the file system's id or UUID in place of the device number, which changes when disks are found in another
-    /// order; see [`volume`](crate::volume) for which, and why. Where there is only the device number, files may be other ones after a restart of the
-    /// system. Where handles do not last (FAT, FUSE), they may be so after any restart. Copies of a file system with the same UUID are
-    /// taken for one another.
+    /// It is the file's [`Identity`] with the file system's id or UUID in place of the device
+    /// number, which changes when disks are found in another order; see [`volume`](crate::volume)
+    /// for which, and why. Where there is only the device number, files may be other ones after a
+    /// restart of the system. Where handles do not last (FAT, FUSE), they may be so after any
+    /// restart. Copies of a file system with the same UUID are taken for one another.
     pub fn identity(&self, id: FileId) -> Answer<Bytes> {
         self.later(move |dir| Ok(dir.identified(id)?.1))
     }
@@ -62,15 +65,16 @@ impl LocalDir {
         })
     }
 
-    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that. EEXIST;
-    /// EOPNOTSUPP where the file system knows no files without names.
+    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that.
+    /// EEXIST; EOPNOTSUPP where the file system knows no files without names.
     pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
         let (cred, name) = (cred.clone(), name.to_vec());
         self.later(move |dir| dir.make_whole(&cred, parent, &name, &whole))
     }
 
-    /// All of a directory but `.` and `..`, with identities. What others rename meanwhile may be there twice or not at all; each entry was
-    /// true when it was looked at. Errs if one of the files cannot be looked at: left out, it would seem removed.
+    /// All of a directory but `.` and `..`, with identities. What others rename meanwhile may be
+    /// there twice or not at all; each entry was true when it was looked at. Errs if one of the
+    /// files cannot be looked at: left out, it would seem removed.
     pub fn list(&self, dir: FileId) -> Answer<Vec<(Vec<u8>, Entry, Bytes)>> {
         self.later(move |local| local.list(dir))
     }
@@ -138,7 +142,8 @@ impl Inner {
 
     /// What is at a name of an open directory.
     fn identified_at(&self, dir: &Arc<OwnedFd>, parent: FileId, name: &[u8]) -> Result<(Entry, Bytes), FsError> {
-        // Opened once, so that attributes and identity are of one file whatever takes its name meanwhile.
+        // Opened once, so that attributes and identity are of one file whatever takes its name
+        // meanwhile.
         let file = self.at(dir, parent, name)?;
         let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
         let lasting = self.lasting(&file, &identity, &stat, || Some(dir.clone()))?;

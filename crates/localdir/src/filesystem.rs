@@ -23,7 +23,8 @@ use vfs::fs::{
 
 /// Others may change everything at any time.
 const VALID: Duration = Duration::ZERO;
-/// Cookies of `.` and `..`; those of other entries are the local file system's positions, moved up by [`COOKIES`].
+/// Cookies of `.` and `..`; those of other entries are the local file system's positions, moved up
+/// by [`COOKIES`].
 const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const COOKIES: u64 = 2;
 /// Bytes of directory entries that are read at a time.
@@ -37,8 +38,9 @@ fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o7777)
 }
 
-/// Makes all durable that was done on the file system of an open file. One in user space is not reached by syncfs(2), which writes what is mapped, and succeeds: it
-/// is asked by fsync of that file, which is all of it where it is Starling's.
+/// Makes all durable that was done on the file system of an open file. One in user space is not
+/// reached by syncfs(2), which writes what is mapped, and succeeds: it is asked by fsync of that
+/// file, which is all of it where it is Starling's.
 fn sync_all(file: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::syncfs(file)?;
     if stat::is_in_user_space(file.as_fd())? { rustix::fs::fsync(file) } else { Ok(()) }
@@ -108,7 +110,8 @@ impl Inner {
         self.find(&dir, parent, name)
     }
 
-    /// Something was done in a directory, or to a file, which is durable with the next [`sync`](Self::sync), whatever it is on.
+    /// Something was done in a directory, or to a file, which is durable with the next
+    /// [`sync`](Self::sync), whatever it is on.
     pub(crate) fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
         let device = rustix::fs::fstat(file).map_err(error)?.st_dev;
         if device == self.root_device {

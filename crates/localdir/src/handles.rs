@@ -35,7 +35,8 @@ impl Handles {
         Handle(self.last)
     }
 
-    /// What a handle stands for. EBADF unless it is open, of this file, and a directory's or not as said.
+    /// What a handle stands for. EBADF unless it is open, of this file, and a directory's or not as
+    /// said.
     pub fn get(&self, id: FileId, handle: Handle, directory: bool) -> Result<Open, FsError> {
         let open = self.open.get(&handle.0).filter(|open| open.id == id && open.flags.is_none() == directory);
         open.cloned().ok_or(FsError::BadHandle)

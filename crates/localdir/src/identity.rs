@@ -1,7 +1,8 @@
-//! What a file is, whatever its name: its device, and the handle that the local file system gives it (inode number and generation), or
-//! where it gives none, inode number and time of birth.
+//! What a file is, whatever its name: its device, and the handle that the local file system gives
+//! it (inode number and generation), or where it gives none, inode number and time of birth.
 //!
-//! Homes keep identities over restarts, with a [`Volume`] in place of the device. Of files of a Starling file system these are the index numbers.
+//! Homes keep identities over restarts, with a [`Volume`] in place of the device. Of files of a
+//! Starling file system these are the index numbers.
 
 use crate::stat;
 use crate::volume::{VOLUME_LEN_MAX, Volume};
@@ -18,7 +19,8 @@ const HANDLE: u8 = 0;
 const BIRTH: u8 = 1;
 const NUMBER: u8 = 2;
 
-/// Longest [lasting](Identity::lasting) identity: volume, what the handle is, and the handle with its kind.
+/// Longest [lasting](Identity::lasting) identity: volume, what the handle is, and the handle with
+/// its kind.
 pub const IDENTITY_LEN_MAX: usize = VOLUME_LEN_MAX + 1 + 4 + HANDLE_LEN_MAX;
 
 /// See the module's header.
@@ -59,7 +61,8 @@ impl Identity {
         self.device == other.device
     }
 
-    /// For comparing with what was kept by other processes; see [`LocalDir::identity`](crate::LocalDir::identity).
+    /// For comparing with what was kept by other processes; see
+    /// [`LocalDir::identity`](crate::LocalDir::identity).
     pub fn lasting(&self, volume: &Volume, stat: &Statx) -> Bytes {
         // Handles of file systems in user space are of one mount.
         let number = [&[NUMBER][..], &stat.stx_ino.to_le_bytes()].concat();
@@ -82,7 +85,8 @@ fn handle(file: BorrowedFd) -> rustix::io::Result<Vec<u8>> {
     let mut mount = 0;
     let empty = c"".as_ptr();
     let flags = AtFlags::EMPTY_PATH.bits() as i32;
-    // SAFETY: `raw` is laid out as `struct file_handle` with room for `len` bytes; the other pointers are to live values.
+    // SAFETY: `raw` is laid out as `struct file_handle` with room for `len` bytes; the other
+    // pointers are to live values.
     let result = unsafe { libc::name_to_handle_at(file.as_raw_fd(), empty, (&raw mut raw).cast(), &mut mount, flags) };
     if result != 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));

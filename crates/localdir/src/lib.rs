@@ -1,17 +1,21 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
-//! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount; [`nodes`]: ids and names; `crew`: threads that
-//!   act as the caller; `stat`: attributes and errors; `handles`: what is open; `filesystem`: the trait;
-//!   `exports`: what homes ask besides; `longest`: how long files can be; `watches`: directories in which
-//!   changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
+//! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount;
+//!   [`nodes`]: ids and names; `crew`: threads that act as the caller; `stat`: attributes and
+//!   errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides;
+//!   `longest`: how long files can be; `watches`: directories in which changes by others are
+//!   noticed; `notices`: what was noticed; [`users`]: who is in which groups.
 //!
-//! Permissions are the kernel's: each operation runs as the caller, which takes a process that may be anybody (root); another one serves only
-//! its own user. Nothing outside the directory can be reached: names are looked up one at a time without following links, and ids are opened beneath the
-//! directory only. Files are known by what they are, not by their names, so other programs may change everything meanwhile; an
-//! id whose file has gone, or has moved where nobody has seen it, is ESTALE until it is looked up again.
+//! Permissions are the kernel's: each operation runs as the caller, which takes a process that may
+//! be anybody (root); another one serves only its own user. Nothing outside the directory can be
+//! reached: names are looked up one at a time without following links, and ids are opened beneath
+//! the directory only. Files are known by what they are, not by their names, so other programs may
+//! change everything meanwhile; an id whose file has gone, or has moved where nobody has seen it,
+//! is ESTALE until it is looked up again.
 //!
-//! Durability is the local file system's: [`FileSystem::fsync`] makes that file durable, and only [`FileSystem::sync`] makes everything
-//! durable that came before, on file systems that are mounted below the directory, too. Locks are kept here and are not those of other programs.
+//! Durability is the local file system's: [`FileSystem::fsync`] makes that file durable, and only
+//! [`FileSystem::sync`] makes everything durable that came before, on file systems that are mounted
+//! below the directory, too. Locks are kept here and are not those of other programs.
 
 mod crew;
 mod exports;
@@ -65,7 +69,8 @@ pub(crate) struct Inner {
     /// A folder outside of the directory, on the same mount.
     beside: Option<OwnedFd>,
     file_len_max: OnceLock<u64>,
-    /// File systems mounted below the root on which something was done that need not be durable, by their devices.
+    /// File systems mounted below the root on which something was done that need not be durable, by
+    /// their devices.
     unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
     volumes: Volumes,
@@ -83,8 +88,8 @@ impl LocalDir {
         LocalDir::open_with(path, None, Watches::default())
     }
 
-    /// Opens a directory, and a [folder beside](Self::beside) it for the caller's own files. The folder is not used if files cannot be moved from there:
-    /// it is on another mount.
+    /// Opens a directory, and a [folder beside](Self::beside) it for the caller's own files. The
+    /// folder is not used if files cannot be moved from there: it is on another mount.
     pub fn open_beside(path: &Path, folder: &Path) -> io::Result<LocalDir> {
         LocalDir::open_with(path, Some(folder), Watches::default())
     }
@@ -131,8 +136,8 @@ impl LocalDir {
         Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
     }
 
-    /// A user of this machine, as it knows him now. `None` if it does not, as while its database of users is out of reach, or if this process could not act
-    /// as him anyway.
+    /// A user of this machine, as it knows him now. `None` if it does not, as while its database of
+    /// users is out of reach, or if this process could not act as him anyway.
     pub fn account(&self, uid: u32) -> Answer<Option<Account>> {
         self.later(move |local| match local.crew.is_privileged() {
             true => users::account(Who::Uid(uid)).map_err(stat::error),
@@ -140,8 +145,8 @@ impl LocalDir {
         })
     }
 
-    /// Does work on a thread of its own, on which each operation is done at once: it costs no hand-over to
-    /// another thread.
+    /// Does work on a thread of its own, on which each operation is done at once: it costs no
+    /// hand-over to another thread.
     pub fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
         let done = self.0.workers.run(move || {
             crew::work(work);
@@ -212,7 +217,8 @@ impl Inner {
     }
 }
 
-/// Opens what is below a directory by these names, without following links, in steps that are short enough for Linux.
+/// Opens what is below a directory by these names, without following links, in steps that are short
+/// enough for Linux.
 fn beneath(top: &OwnedFd, names: &[Vec<u8>]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -1,7 +1,8 @@
 //! How long files can be.
 //!
-//! No call tells this: pathconf(3) guesses it from the file system's type. So this makes an unnamed file as
-//! long as Linux lets it, by bisection. The file holds no data, and Linux removes it when it is closed.
+//! No call tells this: pathconf(3) guesses it from the file system's type. So this makes an unnamed
+//! file as long as Linux lets it, by bisection. The file holds no data, and Linux removes it when
+//! it is closed.
 //!
 //! The answer holds for the directory's own file system. File systems mounted below may hold less.
 
@@ -14,8 +15,8 @@ use types::{Answer, FsError};
 use vfs::fs::FILE_SIZE_MAX;
 
 impl LocalDir {
-    /// Bytes of the longest file that the directory's file system holds and this process may make. Found
-    /// once, then remembered. EOPNOTSUPP if the file system has no unnamed files.
+    /// Bytes of the longest file that the directory's file system holds and this process may make.
+    /// Found once, then remembered. EOPNOTSUPP if the file system has no unnamed files.
     pub fn file_len_max(&self) -> Answer<u64> {
         if let Some(known) = self.0.file_len_max.get() {
             return Answer::ok(*known);

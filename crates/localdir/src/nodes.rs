@@ -1,7 +1,8 @@
 //! Which file has which id, and by which names it was seen. Pure.
 //!
-//! An id belongs to one [`Identity`] for ever. Names are hints: other programs rename as they like, so whoever opens a file by its name
-//! compares what it finds, and forgets a name that led elsewhere.
+//! An id belongs to one [`Identity`] for ever. Names are hints: other programs rename as they like,
+//! so whoever opens a file by its name compares what it finds, and forgets a name that led
+//! elsewhere.
 
 use crate::identity::Identity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -120,7 +121,8 @@ impl Nodes {
         self.by_id.get(&id)?.places.first()
     }
 
-    /// The names that lead to a file, by the places last seen, from the root, or from the folder beside it; `None` if one of them has none.
+    /// The names that lead to a file, by the places last seen, from the root, or from the folder
+    /// beside it; `None` if one of them has none.
     pub fn path(&self, id: FileId) -> Option<(FileId, Vec<Vec<u8>>)> {
         let (mut names, mut at) = (Vec::new(), id);
         while !is_top(at) {

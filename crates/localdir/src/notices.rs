@@ -1,6 +1,8 @@
-//! What was noticed and nobody has taken yet. Bounded: what would be too much is lost, and said to be so.
+//! What was noticed and nobody has taken yet. Bounded: what would be too much is lost, and said to
+//! be so.
 //!
-//! Notices are hints to look again, so those of the same entry are one, and an order among different ones is not promised.
+//! Notices are hints to look again, so those of the same entry are one, and an order among
+//! different ones is not promised.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +15,8 @@ pub const NOTICE_COUNT_MAX: usize = 16_384;
 /// Something in a watched directory may have changed: it is time to look.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Noticed {
-    /// An entry of the directory. True if the name came, went, or is another file's now, which changes the directory's own attributes, too.
+    /// An entry of the directory. True if the name came, went, or is another file's now, which
+    /// changes the directory's own attributes, too.
     Entry(FileId, Vec<u8>, bool),
     /// The directory itself: its attributes, its place, or it has gone and is not watched any more.
     Directory(FileId),
@@ -103,7 +106,8 @@ impl Notices {
         })
     }
 
-    /// What has waited longest, as soon as there is something. Nothing is lost by giving up the wait. One caller at a time.
+    /// What has waited longest, as soon as there is something. Nothing is lost by giving up the
+    /// wait. One caller at a time.
     pub async fn next(&self) -> Noticed {
         loop {
             if let Some(noticed) = self.take() {

@@ -36,7 +36,8 @@ pub fn account(who: Who<'_>) -> rustix::io::Result<Option<Account>> {
     loop {
         let (mut found, len) = (std::ptr::null_mut(), buffer.len());
         let (to, room) = (entry.as_mut_ptr(), buffer.as_mut_ptr());
-        // SAFETY: the name ends with NUL, the buffer is as long as is said, and the results are written to values that live.
+        // SAFETY: the name ends with NUL, the buffer is as long as is said, and the results are
+        // written to values that live.
         let error = unsafe {
             match who {
                 Who::Name(name) => libc::getpwnam_r(name.as_ptr(), to, room, len, &mut found),
@@ -52,7 +53,8 @@ pub fn account(who: Who<'_>) -> rustix::io::Result<Option<Account>> {
             let is_absent = [0, libc::ENOENT, libc::ESRCH, libc::EBADF, libc::EPERM].contains(&error);
             return if is_absent { Ok(None) } else { Err(Errno::from_raw_os_error(error)) };
         }
-        // SAFETY: it was found, so the entry was written; its name is in the buffer and ends with NUL.
+        // SAFETY: it was found, so the entry was written; its name is in the buffer and ends with
+        // NUL.
         let (uid, gid, name) = unsafe {
             let entry = entry.assume_init_ref();
             (entry.pw_uid, entry.pw_gid, CStr::from_ptr(entry.pw_name).to_owned())

@@ -1,16 +1,18 @@
 //! Which file system a file is on, in words that last longer than a mount.
 //!
-//! Device numbers are given in the order in which devices are found, and file systems without a device get a new one at each
-//! mount. What is asked instead, in this order, so that the answer does not depend on when it is asked:
+//! Device numbers are given in the order in which devices are found, and file systems without a
+//! device get a new one at each mount. What is asked instead, in this order, so that the answer
+//! does not depend on when it is asked:
 //!
-//! 1. The file system's own id (`f_fsid`), unless it is 0 or the device number again. ext4, btrfs (of each subvolume) and ZFS
-//!    make it of what is on the disk, tmpfs draws it at each mount.
+//! 1. The file system's own id (`f_fsid`), unless it is 0 or the device number again. ext4, btrfs
+//!    (of each subvolume) and ZFS make it of what is on the disk, tmpfs draws it at each mount.
 //! 2. Its UUID (Linux 6.9). XFS and F2FS have one, and a device number for an id.
 //! 3. The device number. Of FAT and network file systems there is no more to know.
 //!
-//! File systems in user space (FUSE) have neither; Starling's own tell their UUID in an attribute ([`XATTR`]), and their files' index numbers are never
-//! used again. That is believed of the file system that is exported, whose owner chose to trust it, and of no other that users may have mounted
-//! below it.
+//! File systems in user space (FUSE) have neither; Starling's own tell their UUID in an attribute
+//! ([`XATTR`]), and their files' index numbers are never used again. That is believed of the file
+//! system that is exported, whose owner chose to trust it, and of no other that users may have
+//! mounted below it.
 
 use crate::filesystem::alias;
 use crate::stat;
@@ -68,7 +70,8 @@ impl Volume {
         Ok(uuid(file, stat, mount, parent)?.map_or(Volume::Device(device), Volume::Uuid))
     }
 
-    /// The Starling file system that an open directory is in, if it is in one; only if that is to be believed.
+    /// The Starling file system that an open directory is in, if it is in one; only if that is to
+    /// be believed.
     pub fn starling(dir: BorrowedFd) -> rustix::io::Result<Option<Volume>> {
         if !stat::is_in_user_space(dir)? {
             return Ok(None);
@@ -109,7 +112,8 @@ fn can_be_asked(stat: &Statx) -> bool {
 
 /// The UUID, if the file system tells one. Errs if this cannot be known now.
 fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rustix::io::Result<Option<Vec<u8>>> {
-    // Symlinks and special files cannot be opened for asking, and their directories answer the same.
+    // Symlinks and special files cannot be opened for asking, and their directories answer the
+    // same.
     let parent = if stat::kind_of(stat) == Kind::Directory { None } else { parent() };
     let same = |dir: &Statx| stat::mount(dir) == Some(mount) && device(dir) == device(stat);
     let asked = match &parent {
@@ -120,7 +124,8 @@ fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rust
     };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(alias(asked), flags, Mode::empty())?;
-    // SAFETY: this number asks for a `struct fsuuid2`, and others that had it would get no more room than that.
+    // SAFETY: this number asks for a `struct fsuuid2`, and others that had it would get no more
+    // room than that.
     match unsafe { ioctl(opened, Getter::<GET_UUID, RawUuid>::new()) } {
         Ok(raw) => Ok(raw.bytes.get(..raw.len.into()).filter(|uuid| uuid.iter().any(|byte| *byte != 0)).map(Vec::from)),
         Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(None),
@@ -128,7 +133,8 @@ fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rust
     }
 }
 
-/// Volumes that were asked for, by mount and device: a mount of btrfs has devices of its own for its subvolumes.
+/// Volumes that were asked for, by mount and device: a mount of btrfs has devices of its own for
+/// its subvolumes.
 pub struct Volumes {
     /// The root's device, if that is a Starling file system.
     starling: Option<(u64, Volume)>,

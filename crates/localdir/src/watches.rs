@@ -1,7 +1,8 @@
-//! Directories that are watched for changes by other programs, with inotify, and the thread that reads what it tells.
+//! Directories that are watched for changes by other programs, with inotify, and the thread that
+//! reads what it tells.
 //!
-//! The kernel watches the directory, whatever its name. A watch ends when the directory goes or its file system is unmounted; the
-//! thread ends with the [`Watches`].
+//! The kernel watches the directory, whatever its name. A watch ends when the directory goes or its
+//! file system is unmounted; the thread ends with the [`Watches`].
 
 use crate::filesystem::alias;
 use crate::notices::{NOTICE_COUNT_MAX, Noticed, Notices};
@@ -43,7 +44,8 @@ pub enum WatchError {
          (a line of /etc/sysctl.d keeps it so), or in a container `user.max_inotify_watches`"
     )]
     TooManyWatches,
-    /// EMFILE of inotify: the user has as many instances as allowed, or the process as many files open.
+    /// EMFILE of inotify: the user has as many instances as allowed, or the process as many files
+    /// open.
     #[error(
         "directories cannot be watched, as the user's limit of inotify instances or the process's limit of open files is reached: raise \
          `fs.inotify.max_user_instances` with sysctl, or the limit of open files (`ulimit -n`, `LimitNOFILE=` of the service)"
@@ -55,12 +57,15 @@ pub enum WatchError {
 }
 
 impl LocalDir {
-    /// Watches a directory, not what is below its entries, until it goes, is unmounted, or [`unwatch`](Self::unwatch). Watching again changes
-    /// nothing. Whoever lists the directory does so after this, to miss nothing.
+    /// Watches a directory, not what is below its entries, until it goes, is unmounted, or
+    /// [`unwatch`](Self::unwatch). Watching again changes nothing. Whoever lists the directory does
+    /// so after this, to miss nothing.
     ///
-    /// What this process does is noticed, too. Not noticed are changes of a file through a name in another directory, new names of it elsewhere,
-    /// writing to a mapping before it is unmapped, reading, what other machines do to a network file system, and that the exported directory itself
-    /// was removed. That another one was removed is told of its parent at once, but of itself only when nobody has it open any more.
+    /// What this process does is noticed, too. Not noticed are changes of a file through a name in
+    /// another directory, new names of it elsewhere, writing to a mapping before it is unmapped,
+    /// reading, what other machines do to a network file system, and that the exported directory
+    /// itself was removed. That another one was removed is told of its parent at once, but of
+    /// itself only when nobody has it open any more.
     pub fn watch(&self, dir: FileId) -> Answer<(), WatchError> {
         let watched = self.0.crew.run({
             let inner = self.0.clone();
@@ -82,8 +87,9 @@ impl LocalDir {
         })
     }
 
-    /// What was noticed, oldest first, as soon as there is something; [`Noticed::Lost`] when this directory is dropped, which the wait does
-    /// not prevent. Nothing is lost by giving up the wait. One caller at a time.
+    /// What was noticed, oldest first, as soon as there is something; [`Noticed::Lost`] when this
+    /// directory is dropped, which the wait does not prevent. Nothing is lost by giving up the
+    /// wait. One caller at a time.
     pub fn noticed(&self) -> BoxFuture<Noticed> {
         let notices = self.0.watches.notices.clone();
         Box::pin(async move { notices.next().await })

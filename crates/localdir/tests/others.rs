@@ -74,7 +74,8 @@ fn no_name_and_no_link_leads_out() {
     let file = rig.find(FileId::ROOT, "file").expect("find");
     assert_eq!(rig.content(file), Err(FsError::Loop));
 
-    // A directory that was looked up is replaced by a link to another place with a file of the same name.
+    // A directory that was looked up is replaced by a link to another place with a file of the same
+    // name.
     let d = rig.find(FileId::ROOT, "d").expect("find");
     let a = rig.find(d, "a").expect("find");
     fs::write(rig.root.join("../out/a"), "secret").expect("write");

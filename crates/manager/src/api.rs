@@ -75,11 +75,12 @@ pub struct IndexRange {
     pub count: u64,
 }
 
-/// The deltas of one committed segment, those for one manager or for all (a manager ignores other managers' files).
+/// The deltas of one committed segment, those for one manager or for all (a manager ignores other
+/// managers' files).
 #[derive(Clone, Debug)]
 pub struct SegmentDeltas {
-    /// The segment; deltas of one log are applied in the order of its seq, without gaps (a segment without deltas for a
-    /// manager is reported with none).
+    /// The segment; deltas of one log are applied in the order of its seq, without gaps (a segment
+    /// without deltas for a manager is reported with none).
     pub segment: SegmentId,
     /// In log order.
     pub deltas: Arc<Vec<Delta>>,
@@ -96,19 +97,20 @@ pub struct SegmentUsage {
 
 /// What changed in a manager's counts since its follower last asked.
 ///
-/// A segment may be deleted when it is covered by all managers and none counts a live byte in it; a count that reached zero in a
-/// covered segment stays zero.
+/// A segment may be deleted when it is covered by all managers and none counts a live byte in it; a
+/// count that reached zero in a covered segment stays zero.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageChanges {
     /// To be passed to the next call.
     pub until: u64,
-    /// True: `changed` has every segment in which the manager counts live bytes, and `covered` is empty, as what was covered
-    /// before is not known by name. False: only what changed.
+    /// True: `changed` has every segment in which the manager counts live bytes, and `covered` is
+    /// empty, as what was covered before is not known by name. False: only what changed.
     pub is_whole: bool,
     /// Counts as they are now, by segment; zero where nothing lives any more.
     pub changed: Vec<SegmentUsage>,
-    /// Segments that the durable checkpoint has come to cover, those without a live byte among them; each once, in order of its
-    /// log. Of the manager's own log: all that it has written up to the newest root.
+    /// Segments that the durable checkpoint has come to cover, those without a live byte among
+    /// them; each once, in order of its log. Of the manager's own log: all that it has written up
+    /// to the newest root.
     pub covered: Vec<SegmentId>,
 }
 
@@ -124,9 +126,9 @@ pub struct BlockAt {
 /// How far a manager's durable state reaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointState {
-    /// For each client or cleaner log: all segments with seq up to this one are contained in the durable checkpoint. For the
-    /// manager's own log: the seq of its newest durable root. A segment beyond what is covered must not be deleted, whatever
-    /// its utilisation.
+    /// For each client or cleaner log: all segments with seq up to this one are contained in the
+    /// durable checkpoint. For the manager's own log: the seq of its newest durable root. A segment
+    /// beyond what is covered must not be deleted, whatever its utilisation.
     pub covered: Vec<(LogId, u64)>,
 }
 
@@ -147,7 +149,8 @@ pub struct ManagerStatus {
 
 /// A manager.
 pub trait Manager: Send + Sync + 'static {
-    /// Takes a token on a file and tells what there is to know of it. ENOENT: [`ManagerError::NotFound`].
+    /// Takes a token on a file and tells what there is to know of it. ENOENT:
+    /// [`ManagerError::NotFound`].
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError>;
     /// The same for several files, in one message; the answers in the order of `files`.
     fn open_many(
@@ -163,24 +166,29 @@ pub trait Manager: Send + Sync + 'static {
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError>;
     /// Returns all of a client's tokens on a file (the client dropped it from its cache).
     fn release(&self, client: ClientId, file: FileId);
-    /// Fresh index numbers of a volume. A dead client's unused numbers are abandoned, never handed out twice, not even after a
-    /// crash of the manager.
+    /// Fresh index numbers of a volume. A dead client's unused numbers are abandoned, never handed
+    /// out twice, not even after a crash of the manager.
     fn allocate(&self, client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError>;
-    /// Applies committed deltas, in log order; segments at or below what was applied already are ignored (so that a repeated
-    /// request is harmless). Includes the cleaner's `Move` deltas. Returns after they are applied in memory: they are
-    /// durable already, in the log they come from.
+    /// Applies committed deltas, in log order; segments at or below what was applied already are
+    /// ignored (so that a repeated request is harmless). Includes the cleaner's `Move` deltas.
+    /// Returns after they are applied in memory: they are durable already, in the log they come
+    /// from.
     fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError>;
-    /// Which of these runs are still where the cleaner found them: the same order, clipped to the blocks that are still
-    /// exactly there (a run can come back in several pieces, or in none).
+    /// Which of these runs are still where the cleaner found them: the same order, clipped to the
+    /// blocks that are still exactly there (a run can come back in several pieces, or in none).
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError>;
-    /// Utilisation of all segments in which this manager counts live bytes. Costs as much as there are: for start, fsck and tests.
+    /// Utilisation of all segments in which this manager counts live bytes. Costs as much as there
+    /// are: for start, fsck and tests.
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError>;
-    /// What changed since the answer with `until == since`, at the cost of what changed. The first call, any number that is not of
-    /// the newest answers, and a follower that did not ask for very long get the whole table. One follower at a time.
+    /// What changed since the answer with `until == since`, at the cost of what changed. The first
+    /// call, any number that is not of the newest answers, and a follower that did not ask for very
+    /// long get the whole table. One follower at a time.
     fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError>;
-    /// Writes a checkpoint and returns what the durable state covers. Concurrent calls share one checkpoint.
+    /// Writes a checkpoint and returns what the durable state covers. Concurrent calls share one
+    /// checkpoint.
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError>;
-    /// Moves index nodes and imap pieces of this manager's own log out of `segments` (part of the next checkpoint).
+    /// Moves index nodes and imap pieces of this manager's own log out of `segments` (part of the
+    /// next checkpoint).
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
     /// Orphans: files with nlink 0 that survived a crash; the recovering client removes them.
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;

@@ -1,9 +1,10 @@
 //! Applying deltas: the one place where a manager's files change.
 //!
-//! Each delta is all or nothing. Applying a segment's deltas again from the start, after some of them were applied, ends in
-//! the same state with the same utilisation, because every count follows what the map really held: so a batch that was cut
-//! off by a failed read is simply sent again, and a checkpoint may fall between two deltas of a segment (the position
-//! that it records is that of the segment before).
+//! Each delta is all or nothing. Applying a segment's deltas again from the start, after some of
+//! them were applied, ends in the same state with the same utilisation, because every count follows
+//! what the map really held: so a batch that was cut off by a failed read is simply sent again, and
+//! a checkpoint may fall between two deltas of a segment (the position that it records is that of
+//! the segment before).
 
 use crate::api::{BlockAt, ManagerError};
 use crate::extents::well_formed;
@@ -29,8 +30,8 @@ pub enum Turn {
 }
 
 impl State {
-    /// Whether it is a segment's turn. Of a log that was never heard of any segment may be the first: a new manager has no part in
-    /// what came before.
+    /// Whether it is a segment's turn. Of a log that was never heard of any segment may be the
+    /// first: a new manager has no part in what came before.
     pub fn turn(&self, segment: SegmentId) -> Turn {
         match self.positions.get(&segment.log) {
             None if self.positions.len() >= POSITIONS_MAX => Turn::TooMany,
@@ -115,7 +116,8 @@ impl State {
         Ok(())
     }
 
-    /// Finds a file, or creates it if its inode comes later in the same segment. False: there is no such file.
+    /// Finds a file, or creates it if its inode comes later in the same segment. False: there is no
+    /// such file.
     fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, Missing> {
         if self.find(file)? {
             return Ok(true);
@@ -205,7 +207,8 @@ impl State {
         let block_size = self.identity.block_size;
         let same = |run: &Extent| from.slice(run.first, run.end(), block_size).is_some_and(|f| f.addr == run.addr);
         let Some(node) = self.node(file) else { return Vec::new() };
-        // Both are contiguous, and a block never changes its length where it is: they agree in all blocks or in none.
+        // Both are contiguous, and a block never changes its length where it is: they agree in all
+        // blocks or in none.
         node.range(from.first, from.end()).filter(same).collect()
     }
 
@@ -218,7 +221,8 @@ impl State {
         {
             return Ok(Vec::new());
         }
-        // By position, not by length: a block that was cut in place since still lives where the candidate says.
+        // By position, not by length: a block that was cut in place since still lives where the
+        // candidate says.
         let block_size = u64::from(self.identity.block_size);
         let there = |run: &Extent| {
             let offset = u64::from(from.addr.offset) + (run.first - from.first) * block_size;

@@ -1,4 +1,5 @@
-//! Checking a manager against itself: every count is computed anew from all index nodes. For fsck, and for tests.
+//! Checking a manager against itself: every count is computed anew from all index nodes. For fsck,
+//! and for tests.
 
 use crate::api::ManagerError;
 use crate::record::Table;
@@ -33,7 +34,8 @@ pub struct AuditReport {
     pub usage: Vec<UsageMismatch>,
     /// Files with nlink 0 (no fault: they are removed by the client that recovers).
     pub orphans: Vec<FileId>,
-    /// Files with nlink 0 that the manager does not list, and files that it lists and that are not orphans.
+    /// Files with nlink 0 that the manager does not list, and files that it lists and that are not
+    /// orphans.
     pub wrong_orphans: Vec<FileId>,
 }
 

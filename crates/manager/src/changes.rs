@@ -1,8 +1,9 @@
-//! What changed in a manager's counts since its follower last asked, so that a round costs what changed and not what there is.
+//! What changed in a manager's counts since its follower last asked, so that a round costs what
+//! changed and not what there is.
 //!
-//! Only the names of segments are kept; their counts are looked up when the follower asks, so an answer that was lost is simply
-//! asked for again. Nothing is kept before the first question, nor beyond [`CHANGES_MAX`] names: the next answer is then the
-//! whole table.
+//! Only the names of segments are kept; their counts are looked up when the follower asks, so an
+//! answer that was lost is simply asked for again. Nothing is kept before the first question, nor
+//! beyond [`CHANGES_MAX`] names: the next answer is then the whole table.
 
 use std::collections::{BTreeMap, VecDeque};
 use types::SegmentId;

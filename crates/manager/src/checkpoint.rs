@@ -1,17 +1,20 @@
 //! Writing a checkpoint into the manager's own log (docs/disk-format-manager.md).
 //!
-//! Order: leaves and index nodes in order of file id, changed pages of the tables, the root. The segment with
-//! the root is put only after all segments before it are durable. So a root that can be read is a whole checkpoint, and
-//! recovery may take the newest one, whether it was acknowledged or not.
+//! Order: leaves and index nodes in order of file id, changed pages of the tables, the root. The
+//! segment with the root is put only after all segments before it are durable. So a root that can
+//! be read is a whole checkpoint, and recovery may take the newest one, whether it was acknowledged
+//! or not.
 //!
-//! What is written is in proportion to what changed: of each table one page per level for each row that changed, at most, and a root
-//! of bounded length.
+//! What is written is in proportion to what changed: of each table one page per level for each row
+//! that changed, at most, and a root of bounded length.
 //!
-//! *The usage of this log.* What a checkpoint writes into the log changes the log's own usage, which is itself a table with pages in this
-//! log. This ends, because the table does not count its own pages: it is written last, when the rows that it will have are known, and
-//! wherever its pages land changes none of them. Which pages it has is known from its inner pages, which are read at start (one in
-//! eighty leaves, and a leaf has about a hundred segments), so these bytes are counted in memory, in `own_pages`. The root itself is
-//! kept by the rule for the log's tail: its segment and all after it count as fully live.
+//! *The usage of this log.* What a checkpoint writes into the log changes the log's own usage,
+//! which is itself a table with pages in this log. This ends, because the table does not count its
+//! own pages: it is written last, when the rows that it will have are known, and wherever its pages
+//! land changes none of them. Which pages it has is known from its inner pages, which are read at
+//! start (one in eighty leaves, and a leaf has about a hundred segments), so these bytes are
+//! counted in memory, in `own_pages`. The root itself is kept by the rule for the log's tail: its
+//! segment and all after it count as fully live.
 
 use crate::api::ManagerError;
 use crate::index_node::{LeafHomes, encode_leaf};
@@ -83,8 +86,8 @@ impl<'a> RecordWriter<'a> {
         addr
     }
 
-    /// Ends the checkpoint with its root, once all segments but the open one are durable. Returns where the root is; its segment
-    /// is on its way.
+    /// Ends the checkpoint with its root, once all segments but the open one are durable. Returns
+    /// where the root is; its segment is on its way.
     async fn finish(&mut self, root: Vec<u8>) -> Result<BlockAddr, ManagerError> {
         self.make_room(root.len()).await?;
         let before = match &self.open {
@@ -94,7 +97,8 @@ impl<'a> RecordWriter<'a> {
         if let Some(seq) = before.filter(|&seq| seq > 0) {
             self.core.committed(seq).await?;
         }
-        // Nothing may come between these two: a checkpoint that is given up must not send a root off early.
+        // Nothing may come between these two: a checkpoint that is given up must not send a root
+        // off early.
         let addr = self.place(RecordKey::Root, root);
         self.send();
         Ok(addr)
@@ -122,7 +126,8 @@ impl<'a> RecordWriter<'a> {
 }
 
 impl Drop for RecordWriter<'_> {
-    /// A segment that was begun must be submitted, or the log could never go on, not even after a checkpoint that was given up.
+    /// A segment that was begun must be submitted, or the log could never go on, not even after a
+    /// checkpoint that was given up.
     fn drop(&mut self) {
         self.send();
     }
@@ -139,7 +144,8 @@ impl Core {
 
     /// Writes a snapshot's checkpoint; durable when this returns.
     pub(crate) async fn write(&self, snapshot: &Snapshot) -> Result<Written, ManagerError> {
-        // What an earlier attempt left behind comes first, so that failing checkpoints do not pile up in memory.
+        // What an earlier attempt left behind comes first, so that failing checkpoints do not pile
+        // up in memory.
         let begun = self.state.lock().own_tail.keys().next_back().copied();
         if let Some(seq) = begun {
             self.committed(seq).await?;
@@ -193,8 +199,8 @@ struct TableWriter<'a, 'b> {
 }
 
 impl TableWriter<'_, '_> {
-    /// Changes a table, and writes what becomes different of it, and what is to be written in any case. `usage` gets what that
-    /// means for the log.
+    /// Changes a table, and writes what becomes different of it, and what is to be written in any
+    /// case. `usage` gets what that means for the log.
     async fn write<K: Key, V: Value, C: Sync>(
         &mut self,
         table: Table,

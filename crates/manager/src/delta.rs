@@ -1,7 +1,8 @@
-//! Deltas: the logged changes that a client's segment carries and that managers apply (docs/core.md#manager).
+//! Deltas: the logged changes that a client's segment carries and that managers apply
+//! (docs/core.md#manager).
 //!
-//! A segment's deltas are one atomic group: the difference between the file system as the log described it before and
-//! after. Deltas of one segment are applied in order.
+//! A segment's deltas are one atomic group: the difference between the file system as the log
+//! described it before and after. Deltas of one segment are applied in order.
 
 use crate::InodeRecord;
 use types::codec::{DecodeError, Put, Reader};
@@ -49,8 +50,9 @@ pub enum Delta {
         /// The file.
         file: FileId,
     },
-    /// A cleaner's offer: blocks that are at `from` are copied to `to`. Applied per block, only where the file's block is
-    /// still exactly at its `from` address (optimistic concurrency; Dahlin 4.3.1).
+    /// A cleaner's offer: blocks that are at `from` are copied to `to`. Applied per block, only
+    /// where the file's block is still exactly at its `from` address (optimistic concurrency;
+    /// Dahlin 4.3.1).
     Move {
         /// The file.
         file: FileId,

@@ -1,15 +1,17 @@
 //! Where a file's blocks are: a map from block numbers to log addresses, kept as runs.
 //!
-//! Invariants: runs do not overlap; every run is [`well_formed`] for the map's block size; two neighbours that continue each
-//! other in the file and in the segment are one run. A block that is shorter than the block size ends its run, wherever in the
-//! file it is (a file that grew past a short block by a hole keeps that block short; what it lacks reads as zeroes).
+//! Invariants: runs do not overlap; every run is [`well_formed`] for the map's block size; two
+//! neighbours that continue each other in the file and in the segment are one run. A block that is
+//! shorter than the block size ends its run, wherever in the file it is (a file that grew past a
+//! short block by a hole keeps that block short; what it lacks reads as zeroes).
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use types::{BlockAddr, Extent};
 
-/// True when a run makes sense for this block size: all blocks but the last are full, the last has at least one byte, and
-/// no number overflows. Runs from outside must pass this before they reach an [`ExtentMap`].
+/// True when a run makes sense for this block size: all blocks but the last are full, the last has
+/// at least one byte, and no number overflows. Runs from outside must pass this before they reach
+/// an [`ExtentMap`].
 pub fn well_formed(extent: &Extent, block_size: u32) -> bool {
     let (len, full) = (u64::from(extent.addr.len), u64::from(extent.count) * u64::from(block_size));
     extent.count > 0
@@ -48,7 +50,8 @@ impl ExtentMap {
         self.runs.values()
     }
 
-    /// Maps a run, whatever was there before. Returns the pieces that it replaced, in ascending order.
+    /// Maps a run, whatever was there before. Returns the pieces that it replaced, in ascending
+    /// order.
     ///
     /// `extent` must be [`well_formed`] for the map's block size.
     pub fn set(&mut self, extent: Extent) -> Vec<Extent> {
@@ -71,7 +74,8 @@ impl ExtentMap {
         replaced
     }
 
-    /// Makes the blocks `first .. end` holes. Returns the pieces that were there, in ascending order.
+    /// Makes the blocks `first .. end` holes. Returns the pieces that were there, in ascending
+    /// order.
     pub fn unmap(&mut self, first: u64, end: u64) -> Vec<Extent> {
         let removed: Vec<Extent> = self.range(first, end).collect();
         let (Some(head), Some(tail)) = (removed.first(), removed.last()) else {
@@ -95,7 +99,8 @@ impl ExtentMap {
         self.run_at(b)?.slice(b, b.checked_add(1)?, self.block_size).map(|e| e.addr)
     }
 
-    /// The mapped blocks of `first .. end` in ascending order; runs that reach beyond the range are clipped.
+    /// The mapped blocks of `first .. end` in ascending order; runs that reach beyond the range are
+    /// clipped.
     pub fn range(&self, first: u64, end: u64) -> impl Iterator<Item = Extent> + '_ {
         let begin = self.run_at(first).map_or(first, |run| run.first);
         self.runs

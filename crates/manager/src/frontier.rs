@@ -1,8 +1,10 @@
-//! The allocation frontier: which index numbers were handed out (docs/core.md#manager: never twice).
+//! The allocation frontier: which index numbers were handed out (docs/core.md#manager: never
+//! twice).
 //!
-//! Numbers come from the manager's slots, in order. A checkpoint records, per volume and slot, a number that is ahead of all that
-//! were handed out, the *reserve*; only numbers below the durable reserve are given away, and after a restart allocation goes on
-//! there. So numbers that a client got and had not used by the time of a crash are lost, not reused.
+//! Numbers come from the manager's slots, in order. A checkpoint records, per volume and slot, a
+//! number that is ahead of all that were handed out, the *reserve*; only numbers below the durable
+//! reserve are given away, and after a restart allocation goes on there. So numbers that a client
+//! got and had not used by the time of a crash are lost, not reused.
 
 use crate::api::IndexRange;
 use std::collections::BTreeMap;
@@ -10,7 +12,8 @@ use types::FileId;
 use types::codec::{DecodeError, Put, Reader};
 use types::ids::{SLOT_COUNT, SLOT_SHIFT};
 
-/// The first counter value handed out in a slot: those before are reserved (the root directory is among them).
+/// The first counter value handed out in a slot: those before are reserved (the root directory is
+/// among them).
 pub const COUNTER_FIRST: u64 = 1024;
 /// How many ranges ahead of what was handed out a checkpoint reserves.
 pub const RESERVE_RANGE_COUNT: u64 = 64;
@@ -38,7 +41,8 @@ pub enum Allocation {
     Exhausted,
 }
 
-/// What a checkpoint promises: per volume and slot, the counter value at which allocation goes on after a restart.
+/// What a checkpoint promises: per volume and slot, the counter value at which allocation goes on
+/// after a restart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reserves(BTreeMap<(u16, u16), u64>);
 
@@ -79,7 +83,8 @@ pub struct Frontiers {
 }
 
 impl Frontiers {
-    /// For a manager that serves `slots`, hands out `range_len` numbers at once, and whose newest checkpoint made these promises.
+    /// For a manager that serves `slots`, hands out `range_len` numbers at once, and whose newest
+    /// checkpoint made these promises.
     pub fn new(slots: Vec<u16>, range_len: u64, durable: &Reserves) -> Self {
         let frontiers =
             durable.0.iter().map(|(&key, &reserved)| (key, Frontier { next: reserved, reserved })).collect();

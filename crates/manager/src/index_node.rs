@@ -1,12 +1,13 @@
 //! Index nodes: all that a manager keeps of one file (docs/core.md#manager).
 //!
-//! The block map is cut into leaves of [`LEAF_BLOCKS`] blocks, so that a checkpoint of a huge file rewrites only what changed
-//! and a lookup loads only what it needs. A small map is stored inside the index node; otherwise each leaf is a record of its
-//! own and the node holds their addresses.
+//! The block map is cut into leaves of [`LEAF_BLOCKS`] blocks, so that a checkpoint of a huge file
+//! rewrites only what changed and a lookup loads only what it needs. A small map is stored inside
+//! the index node; otherwise each leaf is a record of its own and the node holds their addresses.
 //!
-//! Invariants: leaves are in ascending order; no leaf is empty (a leaf that lost its last block is dropped); every extent lies
-//! within its leaf. A leaf whose map is not in memory is exactly what its record says. `changed` of a leaf is the stamp of its last
-//! change, 0 for one that was loaded; whether that is newer than what is in the log is for the owner of the node to say.
+//! Invariants: leaves are in ascending order; no leaf is empty (a leaf that lost its last block is
+//! dropped); every extent lies within its leaf. A leaf whose map is not in memory is exactly what
+//! its record says. `changed` of a leaf is the stamp of its last change, 0 for one that was loaded;
+//! whether that is newer than what is in the log is for the owner of the node to say.
 //!
 //! Memory: about 1.2 KiB for a file with a short map, plus 50 bytes per extent beyond eleven.
 
@@ -59,7 +60,8 @@ pub struct IndexNode {
     leaves: Vec<Leaf>,
 }
 
-/// The leaf numbers that the blocks `first .. end` fall into, as an inclusive range; `None` when there are no blocks.
+/// The leaf numbers that the blocks `first .. end` fall into, as an inclusive range; `None` when
+/// there are no blocks.
 fn leaf_span(first: u64, end: u64) -> Option<(u64, u64)> {
     (first < end).then(|| (first / LEAF_BLOCKS, (end - 1) / LEAF_BLOCKS))
 }
@@ -107,7 +109,8 @@ impl IndexNode {
         Some(self.leaves[self.position(index).ok()?].changed)
     }
 
-    /// Puts the map of a leaf that was not in memory there; without effect if it is by now, or the leaf is gone.
+    /// Puts the map of a leaf that was not in memory there; without effect if it is by now, or the
+    /// leaf is gone.
     pub fn install_leaf(&mut self, index: u64, map: ExtentMap) {
         if let Ok(at) = self.position(index) {
             self.leaves[at].map.get_or_insert_with(|| Arc::new(map));
@@ -161,7 +164,8 @@ impl IndexNode {
         removed
     }
 
-    /// The mapped runs of `first .. end` among the leaves that are in memory, ascending and clipped.
+    /// The mapped runs of `first .. end` among the leaves that are in memory, ascending and
+    /// clipped.
     pub fn range(&self, first: u64, end: u64) -> impl Iterator<Item = Extent> + '_ {
         self.leaves_in(first, end)
             .iter()
@@ -169,7 +173,8 @@ impl IndexNode {
             .flat_map(move |map| map.range(first, end))
     }
 
-    /// Locations from block `first` on: at most `count_max` runs, and not beyond the first leaf that is not in memory.
+    /// Locations from block `first` on: at most `count_max` runs, and not beyond the first leaf
+    /// that is not in memory.
     pub fn locate(&self, first: u64, count_max: usize) -> Located {
         let known_until = self.missing(first, u64::MAX).map_or(u64::MAX, |index| leaf_range(index).0.max(first));
         let mut extents: Vec<Extent> = self.range(first, known_until).take(count_max + 1).collect();
@@ -191,7 +196,8 @@ impl IndexNode {
         })
     }
 
-    /// The record of this node. `homes`: `None` for an inline map, otherwise the addresses of all leaves.
+    /// The record of this node. `homes`: `None` for an inline map, otherwise the addresses of all
+    /// leaves.
     pub fn encode(&self, homes: Option<&LeafHomes>) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         RecordKey::Node(0).begin(&mut out);
@@ -426,7 +432,8 @@ mod tests {
         assert_eq!(node.locate(6, 2).known_until, u64::MAX);
     }
 
-    /// An inline extent across 128 leaves made 128 maps out of 36 bytes; a megabyte of such took gigabytes of memory.
+    /// An inline extent across 128 leaves made 128 maps out of 36 bytes; a megabyte of such took
+    /// gigabytes of memory.
     #[test]
     fn regression_an_inline_extent_across_leaves_is_refused() {
         let mut node = IndexNode::new(inode(), BLOCK);

@@ -3,7 +3,8 @@
 use types::codec::{DecodeError, Put, Reader};
 use types::{Attr, FileId, Kind, Time};
 
-/// How a directory's entries are spread over its blocks (linear hashing; see the client's `directory` module).
+/// How a directory's entries are spread over its blocks (linear hashing; see the client's
+/// `directory` module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirectoryShape {
     /// Number of entry blocks (buckets), at least 1.

@@ -4,12 +4,15 @@
 //! What others use:
 //! - [`api`]: what clients and cleaners ask of a manager.
 //! - [`manager_map`]: which manager serves which file.
-//! - [`server`], [`roll_forward`](mod@roll_forward): a manager, and how its memory comes back after a crash.
-//! - [`delta`], [`inode`], [`token`]: what commits say of files, what is stored of a file, and what a token covers.
+//! - [`server`], [`roll_forward`](mod@roll_forward): a manager, and how its memory comes back after
+//!   a crash.
+//! - [`delta`], [`inode`], [`token`]: what commits say of files, what is stored of a file, and what
+//!   a token covers.
 //! - [`extents`]: a file's map from blocks to log addresses; clients use it too.
 //!
 //! Decisions, pure:
-//! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] says what a checkpoint writes.
+//! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] says what a
+//!   checkpoint writes.
 //! - [`token_table`]: which client holds which token.
 //! - [`frontier`]: which index numbers were handed out.
 //! - [`index_node`], [`s_file`]: a manager's knowledge of files, and of live bytes.
@@ -17,8 +20,8 @@
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
-//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints and the
-//! reading of tables.
+//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints
+//! and the reading of tables.
 
 pub mod api;
 pub mod apply;

@@ -1,6 +1,8 @@
-//! The manager map: which manager serves which slot of the index-number space (docs/core.md#manager).
+//! The manager map: which manager serves which slot of the index-number space
+//! (docs/core.md#manager).
 //!
-//! Pure data, replicated everywhere and small; whoever holds one knows every file's manager from the file's id alone.
+//! Pure data, replicated everywhere and small; whoever holds one knows every file's manager from
+//! the file's id alone.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, ManagerId};
@@ -15,7 +17,8 @@ pub const MANAGERS_MAX: usize = types::ids::SLOT_COUNT as usize;
 pub struct ManagerMap {
     /// Grows with each change; a request made under an older one gets `StaleMap`.
     pub epoch: u64,
-    /// The managers in order; never empty (a map that comes from outside is checked when it is decoded).
+    /// The managers in order; never empty (a map that comes from outside is checked when it is
+    /// decoded).
     pub owners: Vec<ManagerId>,
 }
 

@@ -1,7 +1,8 @@
 //! Finding the newest roots of a manager's log at start, without looking at all of it.
 //!
-//! The stores tell the newest seq of the log in a few questions for each doubling of it. The newest root, and the one to fall back to, are
-//! mostly a few segments before that, so a short stretch of the log is looked at, and a longer one only if there are not two.
+//! The stores tell the newest seq of the log in a few questions for each doubling of it. The newest
+//! root, and the one to fall back to, are mostly a few segments before that, so a short stretch of
+//! the log is looked at, and a longer one only if there are not two.
 
 use crate::api::ManagerError;
 use crate::roll_forward::{log_failed, root_candidates};

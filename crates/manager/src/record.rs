@@ -1,7 +1,9 @@
-//! What a manager's own log consists of: records, and per segment a directory of them (docs/disk-format-manager.md).
+//! What a manager's own log consists of: records, and per segment a directory of them
+//! (docs/disk-format-manager.md).
 //!
-//! A segment's payload is records back to back; its delta section is the [`Directory`], so that what lives in a segment can
-//! be found without reading it. Every record begins with its kind and the version of that kind's encoding.
+//! A segment's payload is records back to back; its delta section is the [`Directory`], so that
+//! what lives in a segment can be found without reading it. Every record begins with its kind and
+//! the version of that kind's encoding.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, SegmentId};

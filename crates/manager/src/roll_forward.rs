@@ -1,13 +1,16 @@
-//! Recovery: the newest checkpoint from the manager's own log, then roll-forward of the clients' and cleaners' logs.
+//! Recovery: the newest checkpoint from the manager's own log, then roll-forward of the clients'
+//! and cleaners' logs.
 //!
-//! *The newest checkpoint.* Old segments of the own log are deleted anywhere, so the log is not a chain that could be followed
-//! from its beginning. What is certain: a root is put only after all segments before it are durable, and the segment with the newest
-//! durable root, and all after it, look fully live to cleaners. So the newest root that can be read marks a place from which on
-//! the log is whole, and the log is opened from there. A root that only a store with an old state still shows does not
-//! count: the log as it was opened must contain it.
+//! *The newest checkpoint.* Old segments of the own log are deleted anywhere, so the log is not a
+//! chain that could be followed from its beginning. What is certain: a root is put only after all
+//! segments before it are durable, and the segment with the newest durable root, and all after it,
+//! look fully live to cleaners. So the newest root that can be read marks a place from which on the
+//! log is whole, and the log is opened from there. A root that only a store with an old state still
+//! shows does not count: the log as it was opened must contain it.
 //!
-//! *Roll-forward.* A client's deltas say what is so now, whatever was before; a cleaner's apply only where a block is where the
-//! cleaner found it. Clients' logs are therefore rolled forward before cleaners'.
+//! *Roll-forward.* A client's deltas say what is so now, whatever was before; a cleaner's apply
+//! only where a block is where the cleaner found it. Clients' logs are therefore rolled forward
+//! before cleaners'.
 
 use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
@@ -54,12 +57,12 @@ pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadE
     }
 }
 
-/// Rolls one client's or cleaner's log forward for managers: reads what any of them has not applied and applies it. Afterwards the
-/// log is open for a writer, and fenced against the former one.
+/// Rolls one client's or cleaner's log forward for managers: reads what any of them has not applied
+/// and applies it. Afterwards the log is open for a writer, and fenced against the former one.
 ///
 /// # Errors
-/// [`ManagerError::Stores`] when the log, or a manager's own, cannot be read; [`ManagerError::Log`] when it holds deltas that no client
-/// writes.
+/// [`ManagerError::Stores`] when the log, or a manager's own, cannot be read; [`ManagerError::Log`]
+/// when it holds deltas that no client writes.
 pub async fn roll_forward(
     stripe: &Arc<Stripe>,
     managers: &[Arc<Server>],
@@ -89,7 +92,8 @@ pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
     let tail = stripe.open_log(log, from).await.map_err(|e| log_failed(log, "open the manager's log", e))?;
 
-    // Those that count: part of the log as it was opened, or before what was looked at (and durable by the rule above).
+    // Those that count: part of the log as it was opened, or before what was looked at (and durable
+    // by the rule above).
     let counts = |s: &SegmentId| s.seq < from || tail.segments.contains(s);
     let newest = candidates.into_iter().find(|(segment, _)| counts(segment));
     let untouched = tail.segments.first().map_or(tail.next_seq, |s| s.seq) == 1;
@@ -126,11 +130,13 @@ pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint
     Ok(Core::new(config, stripe, writer, state))
 }
 
-/// Segments of the own log that seem to hold a root, newest first, with the root's address: the newest, and the one to fall
-/// back to. A segment cannot be part of the log if a later epoch has one at the same place or before: recovery cut the log there.
+/// Segments of the own log that seem to hold a root, newest first, with the root's address: the
+/// newest, and the one to fall back to. A segment cannot be part of the log if a later epoch has
+/// one at the same place or before: recovery cut the log there.
 ///
-/// A newest segment that cannot be read is passed over only if it is certain that it was never there as a whole. What an older root tells
-/// of may be deleted since: to go on from there would discard the log behind the gaps.
+/// A newest segment that cannot be read is passed over only if it is certain that it was never
+/// there as a whole. What an older root tells of may be deleted since: to go on from there would
+/// discard the log behind the gaps.
 pub(crate) async fn root_candidates(
     stripe: &Stripe,
     log: LogId,

@@ -1,7 +1,9 @@
-//! The root record: the end of a checkpoint, and where recovery begins (docs/disk-format-manager.md).
+//! The root record: the end of a checkpoint, and where recovery begins
+//! (docs/disk-format-manager.md).
 //!
-//! Its length has a bound, whatever the store holds: positions and reserves are bounded by number, and everything that grows with the
-//! store is a tree of which the root has the top page only. So a root fits a segment, and it is one record.
+//! Its length has a bound, whatever the store holds: positions and reserves are bounded by number,
+//! and everything that grows with the store is a tree of which the root has the top page only. So a
+//! root fits a segment, and it is one record.
 
 use crate::frontier::Reserves;
 use crate::record::RecordKey;
@@ -31,7 +33,8 @@ pub struct Trees {
     pub imap: Tree<FileId, BlockAddr>,
     /// Live bytes of the logs of clients and cleaners.
     pub data_usage: Tree<SegmentId, u64>,
-    /// Live bytes of the manager's own log, but those of the root and of this tree's own pages: these the tree itself lists.
+    /// Live bytes of the manager's own log, but those of the root and of this tree's own pages:
+    /// these the tree itself lists.
     pub own_usage: Tree<SegmentId, u64>,
     /// Files with nlink 0.
     pub orphans: Tree<FileId, ()>,
@@ -107,7 +110,8 @@ impl Root {
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. Pages that change from now on have at most `rows_max` rows.
+    /// Reads what [`encode`](Self::encode) wrote. Pages that change from now on have at most
+    /// `rows_max` rows.
     pub fn decode(bytes: &[u8], rows_max: usize) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         RecordKey::Root.check(&mut r)?;

@@ -1,10 +1,10 @@
 //! Live bytes per segment, as one manager counts them: the s-file record (docs/core.md#manager).
 //!
-//! Exact: every byte that becomes reachable is added once, every byte that stops being reachable is subtracted once, with the true
-//! old address. A segment without live bytes is absent.
+//! Exact: every byte that becomes reachable is added once, every byte that stops being reachable is
+//! subtracted once, with the true old address. A segment without live bytes is absent.
 //!
-//! The tables are trees that change with a checkpoint; between checkpoints only differences are kept, so that no count need be in memory
-//! to be changed.
+//! The tables are trees that change with a checkpoint; between checkpoints only differences are
+//! kept, so that no count need be in memory to be changed.
 
 use std::collections::BTreeMap;
 use types::{BlockAddr, SegmentId};

@@ -1,12 +1,14 @@
 //! A manager: plumbing around [`crate::state`].
 //!
-//! Every request is tried in memory first, under one short lock, and answered at once if that is enough. Otherwise what is missing
-//! is read from the manager's own log without the lock, and the request is tried again. Deltas are applied by one caller at a
-//! time, in the order in which the calls take their turn.
+//! Every request is tried in memory first, under one short lock, and answered at once if that is
+//! enough. Otherwise what is missing is read from the manager's own log without the lock, and the
+//! request is tried again. Deltas are applied by one caller at a time, in the order in which the
+//! calls take their turn.
 //!
-//! What it must survive: a crash at any point (recovery finds the newest root, [`crate::recovery`]); futures that are dropped
-//! half-way; stores that refuse writes (everything stays dirty and the next checkpoint tries again); records that a checkpoint
-//! moved, and a cleaner deleted, between a lookup and the read (looked up again).
+//! What it must survive: a crash at any point (recovery finds the newest root,
+//! [`crate::recovery`]); futures that are dropped half-way; stores that refuse writes (everything
+//! stays dirty and the next checkpoint tries again); records that a checkpoint moved, and a cleaner
+//! deleted, between a lookup and the read (looked up again).
 
 use crate::api::{
     BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
@@ -48,7 +50,8 @@ pub struct Config {
     pub lengths: Lengths,
 }
 
-/// How long what a manager writes into its log may be. Small lengths make large stores of small ones, for tests.
+/// How long what a manager writes into its log may be. Small lengths make large stores of small
+/// ones, for tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
     /// Longest payload of a segment, in bytes, if the stripe's is not shorter.
@@ -87,7 +90,8 @@ pub(crate) struct Core {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) writer: Arc<LogWriter>,
     pub(crate) state: Mutex<State>,
-    /// Whose turn it is to apply deltas. Waited for across awaits; nothing waits for it while holding `state`.
+    /// Whose turn it is to apply deltas. Waited for across awaits; nothing waits for it while
+    /// holding `state`.
     pub(crate) order: Arc<tokio::sync::Mutex<()>>,
     /// Whose turn it is to write a checkpoint.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
@@ -101,15 +105,17 @@ struct Batch {
 }
 
 impl Server {
-    /// Recovers the newest checkpoint from the manager's own log and opens the log's next epoch. Nothing of the clients' logs
-    /// is applied yet; see [`crate::roll_forward::roll_forward`]. On an empty log a first checkpoint is written.
+    /// Recovers the newest checkpoint from the manager's own log and opens the log's next epoch.
+    /// Nothing of the clients' logs is applied yet; see [`crate::roll_forward::roll_forward`]. On
+    /// an empty log a first checkpoint is written.
     ///
-    /// Segments of the own log with seq below `own_log_from_seq_hint` are not looked at; 0 is always right, and finds the newest
-    /// checkpoint from what the stores have.
+    /// Segments of the own log with seq below `own_log_from_seq_hint` are not looked at; 0 is
+    /// always right, and finds the newest checkpoint from what the stores have.
     ///
     /// # Errors
-    /// [`ManagerError::Stores`] when stores are missing; [`ManagerError::Log`] when the log holds no readable checkpoint though it should;
-    /// [`ManagerError::BadRequest`] when the checkpoint is another manager's or has another block size.
+    /// [`ManagerError::Stores`] when stores are missing; [`ManagerError::Log`] when the log holds
+    /// no readable checkpoint though it should; [`ManagerError::BadRequest`] when the checkpoint is
+    /// another manager's or has another block size.
     pub async fn open(
         host: Host,
         stripe: Arc<Stripe>,
@@ -131,7 +137,8 @@ impl Server {
         Ok(Arc::new(Server { core }))
     }
 
-    /// Up to where each log is applied: all segments with seq <= this are contained. `None`: nothing of it.
+    /// Up to where each log is applied: all segments with seq <= this are contained. `None`:
+    /// nothing of it.
     pub fn applied(&self, log: LogId) -> Option<u64> {
         self.core.state.lock().positions.get(&log).copied()
     }
@@ -141,7 +148,8 @@ impl Server {
         self.core.state.lock().owed()
     }
 
-    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is gone.
+    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is
+    /// gone.
     pub fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError> {
         self.core.answer(move |state| Ok(state.size(&run)?))
     }
@@ -169,7 +177,8 @@ impl Core {
         self.stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await
     }
 
-    /// Reads what is missing into memory. Ok, too, when it is not there any more: the request looks again.
+    /// Reads what is missing into memory. Ok, too, when it is not there any more: the request looks
+    /// again.
     pub(crate) async fn load(&self, missing: Missing) -> Result<(), ManagerError> {
         let read = match missing {
             Missing::Page(page) => {
@@ -251,7 +260,8 @@ impl Core {
     /// Applies as much of a batch as memory allows. `Ok`: all of it.
     fn step(&self, batch: &mut Batch) -> Result<(), Stop> {
         while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
-            // Locked anew for each segment, so that other requests are not kept out for a whole batch.
+            // Locked anew for each segment, so that other requests are not kept out for a whole
+            // batch.
             let mut state = self.state.lock();
             match state.turn(*segment) {
                 Turn::Old => {}
@@ -293,7 +303,8 @@ impl Core {
         result
     }
 
-    /// Writes a checkpoint with all that is known when this is called, or shares one that another caller writes.
+    /// Writes a checkpoint with all that is known when this is called, or shares one that another
+    /// caller writes.
     pub(crate) async fn checkpoint(&self) -> Result<CheckpointState, ManagerError> {
         // A snapshot that was taken before this call may lack something; the next one does not.
         let wanted = self.state.lock().snapshot_count + 1;
@@ -311,8 +322,9 @@ impl Core {
             state.install(snapshot, written);
             (state.covered(), state.cached_count())
         };
-        // What was dirty, and could not go before, is as much as changed since the last checkpoint. Twice around is enough: a
-        // used one goes the second time. The lock is taken anew each time, so that other requests get in between.
+        // What was dirty, and could not go before, is as much as changed since the last checkpoint.
+        // Twice around is enough: a used one goes the second time. The lock is taken anew each
+        // time, so that other requests get in between.
         for _ in 0..=2 * cached_count / EVICTION_STEPS_MAX {
             if !self.state.lock().evict() {
                 break;

@@ -1,9 +1,10 @@
 //! The pure halves of a checkpoint: what has to be written, and what changes once it is durable.
 //!
-//! A snapshot is the state at one instant; index nodes and pages are shared with the state and copied only if they change while
-//! the checkpoint is being written. Every change after that instant has a later stamp and stays dirty, or is in a difference that
-//! the snapshot does not have. Until [`State::install`] nothing is taken for saved, so a checkpoint that fails, or is given up half-way,
-//! loses nothing.
+//! A snapshot is the state at one instant; index nodes and pages are shared with the state and
+//! copied only if they change while the checkpoint is being written. Every change after that
+//! instant has a later stamp and stays dirty, or is in a difference that the snapshot does not
+//! have. Until [`State::install`] nothing is taken for saved, so a checkpoint that fails, or is
+//! given up half-way, loses nothing.
 
 use crate::index_node::{IndexNode, LeafHomes};
 use crate::root::{Root, Trees};
@@ -52,7 +53,8 @@ pub struct Written {
     pub homes: Vec<(FileId, Arc<LeafHomes>)>,
     /// The tables, with the new addresses.
     pub trees: Trees,
-    /// How the live bytes of the own log differ from the last checkpoint: those that its table counts.
+    /// How the live bytes of the own log differ from the last checkpoint: those that its table
+    /// counts.
     pub own_usage: Difference,
     /// And those of this table's own pages.
     pub own_pages: Difference,
@@ -100,7 +102,8 @@ impl State {
     /// The checkpoint of a snapshot is durable.
     pub fn install(&mut self, snapshot: Snapshot, written: Written) {
         let Snapshot { stamp, number, items, forced_pages, data_usage, orphans, root } = snapshot;
-        // Frees the snapshot's share of the index nodes, so that the next change need not copy them.
+        // Frees the snapshot's share of the index nodes, so that the next change need not copy
+        // them.
         drop(items);
         for (file, homes) in written.homes {
             let Some(entry) = self.cache.get_mut(&file) else { continue };
@@ -130,7 +133,8 @@ impl State {
         self.checkpoint_count += 1;
     }
 
-    /// Tells the follower which segments a new root covers, and ends the tail of the own log at the root.
+    /// Tells the follower which segments a new root covers, and ends the tail of the own log at the
+    /// root.
     fn cover(&mut self, positions: &BTreeMap<LogId, u64>, root: SegmentId) {
         let covered_before = self.root.as_ref().map_or(0, |root| root.record.segment.seq);
         for (segment, _) in self.own_tail.range(covered_before + 1..=root.seq).map(|(_, kept)| kept) {
@@ -150,7 +154,8 @@ impl State {
         });
     }
 
-    /// What the durable checkpoint covers of other logs; of the manager's own log everything up to the root.
+    /// What the durable checkpoint covers of other logs; of the manager's own log everything up to
+    /// the root.
     pub fn covered(&self) -> Vec<(LogId, u64)> {
         let Some(root) = &self.root else { return Vec::new() };
         let mut covered: BTreeMap<LogId, u64> = root.positions.clone();

@@ -1,18 +1,23 @@
 //! A manager's memory: the pure core behind the server.
 //!
-//! Three layers describe a file, the first that knows it decides: the cache of index nodes (newest; a file that was removed since
-//! the last checkpoint is there as a tombstone), the imap (what the newest durable checkpoint says), and nothing (no such
-//! file). Likewise live bytes and orphans: what the tables of the newest durable checkpoint say, and the difference since. A method that needs something that is only in the log returns [`Missing`] **before it changes anything**; the
+//! Three layers describe a file, the first that knows it decides: the cache of index nodes (newest;
+//! a file that was removed since the last checkpoint is there as a tombstone), the imap (what the
+//! newest durable checkpoint says), and nothing (no such file). Likewise live bytes and orphans:
+//! what the tables of the newest durable checkpoint say, and the difference since. A method that
+//! needs something that is only in the log returns [`Missing`] **before it changes anything**; the
 //! server loads that and calls again.
 //!
 //! Invariants:
 //! - An entry that differs from the log (`changed > saved`) is in `dirty` and is never evicted.
-//! - `homes` of an entry are the leaf records that the durable checkpoint has for the file, whatever became of it since.
-//! - `trees`, `own_pages` and `root` change only when a checkpoint has become durable ([`crate::snapshot`]).
+//! - `homes` of an entry are the leaf records that the durable checkpoint has for the file,
+//!   whatever became of it since.
+//! - `trees`, `own_pages` and `root` change only when a checkpoint has become durable
+//!   ([`crate::snapshot`]).
 //! - Every cached file is exactly once in `ring`.
 //!
-//! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by number ([`Identity`]). What is
-//! not bounded: half a byte per file and one per segment for inner pages, and 24 bytes per segment that changed since the last checkpoint.
+//! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by
+//! number ([`Identity`]). What is not bounded: half a byte per file and one per segment for inner
+//! pages, and 24 bytes per segment that changed since the last checkpoint.
 
 use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
@@ -30,10 +35,12 @@ use std::sync::Arc;
 use types::codec::DecodeError;
 use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
-/// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is read and verified anyway.
+/// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is
+/// read and verified anyway.
 const READ_AROUND_BYTES: u32 = 64 * 1024;
-/// Most entries that one operation looks at to find some to evict; enough to make up for what one load brings in (the index
-/// nodes of a page of the imap, each of which may get a second chance first).
+/// Most entries that one operation looks at to find some to evict; enough to make up for what one
+/// load brings in (the index nodes of a page of the imap, each of which may get a second chance
+/// first).
 pub(crate) const EVICTION_STEPS_MAX: usize = 8 * PAGE_ROWS_MAX;
 /// Leaves of each table in memory: one for so many index nodes, and a few.
 const INODES_PER_LEAF: usize = 16;
@@ -145,7 +152,8 @@ pub struct State {
     pub(crate) data_usage: Difference,
     /// Live bytes of the pages of `trees.own_usage`, which no table counts.
     pub(crate) own_pages: Difference,
-    /// All segments of the own log from the floor on, by seq, with their payload length: they count as fully live.
+    /// All segments of the own log from the floor on, by seq, with their payload length: they count
+    /// as fully live.
     pub(crate) own_tail: BTreeMap<u64, (SegmentId, u32)>,
     /// Names of segments for the follower of the counts.
     pub(crate) changes: Changes,
@@ -180,7 +188,8 @@ pub(crate) struct DurableRoot {
 }
 
 impl State {
-    /// The state of the newest durable root, which is stored at the address; without one: a manager that knows no file.
+    /// The state of the newest durable root, which is stored at the address; without one: a manager
+    /// that knows no file.
     pub fn new(identity: Identity, root: Option<(Root, BlockAddr)>) -> Self {
         let (root, record) = match root {
             Some((root, record)) => (root, Some(record)),
@@ -247,7 +256,8 @@ impl State {
         Ok(self.trees.imap.get(file)?)
     }
 
-    /// A segment of the own log that recovery may need, or that is being written: it counts as fully live.
+    /// A segment of the own log that recovery may need, or that is being written: it counts as
+    /// fully live.
     pub(crate) fn keep_own_segment(&mut self, segment: SegmentId, payload_len: u32) {
         self.own_tail.insert(segment.seq, (segment, payload_len));
         self.changes.touch(segment);
@@ -273,7 +283,8 @@ impl State {
         self.cache.get(&file)?.content.as_deref()
     }
 
-    /// The index node of a file in the cache, to change, with the stamp of the change: it is dirty from now on.
+    /// The index node of a file in the cache, to change, with the stamp of the change: it is dirty
+    /// from now on.
     pub(crate) fn node_mut(&mut self, file: FileId) -> Option<(&mut IndexNode, u64)> {
         let entry = self.cache.get_mut(&file)?;
         let content = entry.content.as_mut()?;
@@ -308,7 +319,8 @@ impl State {
         for scope in [Scope::Inode, Scope::Blocks { first: 0, end: u64::MAX }] {
             let decision = self.tokens.request(client, file, scope, mode);
             if !decision.revoke.is_empty() {
-                // Recalls need a way to the holder, which managers of one machine's client never need.
+                // Recalls need a way to the holder, which managers of one machine's client never
+                // need.
                 return Err(ManagerError::BadRequest("another client holds the file").into());
             }
             grants.push(decision.grant);
@@ -337,8 +349,9 @@ impl State {
         Ok(located)
     }
 
-    /// The index nodes to read together with a file's, from one stretch of the log: files of the same page that come right
-    /// after it. Checkpoints write nodes in order of file id, so that a walk through a tree reads once for many files.
+    /// The index nodes to read together with a file's, from one stretch of the log: files of the
+    /// same page that come right after it. Checkpoints write nodes in order of file id, so that a
+    /// walk through a tree reads once for many files.
     pub fn around(&self, file: FileId, addr: BlockAddr) -> Vec<(FileId, BlockAddr)> {
         let Ok(rows) = self.trees.imap.leaf(file) else { return vec![(file, addr)] };
         let end = addr.offset.saturating_add(READ_AROUND_BYTES.max(addr.len));
@@ -379,7 +392,8 @@ impl State {
         Ok(())
     }
 
-    /// True when `missing` is still where it was said to be (a checkpoint may have moved it, and the cleaner deleted the old copy).
+    /// True when `missing` is still where it was said to be (a checkpoint may have moved it, and
+    /// the cleaner deleted the old copy).
     pub fn is_current(&self, missing: &Missing) -> bool {
         match *missing {
             Missing::Page(page) => self.trees.imap.lacks(&page),
@@ -390,15 +404,16 @@ impl State {
         }
     }
 
-    /// Drops clean index nodes and leaves of tables while there are too many. Bounded work per call; true if there are still too many
-    /// index nodes.
+    /// Drops clean index nodes and leaves of tables while there are too many. Bounded work per
+    /// call; true if there are still too many index nodes.
     pub fn evict(&mut self) -> bool {
         let leaves_max = (self.identity.cached_inodes_max / INODES_PER_LEAF).max(LEAVES_LEAST);
         self.trees.trim(leaves_max, EVICTION_STEPS_MAX);
         self.evict_nodes()
     }
 
-    /// Drops those index nodes that were not used for long (the clock algorithm: a used one gets a second chance).
+    /// Drops those index nodes that were not used for long (the clock algorithm: a used one gets a
+    /// second chance).
     fn evict_nodes(&mut self) -> bool {
         for _ in 0..EVICTION_STEPS_MAX {
             if self.cache.len() <= self.identity.cached_inodes_max || self.cache.len() == self.dirty.len() {
@@ -431,13 +446,15 @@ impl State {
         }
     }
 
-    /// Files of which the next checkpoint writes something, with what it writes of their nodes; removed files have none.
+    /// Files of which the next checkpoint writes something, with what it writes of their nodes;
+    /// removed files have none.
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
         let size = |file: &FileId| Some(self.node(*file)?.size(0, u64::MAX));
         self.dirty.iter().map(|file| (*file, size(file))).collect()
     }
 
-    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is gone.
+    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is
+    /// gone.
     pub fn size(&mut self, run: &BlockAt) -> Result<Option<NodeSize>, Missing> {
         let (file, extent) = (run.file, run.extent);
         let is_there = self.is_mine(file) && self.find_blocks(file, extent.first, extent.end())?;

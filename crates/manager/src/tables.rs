@@ -1,7 +1,9 @@
-//! Reading the tables of the newest checkpoint: pages for a checkpoint's copy of them, and what all of a table says.
+//! Reading the tables of the newest checkpoint: pages for a checkpoint's copy of them, and what all
+//! of a table says.
 //!
-//! Everything here works on clones of the trees, and while no checkpoint is being written, so that no page can be deleted before it
-//! is read. What is read for a whole table does not stay in memory.
+//! Everything here works on clones of the trees, and while no checkpoint is being written, so that
+//! no page can be deleted before it is read. What is read for a whole table does not stay in
+//! memory.
 
 use crate::api::{ManagerError, SegmentUsage, UsageChanges};
 use crate::record::Table;

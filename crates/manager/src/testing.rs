@@ -299,7 +299,8 @@ impl TestWriter {
         TestWriter { writer: LogWriter::new(stripe.clone(), tail), next_seq }
     }
 
-    /// Starts a segment with `len` bytes of blocks; `deltas` is told where they are. It is on its way when this returns.
+    /// Starts a segment with `len` bytes of blocks; `deltas` is told where they are. It is on its
+    /// way when this returns.
     pub fn submit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
         let (segment, previous) = self.writer.begin();
         self.next_seq = segment.seq + 1;

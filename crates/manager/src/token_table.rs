@@ -1,14 +1,17 @@
 //! The token table: who may cache and who may modify what (docs/core.md#manager).
 //!
-//! Pure: a request either is granted and recorded, or names what others must give back first and changes nothing. The
-//! caller then recalls those tokens, reports each with [`TokenTable::give_back`], and asks again. So a token is never
-//! recorded before it is free, and the invariant holds at every instant: **where two clients hold tokens on the same
-//! inode or block, both only read.**
+//! Pure: a request either is granted and recorded, or names what others must give back first and
+//! changes nothing. The caller then recalls those tokens, reports each with
+//! [`TokenTable::give_back`], and asks again. So a token is never recorded before it is free, and
+//! the invariant holds at every instant: **where two clients hold tokens on the same inode or
+//! block, both only read.**
 //!
-//! A grant is the largest range that takes nothing from anybody else, as GPFS does: a lone writer asks once for the whole
-//! file; when a second client shows up, only the blocks that it needs are split off.
+//! A grant is the largest range that takes nothing from anybody else, as GPFS does: a lone writer
+//! asks once for the whole file; when a second client shows up, only the blocks that it needs are
+//! split off.
 //!
-//! Tokens are memory only. After a crash of the manager clients say again what they hold (docs/core.md#manager).
+//! Tokens are memory only. After a crash of the manager clients say again what they hold
+//! (docs/core.md#manager).
 
 use crate::api::Grant;
 use crate::token::{Mode, Scope};
@@ -18,10 +21,11 @@ use types::{ClientId, FileId};
 /// What became of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What is granted; when `revoke` is not empty: what would be after the recall, nothing is recorded yet.
+    /// What is granted; when `revoke` is not empty: what would be after the recall, nothing is
+    /// recorded yet.
     pub grant: Grant,
-    /// Who must give back what first. The mode is the one requested: [`Mode::Read`] lets the holder keep reading,
-    /// [`Mode::Write`] leaves it nothing.
+    /// Who must give back what first. The mode is the one requested: [`Mode::Read`] lets the holder
+    /// keep reading, [`Mode::Write`] leaves it nothing.
     pub revoke: Vec<(ClientId, FileId, Scope, Mode)>,
 }
 
@@ -51,7 +55,8 @@ impl TokenTable {
         self.count
     }
 
-    /// Asks for a token that covers at least `scope`. An empty block range counts as its first block.
+    /// Asks for a token that covers at least `scope`. An empty block range counts as its first
+    /// block.
     pub fn request(&mut self, client: ClientId, file: FileId, scope: Scope, mode: Mode) -> Decision {
         let scope = not_empty(scope);
         let held = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
@@ -164,7 +169,8 @@ fn intersection(a: Scope, b: Scope) -> Option<Scope> {
     }
 }
 
-/// What of `grown` remains when a rival keeps all of `theirs` outside of `wanted`. `wanted` is within `grown` and stays so.
+/// What of `grown` remains when a rival keeps all of `theirs` outside of `wanted`. `wanted` is
+/// within `grown` and stays so.
 fn trim(grown: Scope, theirs: Scope, wanted: Scope) -> Scope {
     match (grown, theirs, wanted) {
         (
@@ -200,8 +206,8 @@ fn cut_out(holdings: &mut Vec<Holding>, client: ClientId, scope: Scope) -> Vec<H
     taken
 }
 
-/// Adds a token to what its client holds: a write token is never weakened by a read token on top of it, and adjacent
-/// tokens of one mode become one.
+/// Adds a token to what its client holds: a write token is never weakened by a read token on top of
+/// it, and adjacent tokens of one mode become one.
 fn record(holdings: &mut Vec<Holding>, new: Holding) {
     let taken = cut_out(holdings, new.client, new.scope);
     holdings.push(new);
@@ -326,7 +332,8 @@ mod tests {
         ]
     }
 
-    /// What each client may do at each place: block 0..30, and index 30 for the inode; `u64::MAX - 1` stands for the end.
+    /// What each client may do at each place: block 0..30, and index 30 for the inode; `u64::MAX -
+    /// 1` stands for the end.
     fn places() -> impl Iterator<Item = Scope> {
         (0u64..30).chain([u64::MAX - 1]).map(|b| blocks(b, b + 1)).chain([Scope::Inode])
     }

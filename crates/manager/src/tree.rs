@@ -1,20 +1,24 @@
 //! A sorted table in the manager's log, in pages that are copied when they change.
 //!
-//! Everything of a manager that grows with the store is one of these: where index nodes are, live bytes of segments, orphans. A page is a
-//! record of the log; the top page is part of the root. A leaf holds rows of the table, an inner page links to pages: the first
-//! key of each and where its record is (its *home*). So a change of one row writes one page per level anew, however many rows there are,
-//! and the root stays small.
+//! Everything of a manager that grows with the store is one of these: where index nodes are, live
+//! bytes of segments, orphans. A page is a record of the log; the top page is part of the root. A
+//! leaf holds rows of the table, an inner page links to pages: the first key of each and where its
+//! record is (its *home*). So a change of one row writes one page per level anew, however many rows
+//! there are, and the root stays small.
 //!
-//! A tree changes only through [`edit`](Tree::edit) and [`rewrite`](Tree::rewrite), in a checkpoint, on a clone that shares all
-//! pages. What they touch has no home until the checkpoint has written it, level by level from the leaves on
-//! ([`unwritten`](Tree::unwritten)). Pages are loaded when first needed: whoever meets one that is not in memory gets [`Unloaded`], loads
-//! it, installs it and tries again. Leaves go from memory in the order in which they came ([`trim`](Tree::trim)); inner pages stay,
-//! about one in eighty leaves.
+//! A tree changes only through [`edit`](Tree::edit) and [`rewrite`](Tree::rewrite), in a
+//! checkpoint, on a clone that shares all pages. What they touch has no home until the checkpoint
+//! has written it, level by level from the leaves on ([`unwritten`](Tree::unwritten)). Pages are
+//! loaded when first needed: whoever meets one that is not in memory gets [`Unloaded`], loads it,
+//! installs it and tries again. Leaves go from memory in the order in which they came
+//! ([`trim`](Tree::trim)); inner pages stay, about one in eighty leaves.
 //!
-//! Invariants: keys ascend through all leaves; a link's key is not above any key in its page and above all keys before it; a page
-//! without a home is in memory, and so are the pages above it; no page below the top is empty or longer than `rows_max`.
+//! Invariants: keys ascend through all leaves; a link's key is not above any key in its page and
+//! above all keys before it; a page without a home is in memory, and so are the pages above it; no
+//! page below the top is empty or longer than `rows_max`.
 //!
-//! Memory: 48 bytes per leaf that is not in memory; a row takes its key and value (32 bytes for a file, 24 for a segment).
+//! Memory: 48 bytes per leaf that is not in memory; a row takes its key and value (32 bytes for a
+//! file, 24 for a segment).
 
 mod edit;
 mod page;
@@ -31,7 +35,8 @@ use types::codec::{DecodeError, Reader};
 pub const PAGE_ROWS_MAX: usize = 128;
 /// Fewest rows that a page may be bounded to.
 pub const PAGE_ROWS_LEAST: usize = 4;
-/// Most levels below the top. With the fewest rows to a page, these hold more pages than there are keys in use.
+/// Most levels below the top. With the fewest rows to a page, these hold more pages than there are
+/// keys in use.
 pub const LEVEL_COUNT_MAX: u8 = 16;
 
 /// What a page holds.
@@ -78,7 +83,8 @@ pub struct Tree<K, V> {
     /// The level of the top page, 0 when it is a leaf.
     height: u8,
     top: Arc<Page<K, V>>,
-    /// First keys of leaves in memory, in the order in which they came; a leaf may be there twice, or not exist any more.
+    /// First keys of leaves in memory, in the order in which they came; a leaf may be there twice,
+    /// or not exist any more.
     recent: VecDeque<K>,
 }
 
@@ -121,8 +127,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         }
     }
 
-    /// The page on the way to `key` (without a key: to the first leaf) that is not in memory, and those after it below the same page
-    /// that are not: at most `count_max`.
+    /// The page on the way to `key` (without a key: to the first leaf) that is not in memory, and
+    /// those after it below the same page that are not: at most `count_max`.
     pub fn unloaded_from(&self, key: Option<K>, count_max: usize) -> Vec<Unloaded> {
         let (mut page, mut level) = (&*self.top, self.height);
         while let Page::Inner(links) = page {
@@ -138,8 +144,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Vec::new()
     }
 
-    /// The pages of one level that are not in memory, below those that are; and the homes of all of this level, so far as the pages
-    /// above are in memory.
+    /// The pages of one level that are not in memory, below those that are; and the homes of all of
+    /// this level, so far as the pages above are in memory.
     pub fn homes(&self, level: u8) -> (Vec<BlockAddr>, Vec<Unloaded>) {
         let (mut homes, mut unloaded) = (Vec::new(), Vec::new());
         let mut pages = vec![(&*self.top, self.height)];
@@ -201,8 +207,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Ok(())
     }
 
-    /// Drops the leaves from memory that came first, until `leaves_max` are left; at most `steps_max` of them. Those that have no home
-    /// yet stay.
+    /// Drops the leaves from memory that came first, until `leaves_max` are left; at most
+    /// `steps_max` of them. Those that have no home yet stay.
     pub fn trim(&mut self, leaves_max: usize, steps_max: usize) {
         for _ in 0..steps_max {
             if self.recent.len() <= leaves_max {

@@ -1,4 +1,5 @@
-//! Holds `docs/disk-format-manager.md` and the code together: the examples of the document are what the program encodes and decodes.
+//! Holds `docs/disk-format-manager.md` and the code together: the examples of the document are what
+//! the program encodes and decodes.
 
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;

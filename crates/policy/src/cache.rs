@@ -1,7 +1,8 @@
 //! What to evict: a least-recently-used map that is bounded by the weight of its entries.
 //!
-//! All operations are O(1) (hashing aside). The order of use is a doubly linked list whose links are indices into one vector, so there is
-//! no allocation per entry. The weights of what is in the map never sum to more than its capacity.
+//! All operations are O(1) (hashing aside). The order of use is a doubly linked list whose links
+//! are indices into one vector, so there is no allocation per entry. The weights of what is in the
+//! map never sum to more than its capacity.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -54,8 +55,9 @@ impl<K: Hash + Eq + Clone, V> WeightedLru<K, V> {
         self.capacity
     }
 
-    /// Adds an entry as the most recently used. Returns what left the map for it: the key's earlier value first, then the entries
-    /// evicted, oldest first. An entry that is heavier than the capacity is itself returned, and evicts nothing else.
+    /// Adds an entry as the most recently used. Returns what left the map for it: the key's earlier
+    /// value first, then the entries evicted, oldest first. An entry that is heavier than the
+    /// capacity is itself returned, and evicts nothing else.
     pub fn insert(&mut self, key: K, value: V, weight: u64) -> Vec<(K, V)> {
         let mut left = Vec::new();
         if let Some(&place) = self.places.get(&key) {

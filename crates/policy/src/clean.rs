@@ -1,13 +1,17 @@
-//! Which segments to clean (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System",
-//! section 3.5; Dahlin, chapter 4).
+//! Which segments to clean (Rosenblum and Ousterhout, "The Design and Implementation of a
+//! Log-Structured File System", section 3.5; Dahlin, chapter 4).
 //!
-//! Cleaning a segment of utilisation `u` reads and rewrites its live bytes and frees the rest. Cost-benefit weighs the space gained
-//! by how long it will stay free, for which the age of the segment's data is the estimate: `(1 - u) * age / (1 + u)`. So
-//! cold segments are cleaned at higher utilisations than hot ones, whose blocks will soon die by themselves. A [`FreeGoal`] says when it is time to clean.
+//! Cleaning a segment of utilisation `u` reads and rewrites its live bytes and frees the rest.
+//! Cost-benefit weighs the space gained by how long it will stay free, for which the age of the
+//! segment's data is the estimate: `(1 - u) * age / (1 + u)`. So cold segments are cleaned at
+//! higher utilisations than hot ones, whose blocks will soon die by themselves. A [`FreeGoal`] says
+//! when it is time to clean.
 //!
-//! Starling weighs the fourth root of the age ([`Rule::DampedCostBenefit`]). Ages of segments differ by a factor of a million, utilisations by a factor of ten. With
-//! the age itself, the cleaner moves full segments over and over because they are old, and the emptiest-first rule beats it on traces of whole communities.
-//! docs/decisions/2026-11-23-cleaning-by-damped-age.md has the measurements.
+//! Starling weighs the fourth root of the age ([`Rule::DampedCostBenefit`]). Ages of segments
+//! differ by a factor of a million, utilisations by a factor of ten. With the age itself, the
+//! cleaner moves full segments over and over because they are old, and the emptiest-first rule
+//! beats it on traces of whole communities. docs/decisions/2026-11-23-cleaning-by-damped-age.md has
+//! the measurements.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -26,7 +30,8 @@ pub struct SegmentUse {
     pub age: Duration,
 }
 
-/// A segment that gains less than this share of its bytes is not cleaned: what moving it frees is mostly headers and rounding.
+/// A segment that gains less than this share of its bytes is not cleaned: what moving it frees is
+/// mostly headers and rounding.
 const GAIN_SHARE_MIN: u64 = 16;
 
 /// So much is to be gained at once, in full segments.
@@ -35,12 +40,14 @@ pub const GAIN_SEGMENTS: u32 = 16;
 /// Most segments that are cleaned between two looks at what is free.
 pub const VICTIMS_MAX: usize = 2 * GAIN_SEGMENTS as usize;
 
-/// Cleaning begins when less than this share is free, and goes on until [`FREE_PERCENT_HIGH`] is; sooner and less where live data leaves less than that.
+/// Cleaning begins when less than this share is free, and goes on until [`FREE_PERCENT_HIGH`] is;
+/// sooner and less where live data leaves less than that.
 const FREE_PERCENT_LOW: u64 = 25;
 const FREE_PERCENT_HIGH: u64 = 35;
 
-/// How many bytes should be free. What live data leaves, less what writers may not use, is shared between free
-/// space and dead bytes that are not worth cleaning yet: the more must be free, the fuller are the segments that are cleaned for it.
+/// How many bytes should be free. What live data leaves, less what writers may not use, is shared
+/// between free space and dead bytes that are not worth cleaning yet: the more must be free, the
+/// fuller are the segments that are cleaned for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeGoal {
     /// Cleaning begins below.
@@ -76,7 +83,8 @@ pub enum Rule {
 }
 
 impl SegmentUse {
-    /// Bytes that are free once the live ones were moved elsewhere. Zero where the count exceeds the segment's size.
+    /// Bytes that are free once the live ones were moved elsewhere. Zero where the count exceeds
+    /// the segment's size.
     pub fn gain_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.live_bytes)
     }
@@ -125,7 +133,8 @@ impl Rule {
 }
 
 impl Ranked {
-    /// `Less` when it is to be cleaned before the other. A total order, so that ties do not depend on the order of arguments.
+    /// `Less` when it is to be cleaned before the other. A total order, so that ties do not depend
+    /// on the order of arguments.
     fn compare(&self, other: &Ranked) -> Ordering {
         let (one, another) = (&self.segment, &other.segment);
         // What holds nothing costs nothing, at any age.
@@ -136,8 +145,8 @@ impl Ranked {
     }
 }
 
-/// The segments to clean, best first, by the default rule: as many as it takes to gain `want_free_bytes`, or all that gain
-/// something worth moving them.
+/// The segments to clean, best first, by the default rule: as many as it takes to gain
+/// `want_free_bytes`, or all that gain something worth moving them.
 pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
     choose_by(Rule::default(), segments, want_free_bytes)
 }

@@ -1,4 +1,5 @@
-//! What is set where nobody has said anything else: the file system begins with it, and so do the simulations of it.
+//! What is set where nobody has said anything else: the file system begins with it, and so do the
+//! simulations of it.
 
 /// Bytes of memory that a machine of the core caches in.
 pub const MEMORY_BYTES: u64 = 512 << 20;

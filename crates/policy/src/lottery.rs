@@ -1,13 +1,15 @@
 //! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 5.1;
 //! docs/roaming.md#the-link).
 //!
-//! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the classes that have something to send
-//! decides, so in the long run each gets its share of tickets, and none that has a ticket starves. Chance alone bounds no wait, though:
+//! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the
+//! classes that have something to send decides, so in the long run each gets its share of tickets,
+//! and none that has a ticket starves. Chance alone bounds no wait, though:
 //!
-//! - What has waited longer than its bound goes next, whatever it holds, but never twice in a row while others wait, so that nobody waits for
-//!   more than one such chunk.
-//! - Whoever holds half of the tickets or more, of those who wait, never loses twice in a row. His chance in other draws is less by what that gives him: with a
-//!   share p of the tickets he wins them with (2p - 1) / p, and loses (1 - p) of all.
+//! - What has waited longer than its bound goes next, whatever it holds, but never twice in a row
+//!   while others wait, so that nobody waits for more than one such chunk.
+//! - Whoever holds half of the tickets or more, of those who wait, never loses twice in a row. His
+//!   chance in other draws is less by what that gives him: with a share p of the tickets he wins
+//!   them with (2p - 1) / p, and loses (1 - p) of all.
 
 use std::time::Duration;
 
@@ -43,8 +45,8 @@ impl Lottery {
         }
     }
 
-    /// Which class sends the next chunk. `waited[class]` is how long its oldest chunk has waited, `None` if it has none; `random` is
-    /// uniform. `None` if nobody has anything to send.
+    /// Which class sends the next chunk. `waited[class]` is how long its oldest chunk has waited,
+    /// `None` if it has none; `random` is uniform. `None` if nobody has anything to send.
     pub fn draw(&mut self, waited: &[Option<Duration>], random: u64) -> Option<usize> {
         let waiting = || self.classes.iter().zip(waited).enumerate().filter(|(_, (_, waited))| waited.is_some());
         let held = || waiting().map(|(i, (class, _))| (i, u64::from(class.tickets)));

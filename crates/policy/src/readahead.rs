@@ -1,8 +1,8 @@
 //! How far to read ahead of a reader.
 //!
-//! One [`Window`] per open file. It watches the reads and asks for more when the reader comes near the end of what was asked for, twice
-//! as much each time, so that a long sequential read soon keeps all disks of a stripe busy, and a short one
-//! wastes little.
+//! One [`Window`] per open file. It watches the reads and asks for more when the reader comes near
+//! the end of what was asked for, twice as much each time, so that a long sequential read soon
+//! keeps all disks of a stripe busy, and a short one wastes little.
 
 use std::ops::Range;
 
@@ -12,8 +12,9 @@ pub const WINDOW_BYTES_MIN: u64 = 128 * 1024;
 pub const WINDOW_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Whoever reads so much ahead reads a long file from one end to the other.
 const STREAM_WINDOW_BYTES_MIN: u64 = 1024 * 1024;
-/// How far from where the reader was expected a read may begin and still belong to the sequence: kernels send the reads of one
-/// sequential reader several at a time, and these arrive in any order. At least so many bytes, and so many times its length.
+/// How far from where the reader was expected a read may begin and still belong to the sequence:
+/// kernels send the reads of one sequential reader several at a time, and these arrive in any
+/// order. At least so many bytes, and so many times its length.
 const DISORDER_BYTES_MIN: u64 = 256 * 1024;
 const DISORDER_READS: u64 = 4;
 
@@ -35,7 +36,8 @@ impl Default for Window {
 }
 
 impl Window {
-    /// For a file of which nothing was read yet. A first read at its beginning counts as sequential.
+    /// For a file of which nothing was read yet. A first read at its beginning counts as
+    /// sequential.
     pub fn new() -> Self {
         Window { expected: 0, fetched: 0, window: WINDOW_BYTES_MIN }
     }
@@ -45,8 +47,9 @@ impl Window {
         self.window >= STREAM_WINDOW_BYTES_MIN
     }
 
-    /// Notes a read of `len` bytes at `offset` (in bytes) and tells which bytes to fetch besides, if any. The range begins
-    /// at or after the end of the read and may exceed the file: the caller clips it.
+    /// Notes a read of `len` bytes at `offset` (in bytes) and tells which bytes to fetch besides,
+    /// if any. The range begins at or after the end of the read and may exceed the file: the caller
+    /// clips it.
     pub fn on_read(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(len);
         if offset.abs_diff(self.expected) > DISORDER_BYTES_MIN.max(len.saturating_mul(DISORDER_READS)) {

@@ -1,9 +1,12 @@
-//! What a client's cache gives up for room (Froese and Bunt, section 4.5): what was used longest ago, least often, any, or by size.
+//! What a client's cache gives up for room (Froese and Bunt, section 4.5): what was used longest
+//! ago, least often, any, or by size.
 //!
 //! - [`Replacement::rank`]: the order in which they go.
 //! - [`give_up`]: those that go first, of whatever there is when room is wanted.
-//! - [`Shelf`]: knows what is kept; the weights of what is kept never sum to more than its capacity. What a use costs grows with the logarithm of the number of
-//!   entries; `cache::WeightedLru` is the one for those that need only the first of these orders, and faster.
+//! - [`Shelf`]: knows what is kept; the weights of what is kept never sum to more than its
+//!   capacity. What a use costs grows with the logarithm of the number of entries;
+//!   `cache::WeightedLru` is the one for those that need only the first of these orders, and
+//!   faster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +67,8 @@ impl Replacement {
     }
 }
 
-/// Which of these go, in that order, for as much as is wanted: of what is least dear, what `replacement` says, and of that, what is least. No more than it takes.
+/// Which of these go, in that order, for as much as is wanted: of what is least dear, what
+/// `replacement` says, and of that, what is least. No more than it takes.
 pub fn give_up<K: Ord + Copy>(
     replacement: Replacement,
     kept: impl Iterator<Item = (u8, Known, K)>,
@@ -141,8 +145,9 @@ impl<K: Ord + Copy> Shelf<K> {
         true
     }
 
-    /// An entry is used, and from now on there, and as heavy as this. Gives what went for it, in that order. One that is heavier than the capacity is itself among these, and nothing else goes.
-    /// `random` gives uniform numbers.
+    /// An entry is used, and from now on there, and as heavy as this. Gives what went for it, in
+    /// that order. One that is heavier than the capacity is itself among these, and nothing else
+    /// goes. `random` gives uniform numbers.
     pub fn put(&mut self, key: K, weight: u64, mut random: impl FnMut() -> u64) -> Vec<K> {
         let count = self.take(key).map_or(0, |known| known.count);
         if weight > self.capacity {
@@ -182,7 +187,8 @@ impl<K: Ord + Copy> Shelf<K> {
     fn first(&self, random: &mut impl FnMut() -> u64) -> Option<K> {
         match self.replacement {
             Replacement::Random => {
-                // The product's upper half is uniform below the number of entries, as near as makes no difference.
+                // The product's upper half is uniform below the number of entries, as near as makes
+                // no difference.
                 let at = (u128::from(random()) * self.any.len() as u128) >> 64;
                 self.any.get(at as usize).copied()
             }
@@ -222,7 +228,8 @@ mod tests {
     use crate::cache::WeightedLru;
     use proptest::prelude::*;
 
-    /// What goes for a last entry of weight 4 from a shelf for 10, on which are a of weight 2, b of 5 and c of 3, used in that order, and then a twice more and b once.
+    /// What goes for a last entry of weight 4 from a shelf for 10, on which are a of weight 2, b of
+    /// 5 and c of 3, used in that order, and then a twice more and b once.
     fn goes(replacement: Replacement, random: u64) -> Vec<char> {
         let mut shelf = Shelf::new(replacement, 10);
         for (key, weight) in [('a', 2), ('b', 5), ('c', 3)] {

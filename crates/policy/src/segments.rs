@@ -1,14 +1,18 @@
-//! The table of segments: which there are, what they take on the stores, and how much of each still lives.
+//! The table of segments: which there are, what they take on the stores, and how much of each still
+//! lives.
 //!
-//! It is kept current by increments, so that a round of maintenance costs what changed and not what there is: a segment was written
-//! ([`Segments::stored`]), a manager's count changed ([`Segments::counted`]), a segment was deleted ([`Segments::deleted`]). The
-//! order of these does not matter, and what is told twice changes nothing.
+//! It is kept current by increments, so that a round of maintenance costs what changed and not what
+//! there is: a segment was written ([`Segments::stored`]), a manager's count changed
+//! ([`Segments::counted`]), a segment was deleted ([`Segments::deleted`]). The order of these does
+//! not matter, and what is told twice changes nothing.
 //!
-//! Victims are found without looking at every segment. Segments worth cleaning are in buckets by log and by utilisation, and in a
-//! bucket by age. [`Segments::candidates`] takes the oldest [`VICTIMS_MAX`] of each, and [`clean::choose`](crate::clean::choose)
-//! chooses among these. A segment that is left out has as many others in its bucket that are at least as old and at most
-//! 1/256 of a segment fuller, whatever weight ages have. So the benefit of the n-th victim, of [`VICTIMS_MAX`], is at least that of the n-th best segment of
-//! all, divided by [`BENEFIT_RATIO_MAX`].
+//! Victims are found without looking at every segment. Segments worth cleaning are in buckets by
+//! log and by utilisation, and in a bucket by age. [`Segments::candidates`] takes the oldest
+//! [`VICTIMS_MAX`] of each, and [`clean::choose`](crate::clean::choose) chooses among these. A
+//! segment that is left out has as many others in its bucket that are at least as old and at most
+//! 1/256 of a segment fuller, whatever weight ages have. So the benefit of the n-th victim, of
+//! [`VICTIMS_MAX`], is at least that of the n-th best segment of all, divided by
+//! [`BENEFIT_RATIO_MAX`].
 
 use crate::clean::{SegmentUse, VICTIMS_MAX};
 use std::collections::btree_map::Entry as Slot;
@@ -18,8 +22,9 @@ use types::{LogId, SegmentId};
 
 /// Buckets of utilisation, from empty to full.
 const BUCKET_COUNT: u64 = 256;
-/// How much better a segment that is left out can be than those taken in its place. The ratio of `(1 - u) / (1 + u)` at both ends of
-/// a bucket is largest in the fullest bucket that is cleaned, which ends at 15/16.
+/// How much better a segment that is left out can be than those taken in its place. The ratio of
+/// `(1 - u) / (1 + u)` at both ends of a bucket is largest in the fullest bucket that is cleaned,
+/// which ends at 15/16.
 pub const BENEFIT_RATIO_MAX: f64 = (17.0 / 495.0) / (16.0 / 496.0);
 
 /// What is known of a segment.
@@ -99,7 +104,8 @@ impl Segments {
         }
     }
 
-    /// The segments that a manager counts something in, to be given [`counted`](Self::counted) zero unless it names them again.
+    /// The segments that a manager counts something in, to be given [`counted`](Self::counted) zero
+    /// unless it names them again.
     pub fn counted_by(&self, manager: usize) -> impl Iterator<Item = SegmentId> + '_ {
         self.counts[manager].keys().copied()
     }
@@ -124,14 +130,15 @@ impl Segments {
         self.totals
     }
 
-    /// Segments of a log up to a position in which nothing lives: the first of them, at most so many.
+    /// Segments of a log up to a position in which nothing lives: the first of them, at most so
+    /// many.
     pub fn empty_through(&self, log: LogId, through: u64, count_max: usize) -> Vec<SegmentId> {
         let places = self.empty.get(&log).into_iter().flat_map(|places| places.range(..=(through, u32::MAX)));
         places.take(count_max).map(|&(seq, epoch)| SegmentId { log, epoch, seq }).collect()
     }
 
-    /// What to choose victims from, among the segments that gain at least `gain_percent` of what they take: at most [`VICTIMS_MAX`]
-    /// of each log and bucket.
+    /// What to choose victims from, among the segments that gain at least `gain_percent` of what
+    /// they take: at most [`VICTIMS_MAX`] of each log and bucket.
     pub fn candidates(&self, gain_percent: u64) -> impl Iterator<Item = SegmentUse> + '_ {
         let full = (BUCKET_COUNT * (100 - gain_percent.min(100)) / 100) as u16;
         let buckets = self.buckets.iter().filter(move |((_, bucket), _)| *bucket <= full);

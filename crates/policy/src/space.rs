@@ -1,29 +1,36 @@
 //! What the stores have left, and for whom. Pure.
 //!
-//! All of it is in bytes of the fullest store, parity and rounding included (`share` says how much of them a payload takes). Only what lives is
-//! counted in bytes of payload.
+//! All of it is in bytes of the fullest store, parity and rounding included (`share` says how much
+//! of them a payload takes). Only what lives is counted in bytes of payload.
 //!
-//! A change takes room twice: in the client's log, and in the managers' next checkpoint, which writes the index nodes of all changed files
-//! and pages of the imap anew. The second is *owed* until that checkpoint. Nothing can be deleted before a checkpoint, so one must always fit: a change
-//! is admitted only if there is room for both. A checkpoint gives back what it supersedes, and then the next changes fit.
+//! A change takes room twice: in the client's log, and in the managers' next checkpoint, which
+//! writes the index nodes of all changed files and pages of the imap anew. The second is *owed*
+//! until that checkpoint. Nothing can be deleted before a checkpoint, so one must always fit: a
+//! change is admitted only if there is room for both. A checkpoint gives back what it supersedes,
+//! and then the next changes fit.
 //!
-//! The cleaner works on a [`Loan`]: its own reserve and half of what writers could have. Its copies, and what it makes the managers owe, stay
-//! within the loan, and clients count the loan as taken until it is given back.
+//! The cleaner works on a [`Loan`]: its own reserve and half of what writers could have. Its
+//! copies, and what it makes the managers owe, stay within the loan, and clients count the loan as
+//! taken until it is given back.
 //!
-//! Each [reserve](Reserves) has an owner, and nobody uses another's. Writers stop first, then changes that free nothing, then removals.
+//! Each [reserve](Reserves) has an owner, and nobody uses another's. Writers stop first, then
+//! changes that free nothing, then removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Consecutive index numbers that are taken to be in one page of the imap, and what that page and the one above it take.
+/// Consecutive index numbers that are taken to be in one page of the imap, and what that page and
+/// the one above it take.
 const PAGE_FILES: u64 = 64;
 const PAGE_BYTES: u64 = 8 << 10;
-/// What an index node takes besides attributes, target and extents, at most; with what names it in its segment.
+/// What an index node takes besides attributes, target and extents, at most; with what names it in
+/// its segment.
 const NODE_BYTES: u64 = 512;
 const EXTENT_BYTES: u64 = 48;
 /// What a move takes in the cleaner's log besides the block.
 const MOVE_BYTES: u64 = 96;
-/// Dead bytes, of payload, that logs may hold before anything is worth cleaning; and the share of the rest that live data may take. A log
-/// cannot be filled to the brim: the fuller it is, the more each cleaned byte costs.
+/// Dead bytes, of payload, that logs may hold before anything is worth cleaning; and the share of
+/// the rest that live data may take. A log cannot be filled to the brim: the fuller it is, the more
+/// each cleaned byte costs.
 const DEAD_PAYLOAD_BYTES: u64 = 24 << 20;
 const LIVE_PERCENT: u64 = 80;
 
@@ -32,7 +39,8 @@ const LIVE_PERCENT: u64 = 80;
 pub struct Reserves {
     /// The client's log: segments on their way are put again, whole, when a store fails.
     pub log_bytes: u64,
-    /// The managers: what a checkpoint writes besides what is owed (roots, counts of live bytes), and rounding.
+    /// The managers: what a checkpoint writes besides what is owed (roots, counts of live bytes),
+    /// and rounding.
     pub manager_bytes: u64,
     /// The cleaner: copies are there before their originals go.
     pub cleaner_bytes: u64,
@@ -49,7 +57,8 @@ impl Reserves {
             log_bytes,
             // Counts are a row for each segment, and the least segment takes some KiB.
             manager_bytes: (2 << 20) + capacity_bytes / 256,
-            // Room for any one move and its index node, several times. Where more is free, the cleaner is lent more.
+            // Room for any one move and its index node, several times. Where more is free, the
+            // cleaner is lent more.
             cleaner_bytes: (capacity_bytes / 12).clamp(4 << 20, 8 << 20),
             change_bytes: 1 << 20,
             removal_bytes: 1 << 20,
@@ -67,7 +76,8 @@ impl Reserves {
     }
 }
 
-/// Payload that may live where full segments hold `packed_bytes` of it, and `reserved_bytes` where writers leave stores free.
+/// Payload that may live where full segments hold `packed_bytes` of it, and `reserved_bytes` where
+/// writers leave stores free.
 pub fn live_bytes_max(packed_bytes: u64, reserved_bytes: u64) -> u64 {
     packed_bytes.saturating_sub(reserved_bytes.max(DEAD_PAYLOAD_BYTES)) / 100 * LIVE_PERCENT
 }
@@ -94,7 +104,8 @@ pub struct Look {
     pub free_bytes: u64,
 }
 
-/// What a checkpoint writes of an index node, at most, with all extents in the leaves of its map that have changed.
+/// What a checkpoint writes of an index node, at most, with all extents in the leaves of its map
+/// that have changed.
 pub fn index_bytes(attribute_bytes: u64, extent_count: u64) -> u64 {
     NODE_BYTES + attribute_bytes + extent_count * EXTENT_BYTES
 }
@@ -141,7 +152,8 @@ impl Loan {
         Loan { bytes, ..Loan::default() }
     }
 
-    /// Takes room for a copy, and for what the managers owe for it. False, and nothing taken, if there is not so much.
+    /// Takes room for a copy, and for what the managers owe for it. False, and nothing taken, if
+    /// there is not so much.
     pub fn take(&mut self, moved: Moved, share: impl Fn(u64) -> u64) -> bool {
         let (is_new, page) = (!self.files.contains(&moved.file), moved.file / PAGE_FILES);
         let mut owed = 0;
@@ -167,8 +179,8 @@ impl Loan {
         true
     }
 
-    /// Takes room for `live_bytes` of a segment, and as much again for the index nodes and pages of the imap that say where they are. False, and
-    /// nothing taken, if there is not so much.
+    /// Takes room for `live_bytes` of a segment, and as much again for the index nodes and pages of
+    /// the imap that say where they are. False, and nothing taken, if there is not so much.
     pub fn take_segment(&mut self, live_bytes: u64, share: impl Fn(u64) -> u64) -> bool {
         let owed = self.owed_bytes + 2 * live_bytes;
         let fits = share(self.copied_bytes).saturating_add(share(owed)) <= self.bytes;
@@ -212,7 +224,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// For managers that owe `owed_bytes` to a checkpoint. Until somebody has looked, the stores have room for everything.
+    /// For managers that owe `owed_bytes` to a checkpoint. Until somebody has looked, the stores
+    /// have room for everything.
     pub fn new(reserves: Reserves, limit_bytes: u64, owed_bytes: u64) -> Space {
         Space {
             reserves,
@@ -231,8 +244,8 @@ impl Space {
         }
     }
 
-    /// True if there is room for a change that makes the next cut `payload_bytes` long. The managers' reserve has room for what this change alone
-    /// will owe.
+    /// True if there is room for a change that makes the next cut `payload_bytes` long. The
+    /// managers' reserve has room for what this change alone will owe.
     pub fn admits(&self, purpose: Purpose, payload_bytes: u64, share: impl Fn(u64) -> u64) -> bool {
         let lives = purpose != Purpose::Write || self.used_bytes + payload_bytes <= self.limit_bytes;
         let taken = self.taken_bytes(payload_bytes, share).saturating_add(self.lent_bytes);
@@ -256,7 +269,8 @@ impl Space {
         self.pages.insert(file / PAGE_FILES, cut_seq);
     }
 
-    /// All that is dirty went into a cut, for whose files a checkpoint writes `owed_bytes`, as is known by now.
+    /// All that is dirty went into a cut, for whose files a checkpoint writes `owed_bytes`, as is
+    /// known by now.
     pub fn cut(&mut self, seq: u64, payload_bytes: u64, owed_bytes: u64, share: impl Fn(u64) -> u64) {
         self.used_bytes += payload_bytes;
         self.placed_bytes += share(payload_bytes);
@@ -286,7 +300,8 @@ impl Space {
         self.used_bytes = live_bytes + unapplied;
     }
 
-    /// Somebody has looked at the stores. What a checkpoint before that has written is not free any more, and not owed.
+    /// Somebody has looked at the stores. What a checkpoint before that has written is not free any
+    /// more, and not owed.
     pub fn looked(&mut self, look: Look) {
         self.placed_bytes_max = look.placed_bytes.saturating_add(look.free_bytes);
         if look.covered_seq > self.covered_seq {
@@ -297,7 +312,8 @@ impl Space {
         }
     }
 
-    /// Lends the cleaner its reserve, and half of what writers could have beside `dirty_bytes` that are in no cut yet. An earlier loan ends.
+    /// Lends the cleaner its reserve, and half of what writers could have beside `dirty_bytes` that
+    /// are in no cut yet. An earlier loan ends.
     pub fn lend(&mut self, dirty_bytes: u64, share: impl Fn(u64) -> u64) -> Loan {
         let reserves = &self.reserves;
         let free = self.placed_bytes_max.saturating_sub(self.taken_bytes(dirty_bytes, share));
@@ -306,7 +322,8 @@ impl Space {
         Loan::new(own + self.lent_bytes)
     }
 
-    /// The loan is over: a checkpoint has written what the cleaner made the managers owe, and somebody has looked since.
+    /// The loan is over: a checkpoint has written what the cleaner made the managers owe, and
+    /// somebody has looked since.
     pub fn give_back(&mut self) {
         self.lent_bytes = 0;
     }
@@ -316,7 +333,8 @@ impl Space {
         self.limit_bytes = limit_bytes;
     }
 
-    /// What was put on the stores so far, at most, of which everything up to `committed_seq` is there.
+    /// What was put on the stores so far, at most, of which everything up to `committed_seq` is
+    /// there.
     pub fn placed_bytes(&self, committed_seq: u64, share: impl Fn(u64) -> u64) -> u64 {
         let in_flight = self.cuts.range(committed_seq + 1..).map(|(_, cut)| share(cut.payload_bytes)).sum();
         self.placed_bytes.saturating_sub(in_flight)

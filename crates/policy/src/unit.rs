@@ -1,9 +1,11 @@
-//! How much of a file is fetched when some of it is wanted over a slow link (Froese and Bunt, section 4.7; Zhao and Figueiredo, section 4.1): all of it, so that it is
-//! there when the link is lost, or what is wanted, so that nobody waits for more than that.
+//! How much of a file is fetched when some of it is wanted over a slow link (Froese and Bunt,
+//! section 4.7; Zhao and Figueiredo, section 4.1): all of it, so that it is there when the link is
+//! lost, or what is wanted, so that nobody waits for more than that.
 
 use std::time::Duration;
 
-/// Somebody who wants part of a file waits for all of it, where nothing else is said, if that takes no longer than this.
+/// Somebody who wants part of a file waits for all of it, where nothing else is said, if that takes
+/// no longer than this.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// True if all of a file of so many bytes is fetched, over a link that carries so many a second.

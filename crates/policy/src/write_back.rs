@@ -1,9 +1,11 @@
-//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt, section 4.6;
-//! Huston and Honeyman, section 5.2).
+//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt,
+//! section 4.6; Huston and Honeyman, section 5.2).
 //!
-//! [`Terms`] say for how long something waits before it may go. The paper's policies are these: *Idle*, after the link was idle for a moment; *Delayed*, when it has also
-//! waited for some time; *Preemptive*, the same, and it stops for whatever somebody waits for; *Lottery*, when it wins. The product has all of them, and draws lots for each
-//! chunk wherever two want the link ([`TICKETS`], [`crate::lottery`]).
+//! [`Terms`] say for how long something waits before it may go. The paper's policies are these:
+//! *Idle*, after the link was idle for a moment; *Delayed*, when it has also waited for some time;
+//! *Preemptive*, the same, and it stops for whatever somebody waits for; *Lottery*, when it wins.
+//! The product has all of them, and draws lots for each chunk wherever two want the link
+//! ([`TICKETS`], [`crate::lottery`]).
 
 use crate::lottery::Class;
 use std::time::Duration;
@@ -15,7 +17,8 @@ pub const IDLE_WAIT_MAX: Duration = Duration::from_secs(300);
 /// What is to wait waits for so long, where nothing else is said.
 pub const DELAY: Duration = Duration::from_secs(15 * 60);
 
-/// What is drawn for what somebody waits for, for what is fetched ahead, and for what goes home. What goes home is never left behind for good.
+/// What is drawn for what somebody waits for, for what is fetched ahead, and for what goes home.
+/// What goes home is never left behind for good.
 pub const TICKETS: [Class; 3] = [
     Class { tickets: 60, wait_max: None },
     Class { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
@@ -24,7 +27,8 @@ pub const TICKETS: [Class; 3] = [
 
 /// A chunk, for which lots are drawn, takes so long on its way, at most.
 pub const CHUNK_TIME: Duration = Duration::from_millis(500);
-/// It is made to take this part of that: the rate is not known better, and small questions wait for it.
+/// It is made to take this part of that: the rate is not known better, and small questions wait for
+/// it.
 const CHUNK_PART: f64 = 0.875;
 /// Shortest chunk, in bytes.
 pub const CHUNK_LEN_MIN: u64 = 1 << 10;
@@ -59,13 +63,15 @@ impl Terms {
         Terms { age, idle: Duration::ZERO, age_max: None }
     }
 
-    /// How long what goes now has waited at least, if nobody has used the link for `idle_for`. Nothing: nothing goes.
+    /// How long what goes now has waited at least, if nobody has used the link for `idle_for`.
+    /// Nothing: nothing goes.
     pub fn age_now(&self, idle_for: Duration) -> Option<Duration> {
         let at_most = |age: Duration| self.age_max.map_or(age, |most| most.min(age));
         if idle_for >= self.idle { Some(at_most(self.age)) } else { self.age_max }
     }
 
-    /// How much longer something waits that has waited for so long, if nobody uses the link meanwhile.
+    /// How much longer something waits that has waited for so long, if nobody uses the link
+    /// meanwhile.
     pub fn wait(&self, waited: Duration, idle_for: Duration) -> Duration {
         let wait = self.age.saturating_sub(waited).max(self.idle.saturating_sub(idle_for));
         self.age_max.map_or(wait, |most| wait.min(most.saturating_sub(waited)))

@@ -25,7 +25,8 @@ const FIRST_PAUSE_ROUND_TRIPS: u32 = 4;
 const FIRST_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// nor later than in this time, and so on,
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// and when this part of the silence has passed again, once that is longer: QUIC's own tries double their distance.
+/// and when this part of the silence has passed again, once that is longer: QUIC's own tries double
+/// their distance.
 const SILENCE_PART: u32 = 8;
 
 /// A connection to a home.
@@ -155,7 +156,8 @@ async fn ask_of(connection: &Connection, class: Class, request: [Bytes; 2]) -> R
             to.release();
             Ok(answer.into())
         }
-        // A home that ends a single stream breaks the rules; an ended connection stays ended as it was.
+        // A home that ends a single stream breaks the rules; an ended connection stays ended as it
+        // was.
         Err(close) => {
             close.close(connection);
             Err(Lost)

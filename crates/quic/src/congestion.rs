@@ -1,11 +1,13 @@
-//! How much may be under way at once, on links that lose packets for other reasons than being full, and on those with long queues.
+//! How much may be under way at once, on links that lose packets for other reasons than being full,
+//! and on those with long queues.
 //!
-//! A loss alone says little about a radio link. So a loss lowers the window to what the link has lately delivered in its shortest round trip, as
-//! TCP Westwood does: that empties a queue if there is one, and changes little if there is none. At a time it falls by no more than half with
-//! a queue, which is what others do, and by no more than an eighth without one.
+//! A loss alone says little about a radio link. So a loss lowers the window to what the link has
+//! lately delivered in its shortest round trip, as TCP Westwood does: that empties a queue if there
+//! is one, and changes little if there is none. At a time it falls by no more than half with a
+//! queue, which is what others do, and by no more than an eighth without one.
 //!
-//! Without a queue the window grows by a part of itself each round trip, with one by a packet, with a long one not at all: whoever waits for
-//! a small answer waits for that queue.
+//! Without a queue the window grows by a part of itself each round trip, with one by a packet, with
+//! a long one not at all: whoever waits for a small answer waits for that queue.
 
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
@@ -93,7 +95,8 @@ impl Window {
         (rate as f64 * shortest.as_secs_f64()) as u64
     }
 
-    /// Something sent at `sent` was delivered. `limited`: by the window, rather than by what there was to send.
+    /// Something sent at `sent` was delivered. `limited`: by the window, rather than by what there
+    /// was to send.
     fn delivered(&mut self, sent: Instant, bytes: u64, limited: bool, trip: RoundTrip) {
         self.round_trip = Some(trip);
         self.round.1 = self.round.1.saturating_add(bytes);

@@ -1,6 +1,8 @@
-//! How much a home has pushed: asked and answered in datagrams, which are not sent again when they are lost. So each try is a question of its own, as small as
-//! can be, and the first that gets there after a silence is answered; on a stream, that question would have to wait until it is known that the first one was
-//! lost. Nor does a home that cannot be reached for hours use up the streams that it allows.
+//! How much a home has pushed: asked and answered in datagrams, which are not sent again when they
+//! are lost. So each try is a question of its own, as small as can be, and the first that gets
+//! there after a silence is answered; on a stream, that question would have to wait until it is
+//! known that the first one was lost. Nor does a home that cannot be reached for hours use up the
+//! streams that it allows.
 
 use crate::stream::Close;
 use quinn::Connection;
@@ -13,8 +15,9 @@ use tokio::sync::watch;
 /// The answer to a question: its number, and how many messages were pushed by then.
 pub(crate) type Answer = (u64, u64);
 
-/// Sends question `number`. It waits while as much is under way as may be: if the link was lost in the middle of something, QUIC's own tries, fewer and fewer, have to
-/// find out that it is back. `Lost` if it can never be sent.
+/// Sends question `number`. It waits while as much is under way as may be: if the link was lost in
+/// the middle of something, QUIC's own tries, fewer and fewer, have to find out that it is back.
+/// `Lost` if it can never be sent.
 pub(crate) fn ask(connection: &Connection, number: u64) -> Result<(), Lost> {
     connection.send_datagram(number.to_bytes().into()).map_err(|error| {
         tracing::debug!(%error, "the home cannot be asked how much it has pushed");
@@ -22,7 +25,8 @@ pub(crate) fn ask(connection: &Connection, number: u64) -> Result<(), Lost> {
     })
 }
 
-/// Takes in answers to what was `asked` until the connection ends; of several, the one to the latest question stays.
+/// Takes in answers to what was `asked` until the connection ends; of several, the one to the
+/// latest question stays.
 pub(crate) async fn hear(connection: Connection, asked: Arc<AtomicU64>, latest: watch::Sender<Answer>) {
     while let Ok(datagram) = connection.read_datagram().await {
         let answer = Answer::from_bytes(&datagram).ok().filter(|(number, _)| *number <= asked.load(Ordering::Relaxed));

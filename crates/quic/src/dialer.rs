@@ -1,4 +1,5 @@
-//! The client's way to its home: tries the home's addresses until one answers that has the right key.
+//! The client's way to its home: tries the home's addresses until one answers that has the right
+//! key.
 
 use crate::channel::QuicChannel;
 use crate::identity::Identity;
@@ -23,7 +24,8 @@ const NAME_HEAD_START: Duration = Duration::from_millis(500);
 /// Most that is tried of what one name stands for.
 const NAME_COUNT_MAX: usize = 4;
 
-/// Makes connections to one home. Later ones need no certificates, since it keeps the home's tickets.
+/// Makes connections to one home. Later ones need no certificates, since it keeps the home's
+/// tickets.
 pub struct QuicDialer {
     addresses: Vec<String>,
     config: Result<ClientConfig, String>,
@@ -32,11 +34,13 @@ pub struct QuicDialer {
 type Attempt<T> = BoxFuture<Result<T, DialError>>;
 
 impl QuicDialer {
-    /// A dialer for the home with the `expected` key at `addresses` (host:port, looked up each time).
+    /// A dialer for the home with the `expected` key at `addresses` (host:port, looked up each
+    /// time).
     ///
-    /// They are tried in their order, the next as soon as one has failed or has had some seconds to answer; the first that answers is taken.
-    /// If none is, a wrong key is what the error tells first: it may come from an address that belongs to another home wherever the client
-    /// is now, so it is no reason not to try again.
+    /// They are tried in their order, the next as soon as one has failed or has had some seconds to
+    /// answer; the first that answers is taken. If none is, a wrong key is what the error tells
+    /// first: it may come from an address that belongs to another home wherever the client is now,
+    /// so it is no reason not to try again.
     pub fn new(addresses: Vec<String>, expected: PeerKey, identity: &Identity) -> QuicDialer {
         let config = transport::of_client(identity, expected).map_err(|error| error.to_string());
         QuicDialer { addresses, config }
@@ -84,7 +88,8 @@ fn try_address(endpoint: Endpoint, to: SocketAddr, address: String) -> Attempt<C
     })
 }
 
-/// Starts attempts one after the other, the next when one has failed or `head_start` is over, and takes the first that succeeds.
+/// Starts attempts one after the other, the next when one has failed or `head_start` is over, and
+/// takes the first that succeeds.
 async fn first_of<T: Send + 'static>(attempts: Vec<Attempt<T>>, head_start: Duration) -> Result<T, DialError> {
     let (mut waiting, mut running) = (attempts.into_iter().peekable(), JoinSet::new());
     let mut failed = Vec::new();

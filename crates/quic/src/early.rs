@@ -1,4 +1,5 @@
-//! What a client that comes back would have of 0-RTT: connections as homes and clients make them, with one question and its answer, for measuring. [`Listener`](crate::Listener) and
+//! What a client that comes back would have of 0-RTT: connections as homes and clients make them,
+//! with one question and its answer, for measuring. [`Listener`](crate::Listener) and
 //! [`QuicDialer`](crate::QuicDialer) do not use it, for the reasons in `tls`.
 
 use crate::dialer::any_socket;
@@ -22,7 +23,8 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// A home that answers whatever it is asked, and what its client keeps of it. Runs until it is dropped.
+/// A home that answers whatever it is asked, and what its client keeps of it. Runs until it is
+/// dropped.
 pub struct Early {
     runtime: Runtime,
     address: SocketAddr,
@@ -59,8 +61,9 @@ impl Early {
         self.address
     }
 
-    /// Makes a connection by way of an address, and asks: how long that took until the answer was there. The first one shows certificates, later ones the ticket of the one
-    /// before, with which the question can also go `early`, before the home has proved anything.
+    /// Makes a connection by way of an address, and asks: how long that took until the answer was
+    /// there. The first one shows certificates, later ones the ticket of the one before, with which
+    /// the question can also go `early`, before the home has proved anything.
     pub fn come_back(&self, via: SocketAddr, early: bool) -> Result<Duration, Failed> {
         self.runtime.block_on(async { timeout(ANSWER_TIME_MAX, self.ask(via, early)).await? })
     }

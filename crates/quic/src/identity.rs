@@ -1,6 +1,7 @@
 //! The key that a machine is known by, in a file that nobody else can read.
 //!
-//! Only the key is kept. The certificate that TLS wants around it is made anew each time: peers look at nothing but the key.
+//! Only the key is kept. The certificate that TLS wants around it is made anew each time: peers
+//! look at nothing but the key.
 
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, PublicKeyData};
 use ring::{digest, hmac};
@@ -62,7 +63,8 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The identity in the file `name` of `folder`, which must exist; made, durably, if there is none. Blocks on the disk.
+    /// The identity in the file `name` of `folder`, which must exist; made, durably, if there is
+    /// none. Blocks on the disk.
     pub fn load_or_make(folder: &Path, name: &str) -> Result<Identity, IdentityError> {
         let path = folder.join(name);
         let failed = |error| IdentityError::File { path: path.clone(), error };

@@ -1,8 +1,11 @@
-//! The home's end: takes connections from whoever proves a key, and hands their requests to a [`Service`].
+//! The home's end: takes connections from whoever proves a key, and hands their requests to a
+//! [`Service`].
 //!
-//! Anybody can reach it, so everything is bounded: connections, handshakes under way, connections of one peer, requests and bytes of one
-//! connection, and the time in which something must be asked. Until a connection has had an answer, it has less of all that. Peers that the service does
-//! not know have few connections together, and not for long: they can ask to be known, and keep nobody else out.
+//! Anybody can reach it, so everything is bounded: connections, handshakes under way, connections
+//! of one peer, requests and bytes of one connection, and the time in which something must be
+//! asked. Until a connection has had an answer, it has less of all that. Peers that the service
+//! does not know have few connections together, and not for long: they can ask to be known, and
+//! keep nobody else out.
 
 use crate::count;
 use crate::identity::Identity;
@@ -25,15 +28,18 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time, with those that still answer requests after their end; further ones are refused.
+/// Connections at a time, with those that still answer requests after their end; further ones are
+/// refused.
 const CONNECTION_COUNT_MAX: usize = 256;
-/// Connections of one peer; a further one replaces the oldest, which has probably lost its other end.
+/// Connections of one peer; a further one replaces the oldest, which has probably lost its other
+/// end.
 const PEER_CONNECTION_COUNT_MAX: usize = 4;
 /// Connections of peers that the service does not know; a further one replaces the oldest.
 const STRANGER_COUNT_MAX: usize = 32;
 /// Handshakes under way; further ones have to be tried again.
 const HANDSHAKE_COUNT_MAX: usize = 64;
-/// With so many under way, further ones first have to prove their address, which costs them a round trip.
+/// With so many under way, further ones first have to prove their address, which costs them a round
+/// trip.
 const UNPROVEN_HANDSHAKE_COUNT_MAX: usize = 16;
 /// How long a handshake may take.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -79,7 +85,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a UDP address, with port 0 on any port that is free. To be called in a tokio runtime.
+    /// Listens on a UDP address, with port 0 on any port that is free. To be called in a tokio
+    /// runtime.
     pub fn listen(
         address: SocketAddr,
         identity: &Identity,
@@ -104,8 +111,8 @@ impl Listener {
         self.local_address
     }
 
-    /// Ends all connections. When it returns, all sessions were told and, if that took less than a few seconds, all requests answered and all
-    /// clients told.
+    /// Ends all connections. When it returns, all sessions were told and, if that took less than a
+    /// few seconds, all requests answered and all clients told.
     pub async fn close(self) {
         Close::Stopping.close_all(&self.endpoint);
         let closing = async {
@@ -269,7 +276,8 @@ async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Cl
     }
 }
 
-/// Closes the connection when it is dropped, unless it was disarmed: whoever asked must not wait for what will not come.
+/// Closes the connection when it is dropped, unless it was disarmed: whoever asked must not wait
+/// for what will not come.
 struct Unanswered<'a>(Option<&'a Connection>);
 
 impl Drop for Unanswered<'_> {
@@ -280,7 +288,8 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection: it may be half done.
+/// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection:
+/// it may be half done.
 async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
     let (class, request) = match read_request(&mut from, &serving.long).await {
         Ok(request) => request,
@@ -318,7 +327,8 @@ async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
 /// A message with the room that it takes.
 type Queued = (Bytes, OwnedSemaphorePermit);
 
-/// The end of the queue that a service pushes to. It may keep this for longer than there is a connection.
+/// The end of the queue that a service pushes to. It may keep this for longer than there is a
+/// connection.
 struct Pushing {
     queue: mpsc::UnboundedSender<Queued>,
     /// Bytes that there is room for.

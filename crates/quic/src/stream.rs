@@ -8,7 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Longest part of a message that is read without a place for long ones, in bytes.
 const SHORT_LEN_MAX: usize = 4 << 10;
-/// What any message takes of the room for those that nobody waits for, so that neither can they take all streams.
+/// What any message takes of the room for those that nobody waits for, so that neither can they
+/// take all streams.
 const BACKGROUND_COST_MIN: usize = 16 << 10;
 /// What streams are reset with that nobody waits for any more.
 const GIVEN_UP: VarInt = VarInt::from_u32(0);
@@ -63,7 +64,8 @@ impl Close {
     }
 }
 
-/// The priority of what is pushed: it tells that what the other end holds is no longer true, so it goes before all.
+/// The priority of what is pushed: it tells that what the other end holds is no longer true, so it
+/// goes before all.
 pub(crate) const PUSH_PRIORITY: i32 = 4 << INDEX_BITS;
 /// Bits of a priority that order the streams of one class.
 const INDEX_BITS: u32 = 28;
@@ -84,20 +86,22 @@ fn class_of(byte: u8) -> Option<Class> {
         .find(|class| byte_of(*class) == byte)
 }
 
-/// The priority of a request and its answer. Of one class the first goes first: taking turns, all would be late.
+/// The priority of a request and its answer. Of one class the first goes first: taking turns, all
+/// would be late.
 fn priority_of(class: Class, stream: StreamId) -> i32 {
     let index = stream.index() & ((1 << INDEX_BITS) - 1);
     (i32::from(byte_of(class)) << INDEX_BITS) - index as i32
 }
 
-/// The priority of an answer. A short one keeps nobody waiting, but whoever sent what it answers could not go on for as long as others want more than the
-/// link carries: replay would stand still whatever tickets it has.
+/// The priority of an answer. A short one keeps nobody waiting, but whoever sent what it answers
+/// could not go on for as long as others want more than the link carries: replay would stand still
+/// whatever tickets it has.
 fn priority_of_answer(class: Class, stream: StreamId, len: usize) -> i32 {
     priority_of(if len <= AT_ONCE_LEN_MAX { Class::Interactive } else { class }, stream)
 }
 
-/// Room in a window for messages that nobody waits for. Without this bound they would fill all of it, and an urgent one would wait until they are
-/// through, whatever its priority.
+/// Room in a window for messages that nobody waits for. Without this bound they would fill all of
+/// it, and an urgent one would wait until they are through, whatever its priority.
 pub(crate) struct Background {
     room: Arc<Semaphore>,
     bytes: usize,
@@ -122,7 +126,8 @@ impl Background {
     }
 }
 
-/// A stream that is reset when it is dropped before it was released: a message that breaks off must not look like a whole one.
+/// A stream that is reset when it is dropped before it was released: a message that breaks off must
+/// not look like a whole one.
 pub(crate) struct Outgoing {
     stream: SendStream,
     released: bool,

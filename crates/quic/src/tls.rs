@@ -1,10 +1,12 @@
 //! TLS 1.3 for both ends: each proves its key with a certificate that it signed itself.
 //!
-//! Nobody vouches for anybody: a client knows its home's key from the invitation, and takes no other; a home lets everybody prove a key
-//! and leaves to what it serves whose it is. Certificates are envelopes; names, dates and chains in them mean nothing.
+//! Nobody vouches for anybody: a client knows its home's key from the invitation, and takes no
+//! other; a home lets everybody prove a key and leaves to what it serves whose it is. Certificates
+//! are envelopes; names, dates and chains in them mean nothing.
 //!
-//! A client that comes back shows a ticket in place of certificates, which saves both signatures. Tickets are kept in
-//! memory at both ends. No requests are sent before the handshake is done (0-RTT): they would go to whichever address is tried first.
+//! A client that comes back shows a ticket in place of certificates, which saves both signatures.
+//! Tickets are kept in memory at both ends. No requests are sent before the handshake is done
+//! (0-RTT): they would go to whichever address is tried first.
 
 use crate::identity::{Identity, key_of};
 use roam_proto::channel::PeerKey;

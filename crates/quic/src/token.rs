@@ -1,4 +1,5 @@
-//! An invitation: all that a client needs to find a home, to know it, and to be let in, as one line of text.
+//! An invitation: all that a client needs to find a home, to know it, and to be let in, as one line
+//! of text.
 //!
 //! `starling1-` and, in base32 (RFC 4648's letters, small, without padding), little-endian:
 //!

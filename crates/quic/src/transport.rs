@@ -1,4 +1,5 @@
-//! Sockets, and QUIC's limits and times, for links from 9.6 kb/s to a LAN; why, is in docs/decisions/2026-11-22-quic.md.
+//! Sockets, and QUIC's limits and times, for links from 9.6 kb/s to a LAN; why, is in
+//! docs/decisions/2026-11-22-quic.md.
 
 use crate::congestion::Windows;
 use crate::identity::Identity;
@@ -16,10 +17,11 @@ use thiserror::Error;
 
 /// Without a word for as long, a connection has ended.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
-/// The round trip as long as none was measured: a handshake's first packets take two seconds to cross a link of 9.6 kb/s and back, and would be
-/// sent again meanwhile.
+/// The round trip as long as none was measured: a handshake's first packets take two seconds to
+/// cross a link of 9.6 kb/s and back, and would be sent again meanwhile.
 const FIRST_ROUND_TRIP: Duration = Duration::from_secs(1);
-/// Bytes of one stream that the other end may send unread: a message, so that none stands still halfway.
+/// Bytes of one stream that the other end may send unread: a message, so that none stands still
+/// halfway.
 const STREAM_WINDOW_BYTES: u32 = MESSAGE_LEN_MAX as u32 + 64;
 /// Bytes that a home lets one connection send unread.
 pub(crate) const UP_WINDOW_BYTES: u32 = 4 << 20;
@@ -27,7 +29,8 @@ pub(crate) const UP_WINDOW_BYTES: u32 = 4 << 20;
 const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
 /// Requests at a time of those whom the home has not answered yet.
 const STRANGER_REQUEST_COUNT_MAX: u32 = 8;
-/// Bytes that a client lets its home send unread, and that either keeps until they are acknowledged.
+/// Bytes that a client lets its home send unread, and that either keeps until they are
+/// acknowledged.
 pub(crate) const DOWN_WINDOW_BYTES: u32 = 16 << 20;
 /// Bytes kept of datagrams that wait to be sent or read: the last of them is enough.
 const DATAGRAM_BUFFER_BYTES: usize = 256;
@@ -85,8 +88,8 @@ pub(crate) fn endpoint() -> EndpointConfig {
     config
 }
 
-/// A home's endpoint. It tells clients of before a restart that their connections are gone, since it still knows their names and the secret
-/// that proves it.
+/// A home's endpoint. It tells clients of before a restart that their connections are gone, since
+/// it still knows their names and the secret that proves it.
 pub(crate) fn home_endpoint(identity: &Identity) -> EndpointConfig {
     let mut config = endpoint();
     let names = identity.derive("connection ids");
@@ -115,8 +118,8 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
 /// For a client's connections to a home that has the `expected` key.
 pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<ClientConfig, ConfigError> {
     let mut transport = common();
-    // What gets there after a silence, in which others were lost, is acknowledged with the answer, and not before it in a packet of its own, which takes as long
-    // over a slow link.
+    // What gets there after a silence, in which others were lost, is acknowledged with the answer,
+    // and not before it in a packet of its own, which takes as long over a slow link.
     let mut acknowledgements = AckFrequencyConfig::default();
     acknowledgements.reordering_threshold(VarInt::from_u32(0));
     transport

@@ -1,21 +1,26 @@
-//! Two files that hold checkpoints by turns, of which the newest counts: Sprite LFS's two checkpoint regions.
+//! Two files that hold checkpoints by turns, of which the newest counts: Sprite LFS's two
+//! checkpoint regions.
 //!
-//! Each file is two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the **body**. A checkpoint is written over
-//! the older one in two steps, body first; only when the body is durable are the heads written. So a valid head proves that its body
-//! once was durable, and:
+//! Each file is two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the
+//! **body**. A checkpoint is written over the older one in two steps, body first; only when the
+//! body is durable are the heads written. So a valid head proves that its body once was durable,
+//! and:
 //!
-//! - a crash at any point leaves the newest checkpoint or the one before, never a mixture: until the heads are there, the other
-//!   file counts;
-//! - a body that does not match the newest valid head has rotted. Whoever reads it must say so, rather than silently go back in time
-//!   to the other file;
-//! - heads are written one after the other, so a crash tears one of them at most. A file in which neither copy is valid, and neither was never
-//!   written, has rotted. It may be the newest, so there is no going on with the other file either.
+//! - a crash at any point leaves the newest checkpoint or the one before, never a mixture: until
+//!   the heads are there, the other file counts;
+//! - a body that does not match the newest valid head has rotted. Whoever reads it must say so,
+//!   rather than silently go back in time to the other file;
+//! - heads are written one after the other, so a crash tears one of them at most. A file in which
+//!   neither copy is valid, and neither was never written, has rotted. It may be the newest, so
+//!   there is no going on with the other file either.
 //!
-//! A body may also become longer in its place: what is added is durable before the heads are written that vouch for it, one after the other. So a
-//! crash leaves heads of the body with the addition or without it, and both are whole.
+//! A body may also become longer in its place: what is added is durable before the heads are
+//! written that vouch for it, one after the other. So a crash leaves heads of the body with the
+//! addition or without it, and both are whole.
 //!
-//! A [`Head`] has a checksum of itself and one of the body, the body's length, a number that grows with each checkpoint, and what its
-//! [`Owner`] adds. Which of the valid ones are the owner's, and what it means if there are none, is the owner's affair.
+//! A [`Head`] has a checksum of itself and one of the body, the body's length, a number that grows
+//! with each checkpoint, and what its [`Owner`] adds. Which of the valid ones are the owner's, and
+//! what it means if there are none, is the owner's affair.
 
 mod head;
 
@@ -105,17 +110,20 @@ impl CheckpointPair {
         self.0[which].allocate(len).await
     }
 
-    /// Writes a checkpoint over the file that does not hold the newest; Ok means durable. After an error, what is there is unknown.
+    /// Writes a checkpoint over the file that does not hold the newest; Ok means durable. After an
+    /// error, what is there is unknown.
     pub async fn write(&self, which: usize, head: Bytes, body: Bytes) -> io::Result<()> {
         self.finish(which, 0, head, body).await
     }
 
-    /// Writes a part of a body into the file that does not hold the newest, from `offset` in the body on. Durable once it is [finished](Self::finish).
+    /// Writes a part of a body into the file that does not hold the newest, from `offset` in the
+    /// body on. Durable once it is [finished](Self::finish).
     pub async fn write_part(&self, which: usize, offset: u64, part: Bytes) -> io::Result<()> {
         self.0[which].write_at(BODY_OFFSET + offset, vec![part]).await
     }
 
-    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is durable. The newest body may become longer so, too.
+    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is
+    /// durable. The newest body may become longer so, too.
     pub async fn finish(&self, which: usize, offset: u64, head: Bytes, rest: Bytes) -> io::Result<()> {
         self.0[which].write_and_sync(vec![(BODY_OFFSET + offset, vec![rest])]).await?;
         self.write_heads(which, head).await
@@ -240,7 +248,8 @@ mod tests {
         assert!((10..290).contains(&longer_count), "{longer_count} of 300 additions came far enough");
     }
 
-    /// Both heads of the newest file had rotted, and the checkpoint before it passed for the newest.
+    /// Both heads of the newest file had rotted, and the checkpoint before it passed for the
+    /// newest.
     #[test]
     fn regression_rot_never_brings_back_an_older_checkpoint() {
         let mut said = 0;

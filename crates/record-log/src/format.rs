@@ -7,9 +7,9 @@
 //!        | zeroes up to a multiple of 8
 //! ```
 //!
-//! A frame belongs to the snapshot with its generation and to its offset in the log, and to nothing else. `durable` is how far the log was
-//! durable when the frame was written: a frame that does not decode before that is damage, and one after it may be a write that a
-//! crash has torn.
+//! A frame belongs to the snapshot with its generation and to its offset in the log, and to nothing
+//! else. `durable` is how far the log was durable when the frame was written: a frame that does not
+//! decode before that is damage, and one after it may be a write that a crash has torn.
 
 use crate::checkpoint_pair::Owner;
 use bytes::Bytes;
@@ -84,14 +84,16 @@ fn frame_at(log: &[u8], generation: u64, offset: usize) -> Option<std::ops::Rang
     (sum(generation, offset as u64, durable, record) == crc).then_some(start..start + len)
 }
 
-/// The records of a log that follow the snapshot of this generation. Err: records that were durable are damaged.
+/// The records of a log that follow the snapshot of this generation. Err: records that were durable
+/// are damaged.
 pub fn records(log: &Bytes, generation: u64) -> Result<Vec<Bytes>, DecodeError> {
     let (mut records, mut end) = (Vec::new(), 0);
     while let Some(place) = frame_at(log, generation, end) {
         end = place.end.next_multiple_of(ALIGN);
         records.push(log.slice(place));
     }
-    // What was written after `end` was durable says so. Most of what follows does not even claim it.
+    // What was written after `end` was durable says so. Most of what follows does not even claim
+    // it.
     let claims = |offset: usize| {
         log.get(offset + 8..offset + 16).is_some_and(|bytes| {
             let durable = u64::from_le_bytes(std::array::from_fn(|i| bytes[i]));

@@ -1,20 +1,24 @@
-//! A durable state: snapshots of it, and a log of the records that changed it since. For states that fit in memory and change
-//! often: what a roaming client has logged and cached, what a home knows of its clients.
+//! A durable state: snapshots of it, and a log of the records that changed it since. For states
+//! that fit in memory and change often: what a roaming client has logged and cached, what a home
+//! knows of its clients.
 //!
-//! The owner keeps the state. It applies a change, [`append`](RecordLog::append)s a record of it while it still holds the lock, and
-//! answers whoever asked when the record is durable. Records that wait are written together, with one sync. When the log has
-//! grown, the owner is asked for a snapshot, and the log begins again. A record of something that is to be durable elsewhere first is
-//! held until the owner says that it is, and so is all that comes after it.
+//! The owner keeps the state. It applies a change, [`append`](RecordLog::append)s a record of it
+//! while it still holds the lock, and answers whoever asked when the record is durable. Records
+//! that wait are written together, with one sync. When the log has grown, the owner is asked for a
+//! snapshot, and the log begins again. A record of something that is to be durable elsewhere first
+//! is held until the owner says that it is, and so is all that comes after it.
 //!
-//! A [lazy](Found::lazily) log writes what waits after a while, or when an owner waits for it, and asks its
-//! owner before to make durable what the records tell of.
+//! A [lazy](Found::lazily) log writes what waits after a while, or when an owner waits for it, and
+//! asks its owner before to make durable what the records tell of.
 //!
-//! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`checkpoint_pair`]), `NAME-log` has the
-//! records since the newest one.
+//! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`checkpoint_pair`]), `NAME-log`
+//! has the records since the newest one.
 //!
-//! Must survive: crashes and power loss at any point (a record that was durable is there, and so are all before it), failing writes and
-//! syncs (nothing more is accepted until it is opened again), a full disk (the same, unless the log is [patient](Found::patiently)). Rot is noticed, and said, rather than read as an earlier state; but
-//! in the last group of records it cannot be told from a write that a crash has torn.
+//! Must survive: crashes and power loss at any point (a record that was durable is there, and so
+//! are all before it), failing writes and syncs (nothing more is accepted until it is opened
+//! again), a full disk (the same, unless the log is [patient](Found::patiently)). Rot is noticed,
+//! and said, rather than read as an earlier state; but in the last group of records it cannot be
+//! told from a write that a crash has torn.
 
 pub mod checkpoint_pair;
 pub mod format;
@@ -37,8 +41,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use types::BoxFuture;
 use types::codec::DecodeError;
 
-/// The log may take so many bytes, or twice what the snapshot takes, before there is another snapshot, unless
-/// the owner has [chosen](Found::growing_to) another length.
+/// The log may take so many bytes, or twice what the snapshot takes, before there is another
+/// snapshot, unless the owner has [chosen](Found::growing_to) another length.
 pub const LOG_LEN: u64 = 4 << 20;
 /// Space for the log is set aside in steps of this many bytes.
 const ALLOCATION_STEP: u64 = 1 << 20;
@@ -84,7 +88,8 @@ impl From<NewestError> for OpenError {
 /// Why a record is not durable, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AppendError {
-    /// The disk refused or failed: whether the record is there is unknown. Nothing more is accepted.
+    /// The disk refused or failed: whether the record is there is unknown. Nothing more is
+    /// accepted.
     #[error("writing the log: {0}")]
     Disk(String),
     /// No room for the record, which is not there.
@@ -95,13 +100,14 @@ pub enum AppendError {
     Closed,
 }
 
-/// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock under which it appends: what was
-/// appended before is in the snapshot that it returns, and what comes after is not.
+/// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock
+/// under which it appends: what was appended before is in the snapshot that it returns, and what
+/// comes after is not.
 pub type Source = Arc<dyn Fn(&mut dyn FnMut()) -> Vec<u8> + Send + Sync>;
 
-/// Makes durable what the records of a lazy log tell of. Called by the log with `cut`, which the owner calls
-/// while it holds the lock under which it appends. The future ends when all is durable that records tell of
-/// which were appended before.
+/// Makes durable what the records of a lazy log tell of. Called by the log with `cut`, which the
+/// owner calls while it holds the lock under which it appends. The future ends when all is durable
+/// that records tell of which were appended before.
 pub type Gather = Arc<dyn Fn(&mut dyn FnMut()) -> BoxFuture<io::Result<()>> + Send + Sync>;
 
 /// When a lazy log writes, and what comes before.
@@ -209,7 +215,8 @@ struct Shared {
     held_up: watch::Sender<u64>,
 }
 
-/// See the crate's header. Clones are the same log; with the last of them the writer ends, after what was appended.
+/// See the crate's header. Clones are the same log; with the last of them the writer ends, after
+/// what was appended.
 #[derive(Clone)]
 pub struct RecordLog(Arc<Handle>);
 
@@ -222,7 +229,8 @@ impl Drop for Handle {
     }
 }
 
-/// Opens the log NAME in a folder and reads what is there. Nothing is changed until [`Found::start`].
+/// Opens the log NAME in a folder and reads what is there. Nothing is changed until
+/// [`Found::start`].
 pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, OpenError> {
     let pair = CheckpointPair::open(disk, [&format!("{name}-a"), &format!("{name}-b")]).await?;
     let log = disk.open(&format!("{name}-log"), true).await?;
@@ -271,8 +279,8 @@ impl Found {
         self
     }
 
-    /// When its disk is full, the log waits until there is room again, instead of ending. It sets space aside for what comes
-    /// [meanwhile](RecordLog::room).
+    /// When its disk is full, the log waits until there is room again, instead of ending. It sets
+    /// space aside for what comes [meanwhile](RecordLog::room).
     pub fn patiently(mut self) -> Found {
         self.is_patient = true;
         self
@@ -285,9 +293,9 @@ impl Found {
         self
     }
 
-    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then on. What was only read need not be on
-    /// the disk after a crash, so the heads of the newest snapshot, whose body once was, are written again before the older one is
-    /// written over.
+    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then
+    /// on. What was only read need not be on the disk after a crash, so the heads of the newest
+    /// snapshot, whose body once was, are written again before the older one is written over.
     pub async fn start(
         self,
         host: &Host,
@@ -332,8 +340,9 @@ impl Found {
 }
 
 impl RecordLog {
-    /// Adds a record, after all that were added before. The record is in its place when this returns, and durable when the future says
-    /// so, with all before it. One longer than [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
+    /// Adds a record, after all that were added before. The record is in its place when this
+    /// returns, and durable when the future says so, with all before it. One longer than
+    /// [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done: Some(done) }))
     }
@@ -343,7 +352,8 @@ impl RecordLog {
         self.enqueue(|queue| queue.push(Waiting { record: Some(record), held: None, done: None }));
     }
 
-    /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is [released](Self::release).
+    /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is
+    /// [released](Self::release).
     pub fn append_held(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
             queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: Some(done) });
@@ -359,8 +369,8 @@ impl RecordLog {
         });
     }
 
-    /// Bytes of records for which a patient log has room although its disk is full; `None`: the disk was not full when it was looked at
-    /// last, which is when records were written last.
+    /// Bytes of records for which a patient log has room although its disk is full; `None`: the
+    /// disk was not full when it was looked at last, which is when records were written last.
     pub fn room(&self) -> Option<u64> {
         let room = Some(self.0.0.room.load(Relaxed)).filter(|room| *room < u64::MAX)?;
         Some(room.saturating_sub(self.0.0.queue.lock().len))
@@ -376,7 +386,8 @@ impl RecordLog {
         self.0.0.queue.lock().len
     }
 
-    /// The owner has something to record when the log is written next, which a lazy log does in its time.
+    /// The owner has something to record when the log is written next, which a lazy log does in its
+    /// time.
     pub fn nudge(&self) {
         self.enqueue(|queue| queue.push(Waiting { record: None, held: None, done: None }));
     }
@@ -398,8 +409,8 @@ impl RecordLog {
         queue.is_held().then_some(queue.held_count)
     }
 
-    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log, waits
-    /// until these are [released](Self::release), whenever they came.
+    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log,
+    /// waits until these are [released](Self::release), whenever they came.
     pub fn held_up(&self) -> watch::Receiver<u64> {
         self.0.0.held_up.subscribe()
     }
@@ -427,7 +438,8 @@ impl RecordLog {
         self.wait(|queue, done| queue.push(Waiting { record: None, held: None, done: Some(done) }))
     }
 
-    /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that there is nothing to replay.
+    /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that
+    /// there is nothing to replay.
     pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.closing.push(done))
     }
@@ -596,7 +608,8 @@ impl Writer {
         group.into_iter().rev().for_each(|waiting| queue.waiting.push_front(waiting));
     }
 
-    /// Sets space aside for the log up to `end`, and for what may come when there is none any more. `Full` if it does not reach that far.
+    /// Sets space aside for the log up to `end`, and for what may come when there is none any more.
+    /// `Full` if it does not reach that far.
     async fn find_room(&mut self, end: u64) -> Result<(), AppendError> {
         let reserve = if self.is_patient { RESERVE_LEN } else { 0 };
         let mut room = u64::MAX;
@@ -619,7 +632,8 @@ impl Writer {
         if end > self.allocated { Err(AppendError::Full) } else { Ok(()) }
     }
 
-    /// Makes a group durable and answers it. After an error those that were not answered are left in it.
+    /// Makes a group durable and answers it. After an error those that were not answered are left
+    /// in it.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let len: usize = group.iter().map(Waiting::frame_len).sum();
         let fits = |waiting: &Waiting| waiting.record.as_ref().is_none_or(|record| record.len() <= RECORD_LEN_MAX);
@@ -634,7 +648,8 @@ impl Writer {
         let end = self.position + len as u64;
         if let Err(error) = self.find_room(end).await {
             if error == AppendError::Full && !self.is_patient {
-                // What the owner has applied is not there: only a snapshot could bring both together again.
+                // What the owner has applied is not there: only a snapshot could bring both
+                // together again.
                 group.drain(..).for_each(|waiting| waiting.answer(Err(AppendError::Full)));
             }
             return Err(error);

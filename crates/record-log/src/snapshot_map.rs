@@ -5,8 +5,9 @@ use std::collections::btree_map::Entry;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Deref;
 
-/// A map of which a snapshot is taken bit by bit, as it was when the snapshot began. Between two bits the map
-/// may change: a value that was not taken yet is copied before it does. So nobody waits for a whole snapshot.
+/// A map of which a snapshot is taken bit by bit, as it was when the snapshot began. Between two
+/// bits the map may change: a value that was not taken yet is copied before it does. So nobody
+/// waits for a whole snapshot.
 #[derive(Clone, Debug)]
 pub struct SnapshotMap<K, V> {
     map: BTreeMap<K, V>,
@@ -58,8 +59,8 @@ impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
         self.snapshot = Some(Snapshot { through: None, before: BTreeMap::new() });
     }
 
-    /// Takes the next values of the snapshot, in the order of their keys, at most so many. False when there
-    /// are no more, and if no snapshot was begun.
+    /// Takes the next values of the snapshot, in the order of their keys, at most so many. False
+    /// when there are no more, and if no snapshot was begun.
     pub fn take_some(&mut self, count: usize, mut take: impl FnMut(&K, &V)) -> bool {
         let Some(snapshot) = &mut self.snapshot else { return false };
         let after = snapshot.through.map_or(Unbounded, Excluded);

@@ -312,7 +312,8 @@ fn rot_is_said() {
         let machine = sim.machine("node");
         match sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)) {
             Err(OpenError::Damaged(_)) => damaged += 1,
-            // In the last record it looks like a write that a crash has torn, and between records nothing is.
+            // In the last record it looks like a write that a crash has torn, and between records
+            // nothing is.
             Ok(found) => assert!(found.records.len() >= 19, "seed {seed}: {}", found.records.len()),
             Err(other) => panic!("seed {seed}: {other}"),
         }
@@ -320,7 +321,8 @@ fn rot_is_said() {
     assert!(damaged > 60, "{damaged}");
 }
 
-/// The newest snapshot's heads were read, but were not on the disk; the next snapshot went over the one before it, and then the power failed.
+/// The newest snapshot's heads were read, but were not on the disk; the next snapshot went over the
+/// one before it, and then the power failed.
 #[test]
 fn regression_what_was_only_read_is_made_durable_before_anything_goes_over_what_was_before() {
     for (seed, times) in (0..60u64).flat_map(|a| (0..60u64).map(move |b| [a, b])).enumerate() {
@@ -377,8 +379,8 @@ fn everybody_is_answered_while_the_log_closes() {
     }
 }
 
-/// What records of a lazy log tell of: numbers that are durable elsewhere, as far as the log has asked for
-/// it.
+/// What records of a lazy log tell of: numbers that are durable elsewhere, as far as the log has
+/// asked for it.
 struct Lazily {
     owner: Owner,
     gathered: Arc<Mutex<(u64, u64)>>,
@@ -442,8 +444,8 @@ fn a_lazy_log_writes_in_time_or_when_it_is_waited_for() {
     assert!(clock.now() >= begun + Duration::from_millis(900), "it was not hurried");
 }
 
-/// The owner tells of something before it appends the record that names it, and another task waits for the log
-/// meanwhile. What was gathered for that group was dropped, since it had no records.
+/// The owner tells of something before it appends the record that names it, and another task waits
+/// for the log meanwhile. What was gathered for that group was dropped, since it had no records.
 #[test]
 fn regression_what_is_gathered_is_made_durable_also_without_records() {
     let sim = Sim::new(1);
@@ -454,7 +456,8 @@ fn regression_what_is_gathered_is_made_durable_also_without_records() {
     assert_eq!(gathered.lock().0, before + 1);
 }
 
-/// After any crash, each number that is there was gathered before, and all that was waited for is there.
+/// After any crash, each number that is there was gathered before, and all that was waited for is
+/// there.
 #[test]
 fn sim_what_a_lazy_log_tells_of_is_durable_before() {
     let (mut lost, mut found_total) = (0, 0);

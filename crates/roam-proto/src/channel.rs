@@ -1,7 +1,9 @@
-//! How messages get across: authenticated connections as traits, for QUIC and for the simulated world.
+//! How messages get across: authenticated connections as traits, for QUIC and for the simulated
+//! world.
 //!
-//! A connection carries requests with their answers, in any order, and messages that the home pushes, in theirs. It has no notion of time: whoever waits
-//! says how long. It may outlive changes of the client's address, and hours without a word.
+//! A connection carries requests with their answers, in any order, and messages that the home
+//! pushes, in theirs. It has no notion of time: whoever waits says how long. It may outlive changes
+//! of the client's address, and hours without a word.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -70,13 +72,15 @@ pub struct Path {
 
 /// The client's end of a connection. Dropping it closes it.
 pub trait Channel: Send + Sync + 'static {
-    /// Sends a request and gives its answer. Dropping the future gives up waiting; the home may answer nevertheless.
+    /// Sends a request and gives its answer. Dropping the future gives up waiting; the home may
+    /// answer nevertheless.
     fn ask(&self, class: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>>;
     /// The next message that the home pushed. For one caller at a time.
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>>;
-    /// Done when the home has said how much it has pushed, and all of that was taken: then nothing that was pushed before this was called is still on
-    /// its way, however long the other end was out of reach. While this is waited for, somebody has to take what was pushed, and an end that is out of
-    /// reach is called now and then, so that it is soon noticed when it is back.
+    /// Done when the home has said how much it has pushed, and all of that was taken: then nothing
+    /// that was pushed before this was called is still on its way, however long the other end was
+    /// out of reach. While this is waited for, somebody has to take what was pushed, and an end
+    /// that is out of reach is called now and then, so that it is soon noticed when it is back.
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>>;
     /// This machine's addresses may have changed: go on from wherever it is now.
     fn rebind(&self);
@@ -96,7 +100,8 @@ pub trait Dialer: Send + Sync + 'static {
 
 /// The home's end of a connection, to push messages.
 pub trait Push: Send + Sync + 'static {
-    /// Queues a message. `Lost` if the connection has ended, or as many messages wait as there is room for, which ends it.
+    /// Queues a message. `Lost` if the connection has ended, or as many messages wait as there is
+    /// room for, which ends it.
     fn push(&self, message: Bytes) -> Result<(), Lost>;
 }
 
@@ -104,7 +109,8 @@ pub trait Push: Send + Sync + 'static {
 pub trait Service: Send + Sync + 'static {
     /// Somebody who has proved that this key is his.
     fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session>;
-    /// True if this peer is one of those that are served. There is little room for others, who may ask to be.
+    /// True if this peer is one of those that are served. There is little room for others, who may
+    /// ask to be.
     fn knows(&self, peer: PeerKey) -> bool;
 }
 

@@ -1,6 +1,7 @@
-//! The encoding of all that is said, and of what homes and clients that roam keep: numbers take as many bytes as they need, lists and byte strings begin
-//! with their length. Every value has one encoding; decoding anything else is an error, never a panic, and takes no more memory than a few times
-//! the bytes it was given.
+//! The encoding of all that is said, and of what homes and clients that roam keep: numbers take as
+//! many bytes as they need, lists and byte strings begin with their length. Every value has one
+//! encoding; decoding anything else is an error, never a panic, and takes no more memory than a few
+//! times the bytes it was given.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,10 @@
-//! Delegations: what a client may do with what it has cached without asking (docs/roaming.md#delegations;
-//! Zhao and Figueiredo, section 4.3).
+//! Delegations: what a client may do with what it has cached without asking
+//! (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3).
 //!
-//! Whoever has a read delegation on a file may believe what is cached of it; whoever has a write delegation may change it, too, and tell the home later.
-//! The home recalls them before anybody else does what they exclude. They end by themselves when the client was not heard of for a while: both sides
-//! count durations, no clock is compared with another.
+//! Whoever has a read delegation on a file may believe what is cached of it; whoever has a write
+//! delegation may change it, too, and tell the home later. The home recalls them before anybody
+//! else does what they exclude. They end by themselves when the client was not heard of for a
+//! while: both sides count durations, no clock is compared with another.
 
 use crate::lock::Lock;
 use crate::operation::Change;
@@ -66,22 +67,25 @@ pub struct Kept {
 }
 wire_struct!(Kept { run, all, locks, term });
 
-/// The home wants a delegation back: the client is to send what it has changed, and to say that it has returned it.
+/// The home wants a delegation back: the client is to send what it has changed, and to say that it
+/// has returned it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
     /// Which recall.
     pub number: u64,
     /// Of what.
     pub file: FileId,
-    /// What the home thinks that the client has: perhaps the answer that gave it is still on its way.
+    /// What the home thinks that the client has: perhaps the answer that gave it is still on its
+    /// way.
     pub held: Hold,
     /// The client may keep a read delegation.
     pub keep: bool,
 }
 wire_struct!(Recall { number, file, held, keep });
 
-/// What a client has changed under a delegation that it returns before the home has all of it: the bytes come by and by, those first that somebody wants
-/// to read (partial write-back: Zhao and Figueiredo, section 4.3).
+/// What a client has changed under a delegation that it returns before the home has all of it: the
+/// bytes come by and by, those first that somebody wants to read (partial write-back: Zhao and
+/// Figueiredo, section 4.3).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Behind {
     /// The number of the store that will bring it.

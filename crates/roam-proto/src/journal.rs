@@ -1,12 +1,13 @@
-//! The volume journal (docs/roaming.md#one-number-for-versions-stamps-and-the-journal): what changed in a
-//! volume since a stamp. Pure.
+//! The volume journal (docs/roaming.md#one-number-for-versions-stamps-and-the-journal): what
+//! changed in a volume since a stamp. Pure.
 //!
-//! One mechanism for three papers: a client that comes back presents the stamp that it was current at, and learns that nothing changed
-//! (Mummert's volume validation), or which files did (Zhao and Figueiredo's GETINV), or that the journal does not reach back that far.
-//! So coming back costs one round trip, and bytes in proportion to what changed rather than to what is cached.
+//! One mechanism for three papers: a client that comes back presents the stamp that it was current
+//! at, and learns that nothing changed (Mummert's volume validation), or which files did (Zhao and
+//! Figueiredo's GETINV), or that the journal does not reach back that far. So coming back costs one
+//! round trip, and bytes in proportion to what changed rather than to what is cached.
 //!
-//! Each file counts once, where it changed last: the journal never has more entries than there are files, and repeated changes of one file
-//! push nothing out.
+//! Each file counts once, where it changed last: the journal never has more entries than there are
+//! files, and repeated changes of one file push nothing out.
 
 use crate::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +28,8 @@ wire_struct!(Stamp { epoch, seq });
 pub enum Since {
     /// Nothing.
     Current,
-    /// These files, in the order of their last changes; whoever forgets what it knows of them is current at the new stamp.
+    /// These files, in the order of their last changes; whoever forgets what it knows of them is
+    /// current at the new stamp.
     Changed {
         /// The files.
         files: Vec<FileId>,
@@ -59,8 +61,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal of a volume of which nothing is known, in an epoch that was never used before, for at most so many files. Numbers begin with 1: nothing that
-    /// a home knows has version 0.
+    /// The journal of a volume of which nothing is known, in an epoch that was never used before,
+    /// for at most so many files. Numbers begin with 1: nothing that a home knows has version 0.
     pub fn new(epoch: u64, entry_count_max: usize) -> Journal {
         Journal { epoch, seq: 1, floor: 0, by_seq: BTreeMap::new(), last: HashMap::new(), entry_count_max }
     }
@@ -116,7 +118,8 @@ impl Journal {
         self.stamp()
     }
 
-    /// As [`note`](Self::note). Returns the file whose last change is not in the journal any more because of this.
+    /// As [`note`](Self::note). Returns the file whose last change is not in the journal any more
+    /// because of this.
     pub fn replace(&mut self, file: FileId) -> Option<FileId> {
         self.seq += 1;
         if let Some(before) = self.last.insert(file, self.seq) {
@@ -138,8 +141,8 @@ impl Journal {
         forgotten
     }
 
-    /// What changed since the client was current at `stamp`, of what it `may_see`. Files that it may not see are left out, and do not tell
-    /// it that they changed.
+    /// What changed since the client was current at `stamp`, of what it `may_see`. Files that it
+    /// may not see are left out, and do not tell it that they changed.
     pub fn since(&self, stamp: Stamp, may_see: impl Fn(FileId) -> bool) -> Since {
         let newest = self.stamp();
         if stamp == newest {

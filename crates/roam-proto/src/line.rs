@@ -1,5 +1,6 @@
-//! Lines: what is said of several volumes on one connection. A message's first byte, whose lowest bit [`pack`](crate::message::pack) sets, tells its line in the
-//! others, so that it costs nothing. Answers go where their request came from, and need none.
+//! Lines: what is said of several volumes on one connection. A message's first byte, whose lowest
+//! bit [`pack`](crate::message::pack) sets, tells its line in the others, so that it costs nothing.
+//! Answers go where their request came from, and need none.
 
 use bytes::{Bytes, BytesMut};
 

@@ -1,10 +1,12 @@
 //! Locks of files between mounts that work under delegations.
 //!
-//! The home has one table of locks for a volume, and decides. A client asks it for each lock, and tells it of each unlock. What a client has ends as its
-//! delegations do: it loses all of it at once, when it was not heard of for a lease.
+//! The home has one table of locks for a volume, and decides. A client asks it for each lock, and
+//! tells it of each unlock. What a client has ends as its delegations do: it loses all of it at
+//! once, when it was not heard of for a lease.
 //!
-//! A client numbers what it asks. The home does what has a number once, however often that arrives, and nothing that the client knows to be over. All numbers
-//! are of one *term*: a client gets a new one when it has lost what it had.
+//! A client numbers what it asks. The home does what has a number once, however often that arrives,
+//! and nothing that the client knows to be over. All numbers are of one *term*: a client gets a new
+//! one when it has lost what it had.
 
 use crate::{wire_enum, wire_struct};
 use types::FileId;
@@ -62,7 +64,8 @@ pub struct Locking {
     pub lock: Lock,
     /// It waits until others have unlocked.
     pub waits: bool,
-    /// If not 0: the client gives up what it asked for by this number, with this very lock, and has it no more if it was granted.
+    /// If not 0: the client gives up what it asked for by this number, with this very lock, and has
+    /// it no more if it was granted.
     pub gives_up: u64,
 }
 wire_struct!(Locking { term, number, over, open, lock, waits, gives_up });

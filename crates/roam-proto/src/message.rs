@@ -1,8 +1,9 @@
-//! Requests of clients that roam, answers of homes, and what homes push. Each is one message of a [`channel`](crate::channel); the protocol's version is
-//! agreed upon when the connection is made.
+//! Requests of clients that roam, answers of homes, and what homes push. Each is one message of a
+//! [`channel`](crate::channel); the protocol's version is agreed upon when the connection is made.
 //!
-//! All numbers that tell what is newer are of one kind: a volume's [`Stamp::seq`]. A file's *version* is that of its last change, its *contents* that of the
-//! last change of what is in it (bytes, or names).
+//! All numbers that tell what is newer are of one kind: a volume's [`Stamp::seq`]. A file's
+//! *version* is that of its last change, its *contents* that of the last change of what is in it
+//! (bytes, or names).
 
 use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
@@ -122,8 +123,8 @@ wire_struct!(User { uid, gid, groups });
 pub struct Sent {
     /// Its number in the client's log.
     pub seq: u64,
-    /// The newest version of what it changes that the client knew when it was done, of the files that it is about: the first, and the second if
-    /// there is one.
+    /// The newest version of what it changes that the client knew when it was done, of the files
+    /// that it is about: the first, and the second if there is one.
     pub bases: (u64, u64),
     /// What was done.
     pub operation: Operation,
@@ -149,17 +150,20 @@ wire_enum!(Conflict { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done. It is [durable](Request::Durable) later, and until then a crash of the home may undo it.
+    /// It is done. It is [durable](Request::Durable) later, and until then a crash of the home may
+    /// undo it.
     Done,
     /// Not done, since others did something.
     Conflict(Conflict),
     /// Not done: the home's file system refuses it for this user.
     Refused(FsError),
-    /// What was made is there already, as this file: whatever names what was made means that. Of a file: this one contains what was stored in
-    /// it, if that came with the same message and nothing but attributes beside it; what names what was made means nothing.
+    /// What was made is there already, as this file: whatever names what was made means that. Of a
+    /// file: this one contains what was stored in it, if that came with the same message and
+    /// nothing but attributes beside it; what names what was made means nothing.
     Became(FileId),
-    /// What was made is there already, as this file, which is empty; nothing that was stored in it came with the same message. Whoever has stored nothing has made
-    /// this one; otherwise something else is there.
+    /// What was made is there already, as this file, which is empty; nothing that was stored in it
+    /// came with the same message. Whoever has stored nothing has made this one; otherwise
+    /// something else is there.
     Empty(FileId),
 }
 wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real), 4 => Empty(real) });
@@ -216,7 +220,8 @@ pub enum Request {
         newest: FileId,
         /// What it wants to be told.
         watch: Watch,
-        /// Grows with each time that the client asks for this: what comes after a later one, or again, counts for nothing.
+        /// Grows with each time that the client asks for this: what comes after a later one, or
+        /// again, counts for nothing.
         attempt: u64,
     },
     /// What changed since.
@@ -240,9 +245,11 @@ pub enum Request {
         dir: FileId,
         /// Go on after this name; empty: from the start.
         after: Vec<u8>,
-        /// The client knows the names as of when the contents had this number, and needs them only if they have another; 0: it knows none.
+        /// The client knows the names as of when the contents had this number, and needs them only
+        /// if they have another; 0: it knows none.
         known: u64,
-        /// If this name is not there, the client, which works under delegations, is likely to make it.
+        /// If this name is not there, the client, which works under delegations, is likely to make
+        /// it.
         makes: Option<Vec<u8>>,
     },
     /// Bytes of a file, if its contents are still those.
@@ -283,16 +290,19 @@ pub enum Request {
         /// For what.
         hold: Hold,
     },
-    /// Delegations are returned: what was done under them was sent before, but for what is said to be behind.
+    /// Delegations are returned: what was done under them was sent before, but for what is said to
+    /// be behind.
     Returned {
         /// To which recalls.
         recalls: Vec<u64>,
-        /// Files on which the client, unasked, keeps no more than a read delegation, if it was given none since the first of these recalls.
+        /// Files on which the client, unasked, keeps no more than a read delegation, if it was
+        /// given none since the first of these recalls.
         lowered: Vec<FileId>,
         /// What is not home yet, if the client may go on reading, and this is about one recall.
         behind: Option<Behind>,
     },
-    /// What was done under delegations that are recalled is on its way, with all that was done before: it takes long.
+    /// What was done under delegations that are recalled is on its way, with all that was done
+    /// before: it takes long.
     Returning {
         /// To which recalls.
         recalls: Vec<u64>,
@@ -319,18 +329,20 @@ pub enum Request {
     Lock(Locking),
     /// The first lock that stands in the way of this one.
     TestLock(Lock),
-    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this one. A
-    /// client that is near says so, and others near the home wait for it when they close.
+    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this
+    /// one. A client that is near says so, and others near the home wait for it when they close.
     Heard {
         /// The [seq](Stamp::seq) of the last stamp.
         seq: u64,
     },
-    /// Waits until the client's operations are durable up to this one, as far as the home has answered them.
+    /// Waits until the client's operations are durable up to this one, as far as the home has
+    /// answered them.
     Durable {
         /// The last one.
         through: u64,
     },
-    /// The client knows that it [has company](Pushed::Company), and the home has seen all that it did before.
+    /// The client knows that it [has company](Pushed::Company), and the home has seen all that it
+    /// did before.
     Joined {
         /// What the home told it.
         number: u64,
@@ -405,7 +417,8 @@ pub enum Reply {
         same: bool,
         /// There are more.
         more: bool,
-        /// Of those that are told of, a client that works under delegations has no delegation on these.
+        /// Of those that are told of, a client that works under delegations has no delegation on
+        /// these.
         withheld: Vec<FileId>,
         /// Of those that it has, those are returned that were recalled with a greater number.
         given: u64,
@@ -442,9 +455,11 @@ pub enum Reply {
     },
     /// Ids that are this client's alone: the first, and how many.
     Ids(FileId, u64),
-    /// Files as they are. Those are left out whose contents are other ones, that cannot be read, and all after the first that does not fit.
+    /// Files as they are. Those are left out whose contents are other ones, that cannot be read,
+    /// and all after the first that does not fit.
     Files(Vec<(FileId, Bytes)>),
-    /// Which of the pieces, counted from 0, were taken. The others are not, or no more, where they were said to be.
+    /// Which of the pieces, counted from 0, were taken. The others are not, or no more, where they
+    /// were said to be.
     Taken(Vec<u64>),
     /// A lock that stands in the way, if there is one.
     InTheWay(Option<Lock>),
@@ -474,7 +489,8 @@ wire_enum!(Reply {
     17 => InTheWay(lock),
 });
 
-/// Whether a client is alone with a volume. If it is, no other client can miss what it has closed and not sent.
+/// Whether a client is alone with a volume. If it is, no other client can miss what it has closed
+/// and not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Company {
     /// Counts what the home says of this: what has a smaller number is of before.
@@ -497,7 +513,8 @@ wire_struct!(NamedFacts { name, facts });
 /// What a home pushes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// Others changed these files: a break of the callbacks on them. All changes up to the stamp have been told of, unless there is more.
+    /// Others changed these files: a break of the callbacks on them. All changes up to the stamp
+    /// have been told of, unless there is more.
     Changed {
         /// The files.
         files: Vec<FileId>,
@@ -519,8 +536,8 @@ pub enum Pushed {
     },
     /// Nothing will be told any more, nor done, before the client attaches again.
     Detached,
-    /// Other clients attach to the volume, or the last of them has left. If others do, they wait until the
-    /// client has [joined](Request::Joined) them.
+    /// Other clients attach to the volume, or the last of them has left. If others do, they wait
+    /// until the client has [joined](Request::Joined) them.
     Company(Company),
 }
 wire_enum!(Pushed {

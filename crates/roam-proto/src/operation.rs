@@ -1,7 +1,9 @@
-//! What a client that roams has done and its home has not heard of yet (docs/roaming.md#operations). Pure.
+//! What a client that roams has done and its home has not heard of yet
+//! (docs/roaming.md#operations). Pure.
 //!
-//! Files are named by the client's ids: one that was made here has no other name before the home has made it too. The bytes of a
-//! [`Store`](Operation::Store) are not in the log; they are the cache's when it is sent.
+//! Files are named by the client's ids: one that was made here has no other name before the home
+//! has made it too. The bytes of a [`Store`](Operation::Store) are not in the log; they are the
+//! cache's when it is sent.
 
 use crate::codec::Wire;
 use crate::ranges::Ranges;
@@ -82,7 +84,8 @@ impl Attributes {
     }
 }
 
-/// Changed contents of a file: it was cut to `cut` bytes, then given `size`, and then `ranges` were written.
+/// Changed contents of a file: it was cut to `cut` bytes, then given `size`, and then `ranges` were
+/// written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The shortest that it was; at most `size`.
@@ -127,14 +130,16 @@ impl Change {
         Change { cut: 0, size, ranges: Ranges::of(0..size), mtime }
     }
 
-    /// Whoever has written to very many places says that he has written between them, too, so that it can be told in one message.
+    /// Whoever has written to very many places says that he has written between them, too, so that
+    /// it can be told in one message.
     pub fn bound(&mut self) {
         if self.ranges.count() > RANGE_COUNT_MAX {
             self.ranges.coarsen(RANGE_COUNT_MAX / 2);
         }
     }
 
-    /// All that either of two changes of one file has written or cut, whichever was first; of them, `self` says how long the file is now.
+    /// All that either of two changes of one file has written or cut, whichever was first; of them,
+    /// `self` says how long the file is now.
     pub fn along(mut self, other: &Change) -> Change {
         self.ranges.add_all(&other.ranges);
         self.ranges.cut(self.size);
@@ -143,7 +148,8 @@ impl Change {
 
     /// What both together come to.
     pub fn then(mut self, later: Change) -> Change {
-        // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as well.
+        // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as
+        // well.
         self.ranges.cut(later.cut);
         self.ranges.add_all(&later.ranges);
         self.bound();
@@ -151,8 +157,8 @@ impl Change {
     }
 }
 
-/// One operation on the client's files. What must be true for it to be done at home: the places are as it says, and what it changes or removes
-/// has the version that the client knew.
+/// One operation on the client's files. What must be true for it to be done at home: the places are
+/// as it says, and what it changes or removes has the version that the client knew.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A file, directory, symlink or node was made at a free place.
@@ -225,7 +231,8 @@ pub enum Operation {
         /// How.
         change: Change,
     },
-    /// A file that was just made begins as the home has another file at that time, of which the client has only part.
+    /// A file that was just made begins as the home has another file at that time, of which the
+    /// client has only part.
     Copy {
         /// The file.
         file: FileId,

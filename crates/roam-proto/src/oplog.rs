@@ -1,13 +1,15 @@
 //! The operation log and its optimizer (Huston and Honeyman, section 5.2;
 //! docs/roaming.md#the-operation-log). Pure.
 //!
-//! Operations are sent home in their order, from the front. Whatever has no effect in the end is taken out while it waits: files that were
-//! made and removed, contents and attributes that were overwritten, names that were only passed through. An operation that is
-//! [pinned](OpLog::pin), because it may have reached the home, stays as it is, and so does whatever depends on it.
+//! Operations are sent home in their order, from the front. Whatever has no effect in the end is
+//! taken out while it waits: files that were made and removed, contents and attributes that were
+//! overwritten, names that were only passed through. An operation that is [pinned](OpLog::pin),
+//! because it may have reached the home, stays as it is, and so does whatever depends on it.
 //!
-//! Invariant: sending the log as it is leaves the home as sending every operation would have, and no operation meets a state in which it
-//! cannot be done, if that is so for the whole. The log does not know who may do what, or what a directory passes on to what is made in it. So
-//! nothing is moved past a change of rights unless the outcome is the same whatever these are.
+//! Invariant: sending the log as it is leaves the home as sending every operation would have, and
+//! no operation meets a state in which it cannot be done, if that is so for the whole. The log does
+//! not know who may do what, or what a directory passes on to what is made in it. So nothing is
+//! moved past a change of rights unless the outcome is the same whatever these are.
 
 use crate::codec::Wire;
 use crate::operation::{Operation, Place};
@@ -19,7 +21,8 @@ use vfs::acl;
 /// Operations are numbered up to here, which leaves room for more.
 const SEQ_MAX: u64 = 1 << 62;
 
-/// True for an extended attribute that says who may do what. One that was set and then removed has changed the mode.
+/// True for an extended attribute that says who may do what. One that was set and then removed has
+/// changed the mode.
 fn is_acl(name: &[u8]) -> bool {
     name == acl::XATTR_ACCESS || name == acl::XATTR_DEFAULT
 }
@@ -52,7 +55,8 @@ pub struct OpLog {
 }
 
 impl OpLog {
-    /// Adds an operation and takes out what it makes useless. Returns its number, though it may be gone or have become part of another.
+    /// Adds an operation and takes out what it makes useless. Returns its number, though it may be
+    /// gone or have become part of another.
     pub fn append(&mut self, operation: Operation) -> u64 {
         self.last += 1;
         self.saved.logged = self.saved.logged.saturating_add(1);
@@ -174,7 +178,8 @@ impl OpLog {
         self.by_file.contains_key(&file)
     }
 
-    /// What the operations that wait have put at a place: a file, or nothing; `None` if they have not changed it.
+    /// What the operations that wait have put at a place: a file, or nothing; `None` if they have
+    /// not changed it.
     pub fn at(&self, place: &Place) -> Option<Option<FileId>> {
         let last = self.by_place.get(place)?.last()?;
         Some(match self.operations.get(last)? {
@@ -208,7 +213,8 @@ impl OpLog {
         seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
     }
 
-    /// Operations that wait and need a file that was to come to a place, or that place, or another that it was to leave, or anything that needs these, in order.
+    /// Operations that wait and need a file that was to come to a place, or that place, or another
+    /// that it was to leave, or anything that needs these, in order.
     pub fn depending_on(&self, file: FileId, at: &[&Place]) -> Vec<u64> {
         let (mut files, mut places) =
             (BTreeSet::from([file]), at.iter().copied().cloned().collect::<BTreeSet<Place>>());
@@ -289,7 +295,8 @@ impl OpLog {
         self.insert(seq, operation);
     }
 
-    /// True if nothing was logged after it that waits: what was allowed then, and what it came to, depends on no rights that are set now.
+    /// True if nothing was logged after it that waits: what was allowed then, and what it came to,
+    /// depends on no rights that are set now.
     fn is_last(&self, seq: u64) -> bool {
         self.operations.last_key_value().is_some_and(|(last, _)| *last == seq)
     }
@@ -314,7 +321,8 @@ impl OpLog {
         (seq > self.pinned).then_some((seq, operation))
     }
 
-    /// All that is waiting about a file, from its making on, if nothing else depends on any of it. `end` is the operation that ended it.
+    /// All that is waiting about a file, from its making on, if nothing else depends on any of it.
+    /// `end` is the operation that ended it.
     fn life_of(&self, file: FileId, end: u64) -> Option<Vec<u64>> {
         let all = self.free_about(file)?;
         let is_own = |seq: &u64| match self.operations.get(seq) {
@@ -337,8 +345,9 @@ impl OpLog {
         }
     }
 
-    /// A file lost its last name to another that was moved to `place` at `end`. If it was made here, it was never there, and what it
-    /// had itself replaced at that place has been replaced by the other.
+    /// A file lost its last name to another that was moved to `place` at `end`. If it was made
+    /// here, it was never there, and what it had itself replaced at that place has been replaced by
+    /// the other.
     fn cancel_replaced(&mut self, gone: FileId, end: u64, place: &Place) {
         let Some(life) = self.life_of(gone, end) else { return };
         // The last thing that happened at the place, before the end, must be that it came there.
@@ -346,7 +355,8 @@ impl OpLog {
         let mut inherited = None;
         for seq in life.into_iter().filter(|seq| *seq != end) {
             if let Some(Operation::Rename { to, replaced: Some((older, last)), .. }) = self.remove(seq) {
-                // Until the end, it would still have this name: for whoever counts its names meanwhile, that makes a difference.
+                // Until the end, it would still have this name: for whoever counts its names
+                // meanwhile, that makes a difference.
                 let is_named = self.naming(older).any(|(other, _)| seq < other && other < end);
                 if Some(seq) == came && to == *place && !is_named {
                     inherited = Some((older, last));
@@ -360,8 +370,9 @@ impl OpLog {
         }
     }
 
-    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it went straight to where it is now, as long as
-    /// both places are in one directory: then it inherits the same, is reached the same way until `seq`, and whoever could put it there could
+    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it
+    /// went straight to where it is now, as long as both places are in one directory: then it
+    /// inherits the same, is reached the same way until `seq`, and whoever could put it there could
     /// put it here.
     fn fold(&mut self, file: FileId, seq: u64) {
         let Some(Operation::Rename { from, to, replaced: None, .. }) = self.operations.get(&seq).cloned() else {

@@ -1,4 +1,5 @@
-//! Pieces of a store that the home has already in some file: named by where they are, and by what they are, so that nothing else is taken for them.
+//! Pieces of a store that the home has already in some file: named by where they are, and by what
+//! they are, so that nothing else is taken for them.
 
 use crate::message::DATA_LEN_MAX;
 use crate::wire_struct;

@@ -101,7 +101,8 @@ impl Ranges {
         Ranges(missing)
     }
 
-    /// What of a range is in the set, with where that is if the set's ranges are put one after the other.
+    /// What of a range is in the set, with where that is if the set's ranges are put one after the
+    /// other.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
         let mut before = 0;
         let placed = self.0.iter().map(move |r| {

@@ -60,7 +60,8 @@ pub(crate) struct Inner {
     /// Nobody who has these locked locks anything else.
     pub(crate) settings: Mutex<Settings>,
     pub(crate) schedule: Arc<Schedule>,
-    /// What was said of whether what is cached may be believed: questions, and what the home said unasked.
+    /// What was said of whether what is cached may be believed: questions, and what the home said
+    /// unasked.
     pub(crate) consistency_calls: AtomicU64,
     /// How often it was asked to be attached.
     pub(crate) attempts: AtomicU64,
@@ -114,8 +115,9 @@ pub(crate) fn outgoing_name(seq: u64) -> String {
     format!("o{seq:x}")
 }
 
-/// What may have been changed of a file when the client ended, if the file of the cache is so long now: all that
-/// is there. What was not there when the change began is not known to be now, and stays as the home has it.
+/// What may have been changed of a file when the client ended, if the file of the cache is so long
+/// now: all that is there. What was not there when the change began is not known to be now, and
+/// stays as the home has it.
 fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
     let has_holes = |node: &&Node| !node.kept.missing(0..node.begun_size).is_empty();
     let Some(node) = node.filter(has_holes) else {
@@ -317,12 +319,14 @@ impl Client {
         &self.0.schedule
     }
 
-    /// Why what waits could not be sent home last, if it was tried and none of it has been sent since.
+    /// Why what waits could not be sent home last, if it was tried and none of it has been sent
+    /// since.
     pub fn held_up(&self) -> Option<FsError> {
         self.0.live.lock().held_up
     }
 
-    /// Questions to the home whether what is cached may be believed, and what it said of that unasked, since the cache was opened.
+    /// Questions to the home whether what is cached may be believed, and what it said of that
+    /// unasked, since the cache was opened.
     pub fn consistency_calls(&self) -> u64 {
         self.0.consistency_calls.load(Relaxed)
     }
@@ -341,14 +345,16 @@ impl Client {
         self.0.wake();
     }
 
-    /// What others change from now on is told to whoever takes it from here. From then on answers say that they may be cached.
+    /// What others change from now on is told to whoever takes it from here. From then on answers
+    /// say that they may be cached.
     pub fn cached_by(&self) -> mpsc::UnboundedReceiver<Forget> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.live.lock().cachers = Some(sender);
         receiver
     }
 
-    /// True while the client works under delegations: then nothing that it answers may be cached, since what is recalled is not waited for there.
+    /// True while the client works under delegations: then nothing that it answers may be cached,
+    /// since what is recalled is not waited for there.
     pub fn is_delegated(&self) -> Arc<AtomicBool> {
         self.0.live.lock().is_delegated.clone()
     }
@@ -380,14 +386,16 @@ impl Client {
         Ok(true)
     }
 
-    /// A conflict, for whoever sees to it and may take that back. `None` if there is none of this number.
+    /// A conflict, for whoever sees to it and may take that back. `None` if there is none of this
+    /// number.
     pub fn case(&self, number: u64) -> Option<Case> {
         let live = self.0.live.lock();
         let trouble = Trouble { base: 0, kept: 0, ..live.replica.trouble(number)?.clone() };
         Some(Case { trouble, meant: live.replica.meant(number).cloned() })
     }
 
-    /// What was done about a conflict was taken back: it is there again. `mine`: the name beside the home's of this client's version, if that had no place before.
+    /// What was done about a conflict was taken back: it is there again. `mine`: the name beside
+    /// the home's of this client's version, if that had no place before.
     pub async fn reopen(&self, number: u64, case: Case, mine: Option<Vec<u8>>) -> Result<(), CacheError> {
         {
             let mut live = self.0.live.lock();
@@ -431,7 +439,8 @@ impl Client {
         Ok(self.0.log.close().await?)
     }
 
-    /// Removes files of the cache that nobody needs any more. That nobody does is durable before: otherwise they would be missed after a crash.
+    /// Removes files of the cache that nobody needs any more. That nobody does is durable before:
+    /// otherwise they would be missed after a crash.
     pub(crate) async fn remove_unused(&self) {
         let (unused, outgoing) = {
             let mut live = self.0.live.lock();
@@ -531,14 +540,15 @@ impl Inner {
         try_turn(&self.writers, id)
     }
 
-    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live` locked
-    /// may do both until it unlocks it.
+    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live`
+    /// locked may do both until it unlocks it.
     pub(crate) fn is_idle(&self, id: FileId) -> bool {
         let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
         is_idle(&self.writers) && is_idle(&self.places)
     }
 
-    /// Until this is dropped, nobody else puts bytes into a file of the cache. Nobody who has it waits for the home.
+    /// Until this is dropped, nobody else puts bytes into a file of the cache. Nobody who has it
+    /// waits for the home.
     pub(crate) async fn placing(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.places, id).await
     }
@@ -590,7 +600,8 @@ impl Inner {
         Ok(live.files.entry(number).or_insert(file).clone())
     }
 
-    /// Nobody has a file open any more. What others read themselves is opened again and again, and stays open for that.
+    /// Nobody has a file open any more. What others read themselves is opened again and again, and
+    /// stays open for that.
     pub(crate) fn leave_data(&self, id: FileId) {
         let mut live = self.live.lock();
         let data = live.replica.node(id).map_or(0, |node| node.data);
@@ -637,7 +648,8 @@ impl Inner {
         Err(FsError::NotSupported)
     }
 
-    /// Looks whether the file of the cache is there that should have a file's bytes, and long enough. The caller is the file's only writer.
+    /// Looks whether the file of the cache is there that should have a file's bytes, and long
+    /// enough. The caller is the file's only writer.
     pub(crate) async fn check_data(&self, id: FileId) -> Result<(), FsError> {
         let (data, end) = {
             let live = self.live.lock();
@@ -677,7 +689,8 @@ impl Inner {
         self.put_instead(file, offset, bytes, None).await
     }
 
-    /// As [`put_bytes`](Self::put_bytes), but on a full disk only instead of what is less dear than a file, if one is said.
+    /// As [`put_bytes`](Self::put_bytes), but on a full disk only instead of what is less dear than
+    /// a file, if one is said.
     pub(crate) async fn put_instead(
         &self,
         file: &Arc<dyn File>,

@@ -1,12 +1,13 @@
 //! When what was done here is durable.
 //!
 //! An operation is answered when it is in its place in the log, in memory. The log is written
-//! [`COMMIT_TIME_MAX`] after that, when a program waits for it (fsync, `starling sync`), and before anything of it
-//! is sent home. What was written to files is durable before the records are that tell of it. So after a
-//! crash the mount is as it was after some operation, and all that was waited for was done before.
+//! [`COMMIT_TIME_MAX`] after that, when a program waits for it (fsync, `starling sync`), and before
+//! anything of it is sent home. What was written to files is durable before the records are that
+//! tell of it. So after a crash the mount is as it was after some operation, and all that was
+//! waited for was done before.
 //!
-//! A file of the cache that no written record names may be changed without waiting: after a crash, no
-//! record asks for what it was.
+//! A file of the cache that no written record names may be changed without waiting: after a crash,
+//! no record asks for what it was.
 
 use crate::client::Client;
 use crate::live::Live;
@@ -63,8 +64,8 @@ pub(crate) struct Unwritten {
     fresh: BTreeSet<u64>,
     /// Those with bytes that must be durable before.
     changed: BTreeMap<u64, Arc<dyn File>>,
-    /// Files that the home has taken something of, with how many records were appended by then: before these
-    /// are durable, a crash makes them this client's own again.
+    /// Files that the home has taken something of, with how many records were appended by then:
+    /// before these are durable, a crash makes them this client's own again.
     taken: BTreeMap<FileId, u64>,
 }
 
@@ -113,8 +114,8 @@ impl Unwritten {
 }
 
 impl Live {
-    /// True if the next call has to wait until some of what was done is durable, or until some contents are
-    /// files of the cache.
+    /// True if the next call has to wait until some of what was done is durable, or until some
+    /// contents are files of the cache.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
     }
@@ -171,8 +172,8 @@ impl Client {
         }
     }
 
-    /// What was recorded before is in its place: durable already, if the user wants that of each operation.
-    /// EIO if the log takes no more.
+    /// What was recorded before is in its place: durable already, if the user wants that of each
+    /// operation. EIO if the log takes no more.
     pub(crate) async fn logged(&self) -> Result<(), FsError> {
         let log = &self.0.log;
         let has_too_many_contents = self.0.live.lock().has_too_many_contents();

@@ -1,13 +1,15 @@
 //! Roaming clients: file systems that keep working over slow, intermittent or absent networks.
 //!
-//! A client answers programs from its replica of what the home has, logs what they do, and sends that home
-//! when it can.
+//! A client answers programs from its replica of what the home has, logs what they do, and sends
+//! that home when it can.
 //!
 //! - [`replica`]: what a client knows, has cached, and has done. Pure.
-//! - [`client`]: the client; `live`: its memory while it runs; `durability`: when what it logged is durable; [`settings`]: how a mount behaves.
+//! - [`client`]: the client; `live`: its memory while it runs; `durability`: when what it logged is
+//!   durable; [`settings`]: how a mount behaves.
 //! - `files`: files and directories as programs see them.
 //! - `cache`: what is cached, how it comes there, and what is given up for room.
-//! - `connection`: the connection to the home, who uses a slow link next, and what is done before it is lost.
+//! - `connection`: the connection to the home, who uses a slow link next, and what is done before
+//!   it is lost.
 //! - `consistency`: what a client may believe and do without asking: delegations and locks.
 //! - `reintegration`: how what was done here goes home, and what becomes of conflicts.
 

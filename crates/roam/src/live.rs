@@ -34,8 +34,9 @@ pub enum LinkState {
     Connected,
     /// The home is far: what is done here goes there in the background.
     Weak,
-    /// What is needed is fetched; what is done here waits, but for what somebody waits to be home. Unless the user has chosen it, the link is slow, and
-    /// somebody fetches: then it does not wait for long.
+    /// What is needed is fetched; what is done here waits, but for what somebody waits to be home.
+    /// Unless the user has chosen it, the link is slow, and somebody fetches: then it does not wait
+    /// for long.
     FetchOnly,
     /// The home cannot be reached.
     Disconnected,
@@ -96,7 +97,8 @@ pub(crate) struct Live {
     pub(crate) listings: Listings,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
-    /// The files of the cache with bytes that are being changed: they stay open, so that a sync hears of all that went wrong.
+    /// The files of the cache with bytes that are being changed: they stay open, so that a sync
+    /// hears of all that went wrong.
     pub(crate) held: HashMap<FileId, Arc<dyn File>>,
     /// Files of the cache that are changed in memory, by number.
     pub(crate) small: HashMap<u64, Arc<SmallFile>>,
@@ -106,15 +108,19 @@ pub(crate) struct Live {
     pub(crate) unheld_len: u64,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
-    /// Files of the cache, by number, that others were given to read or map: what is in them changes as the file does.
+    /// Files of the cache, by number, that others were given to read or map: what is in them
+    /// changes as the file does.
     pub(crate) shown: HashSet<u64>,
-    /// Of them, those that others may have mapped to write to: of which file each is, and its mark when all that was changed there was known.
+    /// Of them, those that others may have mapped to write to: of which file each is, and its mark
+    /// when all that was changed there was known.
     pub(crate) mapped: HashMap<u64, (FileId, u128)>,
     /// Operations up to this one go home whatever was said of when.
     pub(crate) promised: u64,
-    /// What the home has done and answered, and does not have durably yet: the first operations that wait.
+    /// What the home has done and answered, and does not have durably yet: the first operations
+    /// that wait.
     pub(crate) seen: Seen,
-    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not just out of reach.
+    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not
+    /// just out of reach.
     pub(crate) turned_away: Option<String>,
     /// Why what waits could not be sent last, for as long as none of it has been sent since.
     pub(crate) held_up: Option<FsError>,
@@ -149,10 +155,11 @@ pub(crate) struct Live {
     /// What of it was uploaded before its turn, on this connection, or did not have to be.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
-    /// The connection over which the home tells of every change since it was attached to, whether or not it counts as lost meanwhile.
+    /// The connection over which the home tells of every change since it was attached to, whether
+    /// or not it counts as lost meanwhile.
     pub(crate) told_over: Option<Weak<dyn Channel>>,
-    /// The connection whose attach answer this client has applied. A stamp pushed before that must not count:
-    /// the answer may tell of earlier changes.
+    /// The connection whose attach answer this client has applied. A stamp pushed before that must
+    /// not count: the answer may tell of earlier changes.
     pub(crate) attached_over: Option<Weak<dyn Channel>>,
     /// Whether other clients are attached to the volume, as far as the home has said.
     pub(crate) company: Company,
@@ -167,7 +174,8 @@ pub(crate) struct Live {
     pub(crate) state: LinkState,
     /// What the home is asked at the moment, and may be told of changes of meanwhile.
     pub(crate) asking: usize,
-    /// Files that others changed since somebody began to ask, with the number of that, and by when, as the home counts.
+    /// Files that others changed since somebody began to ask, with the number of that, and by when,
+    /// as the home counts.
     pub(crate) broken: HashMap<FileId, (u64, u64)>,
     /// The same of files that this client's own operations have changed at home.
     pub(crate) overtaken: HashMap<FileId, u64>,
@@ -303,7 +311,8 @@ impl Live {
         }
     }
 
-    /// Contents that were set aside for operations that are not sent any more are of no use. Gives the numbers of those that are in files.
+    /// Contents that were set aside for operations that are not sent any more are of no use. Gives
+    /// the numbers of those that are in files.
     pub(crate) fn forget_outgoing(&mut self) -> Vec<u64> {
         let log = self.replica.log();
         self.sources.retain(|seq, _| log.has(*seq));
@@ -450,7 +459,8 @@ impl Live {
         Ok(true)
     }
 
-    /// The home has answered operations on these files: what else it is about to answer of them may tell of before.
+    /// The home has answered operations on these files: what else it is about to answer of them may
+    /// tell of before.
     pub(crate) fn overtake(&mut self, files: impl IntoIterator<Item = FileId>) {
         self.breaks += 1;
         if self.asking > 0 {
@@ -495,7 +505,8 @@ impl Live {
         self.forget(real);
     }
 
-    /// Ids came after those before were given up: what was made here, and is not home, has others. Programs that have it open have that open.
+    /// Ids came after those before were given up: what was made here, and is not home, has others.
+    /// Programs that have it open have that open.
     pub(crate) fn renew_ids(&mut self, first: FileId, count: u64) {
         let before: Vec<(u64, FileId)> = self.replica.made_here().collect();
         before.iter().for_each(|(_, file)| self.forget(*file));
@@ -516,8 +527,8 @@ impl Live {
         }
     }
 
-    /// Completes when the kernel has forgotten all that it was told to forget. `None`: no kernel caches what
-    /// this client answers.
+    /// Completes when the kernel has forgotten all that it was told to forget. `None`: no kernel
+    /// caches what this client answers.
     pub(crate) fn forget_all(&self) -> Option<oneshot::Receiver<()>> {
         let (forgotten, told) = oneshot::channel();
         let cachers = self.cachers.as_ref()?;
@@ -538,8 +549,8 @@ impl Live {
         }
     }
 
-    /// An operation was answered. While it waited, the kernel was shown what it had done. If only the home knows
-    /// now what came of that, the kernel asks again.
+    /// An operation was answered. While it waited, the kernel was shown what it had done. If only
+    /// the home knows now what came of that, the kernel asks again.
     pub(crate) fn forget_doubtful(&self, operation: &Operation) {
         if self.cachers.is_none() {
             return;

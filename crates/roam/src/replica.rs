@@ -1,21 +1,21 @@
-//! What a client that roams knows: its home's files as far as they are cached, what it has done since, and
-//! what became of it (docs/roaming.md). Pure; every lasting change is a [`Record`], so that the same state
-//! comes back after a crash.
+//! What a client that roams knows: its home's files as far as they are cached, what it has done
+//! since, and what became of it (docs/roaming.md). Pure; every lasting change is a [`Record`], so
+//! that the same state comes back after a crash.
 //!
-//! Names are kept as the home has them, with what was done here on top ([`OpLog::at`]): answers of the home and changes by others go below,
-//! and nothing has to be undone. Attributes are those that users see. What this client has changed is not refreshed before the home has
-//! heard of it.
+//! Names are kept as the home has them, with what was done here on top ([`OpLog::at`]): answers of
+//! the home and changes by others go below, and nothing has to be undone. Attributes are those that
+//! users see. What this client has changed is not refreshed before the home has heard of it.
 //!
-//! What was made here may turn out to be there already, as another file. Everything means that from then on, and
-//! whoever still asks by the id from before is answered of it ([`Replica::real`]).
+//! What was made here may turn out to be there already, as another file. Everything means that from
+//! then on, and whoever still asks by the id from before is answered of it ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: what of its bytes was not logged yet; `apply`: what operations do to files;
-//! `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to operations;
-//! `paths`: names, and where they lead; `kept`: all of it, as it is
-//! on the disk.
+//! `node`: one file; `changes`: what of its bytes was not logged yet; `apply`: what operations do
+//! to files; `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to
+//! operations; `paths`: names, and where they lead; `kept`: all of it, as it is on the disk.
 //!
-//! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`]; nothing that was changed here is forgotten
-//! before the home has answered; what an id means instead has no other meaning itself.
+//! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`];
+//! nothing that was changed here is forgotten before the home has answered; what an id means
+//! instead has no other meaning itself.
 
 mod answers;
 mod apply;
@@ -121,7 +121,8 @@ pub enum Record {
     Answered(Applied),
     /// Ids for files made here: the first, and how many.
     Ids(FileId, u64),
-    /// Ids for files made here, after those before were given up: the first, and how many. What waits to be made at home is made with these.
+    /// Ids for files made here, after those before were given up: the first, and how many. What
+    /// waits to be made at home is made with these.
     Renewed(FileId, u64),
     /// A trouble was seen to.
     Settled(u64),
@@ -154,8 +155,8 @@ pub enum Record {
         base: u64,
         /// What the home is to hear of.
         change: Change,
-        /// The bytes are all of the file; otherwise they are what the change says, range after range, of
-        /// contents that the log has.
+        /// The bytes are all of the file; otherwise they are what the change says, range after
+        /// range, of contents that the log has.
         is_all: bool,
         /// The bytes.
         bytes: Bytes,
@@ -439,7 +440,8 @@ impl Replica {
         self.node(id).is_ok() && !self.is_stale(id)
     }
 
-    /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring about.
+    /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring
+    /// about.
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Joined(membership) => {
@@ -606,7 +608,8 @@ impl Replica {
         }
     }
 
-    /// This may be a copy of what it was, which does not know what that has made with its ids since; or the home is, and may give its own again.
+    /// This may be a copy of what it was, which does not know what that has made with its ids
+    /// since; or the home is, and may give its own again.
     fn begin_anew(&mut self) {
         (self.stamp, self.ids, self.newest) = (None, (0, 0), 0);
         self.nodes.values_mut().for_each(|node| (node.is_stale, node.names_of) = (true, None));
@@ -683,7 +686,8 @@ impl Replica {
         if self.made_at(file).is_some()
             && let Some(node) = self.nodes.get_mut(&file)
         {
-            // The home has not heard of it, or has it no more: nobody else has put anything into it.
+            // The home has not heard of it, or has it no more: nobody else has put anything into
+            // it.
             (node.is_stale, node.names_of) = (false, Some(node.facts.contents));
         }
         if !self.is_own(file)
@@ -694,7 +698,8 @@ impl Replica {
         }
     }
 
-    /// Bytes that should be in the cache are not there: the home does not hear of what they were changed to.
+    /// Bytes that should be in the cache are not there: the home does not hear of what they were
+    /// changed to.
     fn lost(&mut self, file: FileId) -> Option<()> {
         let is_store = |operation: &Operation| matches!(operation, Operation::Store { .. });
         let stores: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_store(o)).map(|(seq, _)| seq).collect();
@@ -740,7 +745,8 @@ impl Replica {
     }
 
     fn forget_done(&mut self) {
-        /// The optimizer takes out operations that were there before, too: when they were done is forgotten now and then.
+        /// The optimizer takes out operations that were there before, too: when they were done is
+        /// forgotten now and then.
         const FORGOTTEN_COUNT: usize = 1000;
         if self.done.len() > 2 * self.log.len() + FORGOTTEN_COUNT {
             self.done.retain(|seq, _| self.log.has(*seq));
@@ -752,7 +758,8 @@ impl Replica {
         };
     }
 
-    /// Forgets a file that has no name, and about which the home need not hear anything. True if it was there.
+    /// Forgets a file that has no name, and about which the home need not hear anything. True if it
+    /// was there.
     pub fn forget_nameless(&mut self, file: FileId) -> bool {
         let file = self.real(file);
         let nameless = self.nodes.get(&file).is_some_and(|node| node.facts.nlink == 0) && !self.log.names(file);
@@ -773,7 +780,8 @@ impl Replica {
         self.meant.insert(self.next_trouble, operation);
     }
 
-    /// Logs an operation again, as if it was done now. Gives the number that it has, if it did not become part of another.
+    /// Logs an operation again, as if it was done now. Gives the number that it has, if it did not
+    /// become part of another.
     pub(crate) fn log_again(&mut self, operation: Operation, when: Time) -> u64 {
         let seq = self.log.append(operation);
         if self.log.has(seq) {

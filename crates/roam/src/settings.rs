@@ -16,24 +16,27 @@ use std::time::Duration;
 pub enum Consistency {
     /// Until the home says that others have changed it.
     Callbacks,
-    /// Until the home is asked what has changed: at least this often, more often while it does (Zhao and Figueiredo, section 4.2.1).
+    /// Until the home is asked what has changed: at least this often, more often while it does
+    /// (Zhao and Figueiredo, section 4.2.1).
     Poll(Duration),
-    /// As long as the home has promised that nobody changes it: what anybody has written, everybody sees (Zhao and Figueiredo, section 4.3). What the
-    /// home has not promised is waited for, and cannot be had when it is out of reach.
+    /// As long as the home has promised that nobody changes it: what anybody has written, everybody
+    /// sees (Zhao and Figueiredo, section 4.3). What the home has not promised is waited for, and
+    /// cannot be had when it is out of reach.
     Strong,
     /// Always: what was seen once stays as it is.
     None,
 }
 
-/// When what was done here goes home, where the home is far (Huston and Honeyman, section 5; Zhao and
-/// Figueiredo, section 4.1).
+/// When what was done here goes home, where the home is far (Huston and Honeyman, section 5; Zhao
+/// and Figueiredo, section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// When the link was not used otherwise for a moment.
     Idle,
     /// At once, in a lottery with what is fetched.
     Lottery,
-    /// The same, in which what goes home wins so many of a hundred draws against what somebody waits for; at most [`SHARE_MAX`].
+    /// The same, in which what goes home wins so many of a hundred draws against what somebody
+    /// waits for; at most [`SHARE_MAX`].
     Share(u8),
     /// When it is so old.
     Delayed(Duration),
@@ -56,7 +59,8 @@ pub enum Unit {
     Block,
 }
 
-/// How the cache is found to be valid after the home was out of reach (Mummert and Satyanarayanan, section 5.2).
+/// How the cache is found to be valid after the home was out of reach (Mummert and Satyanarayanan,
+/// section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
     /// By the volume's stamp, in one question.
@@ -65,8 +69,8 @@ pub enum Validation {
     Files(usize),
 }
 
-/// Most of a hundred draws that what goes home may win: somebody waits for the others. More it would not win either, since it asks for a place only when what it sent
-/// before is home.
+/// Most of a hundred draws that what goes home may win: somebody waits for the others. More it
+/// would not win either, since it asks for a place only when what it sent before is home.
 pub const SHARE_MAX: u8 = 50;
 /// So many tickets are one in a hundred, so that parts of one can be had.
 const TICKETS_MORE: u32 = 6;
@@ -91,7 +95,8 @@ pub enum Durability {
 pub struct Settings {
     /// The volume's name.
     pub volume: String,
-    /// As whom files of the home's user are shown here, user and group; `None`: as the home has them.
+    /// As whom files of the home's user are shown here, user and group; `None`: as the home has
+    /// them.
     pub owner: Option<(u32, u32)>,
     /// The state that the user has chosen; `None`: what the link is like decides.
     pub pinned: Option<LinkState>,
@@ -103,18 +108,19 @@ pub struct Settings {
     pub unit: Unit,
     /// How the cache is found to be valid again.
     pub validation: Validation,
-    /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes waits for the home, if it can be reached, and otherwise it is
-    /// kept beyond that.
+    /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes
+    /// waits for the home, if it can be reached, and otherwise it is kept beyond that.
     pub cache_bytes: u64,
-    /// Files whose metadata the client may cache. Files that are open, hoarded, in a conflict or not home yet
-    /// stay beyond that.
+    /// Files whose metadata the client may cache. Files that are open, hoarded, in a conflict or
+    /// not home yet stay beyond that.
     pub cache_files: usize,
-    /// Under `callbacks`, the home is asked whether it is there when something cached is used after so long a silence. Worlds choose it; users do not.
+    /// Under `callbacks`, the home is asked whether it is there when something cached is used after
+    /// so long a silence. Worlds choose it; users do not.
     pub silence_believed: Duration,
     /// When what was done is durable.
     pub durability: Durability,
-    /// The log of the cache may grow by so many bytes before it begins again with a snapshot. Worlds choose it; users
-    /// do not.
+    /// The log of the cache may grow by so many bytes before it begins again with a snapshot.
+    /// Worlds choose it; users do not.
     pub log_len: u64,
 }
 
@@ -247,7 +253,8 @@ impl Writes {
         }
     }
 
-    /// For how long what was done waits, where the home is near or is not. Nothing if that is the user's to say.
+    /// For how long what was done waits, where the home is near or is not. Nothing if that is the
+    /// user's to say.
     pub fn terms(self, is_near: bool) -> Option<Terms> {
         match self {
             Writes::Manual => None,
@@ -276,7 +283,8 @@ impl Writes {
         }
     }
 
-    /// The same while somebody waits until something is home: that is as urgent as what he waits to fetch, and nothing is fetched ahead.
+    /// The same while somebody waits until something is home: that is as urgent as what he waits to
+    /// fetch, and nothing is fetched ahead.
     pub fn urgent_tickets() -> [Tickets; 3] {
         let [demand, prefetch, replay] = TICKETS;
         [demand, Tickets { tickets: 0, ..prefetch }, Tickets { tickets: demand.tickets, ..replay }]

@@ -1,4 +1,5 @@
-//! Small files are fetched together: whoever reads some has others fetched ahead, and what is hoarded takes few round trips.
+//! Small files are fetched together: whoever reads some has others fetched ahead, and what is
+//! hoarded takes few round trips.
 
 mod rig;
 

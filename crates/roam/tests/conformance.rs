@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a client that roams answers otherwise: all of a file counts as data, and reading moves no access time.
+/// What a client that roams answers otherwise: all of a file counts as data, and reading moves no
+/// access time.
 const OTHERWISE: [&str; 3] = ["seek_finds_data_and_holes", "holes_take_no_space", "reads_move_atime_now_and_then"];
 
 fn failing(delay: Duration, consistency: Consistency) -> Vec<&'static str> {

@@ -1,5 +1,7 @@
-//! A client crashes at every step of what it does, and at every step of bringing that home, and the home at every step of taking it, with and without a loss of power, while
-//! the network delivers what it is given once or twice. Whatever the client said that it had done is there, and gets home once.
+//! A client crashes at every step of what it does, and at every step of bringing that home, and the
+//! home at every step of taking it, with and without a loss of power, while the network delivers
+//! what it is given once or twice. Whatever the client said that it had done is there, and gets
+//! home once.
 
 mod rig;
 
@@ -39,7 +41,8 @@ fn before() -> Vec<Op> {
     ]
 }
 
-/// One of each, most of which would come out otherwise if they were done twice, not at all, or in another order.
+/// One of each, most of which would come out otherwise if they were done twice, not at all, or in
+/// another order.
 fn session() -> Vec<Op> {
     vec![
         write("/dir/file", How::Append, ", and more"),
@@ -108,7 +111,8 @@ fn check(setup: &Setup, model: &MemFs, when: &str) {
     }
 }
 
-/// What a loss of power may leave of what was being written: a part, or a part and room for the rest.
+/// What a loss of power may leave of what was being written: a part, or a part and room for the
+/// rest.
 fn parts_of(op: &Op) -> Vec<Op> {
     let Op::Write(path, how, bytes) = op else { return Vec::new() };
     let how = if *how == How::Replace { How::Replace } else { How::Append };
@@ -120,8 +124,8 @@ fn parts_of(op: &Op) -> Vec<Op> {
     parts.map(|part| Op::Write(path.clone(), how, part)).collect()
 }
 
-/// The log of the cache began again with a snapshot while a file was being changed, and the client crashed. It
-/// took what had been written by then for bytes that only the home had.
+/// The log of the cache began again with a snapshot while a file was being changed, and the client
+/// crashed. It took what had been written by then for bytes that only the home had.
 #[test]
 fn regression_what_is_written_before_a_snapshot_is_there_after_a_crash() {
     let setup = away(Rig::new(1));
@@ -187,8 +191,8 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
     }
 }
 
-/// What is not waited for is durable within a second. After a crash at any step, the mount is as it was after
-/// some operation, and all that was waited for was done before.
+/// What is not waited for is durable within a second. After a crash at any step, the mount is as it
+/// was after some operation, and all that was waited for was done before.
 #[test]
 fn crash_of_a_client_at_every_step_leaves_what_was_done_up_to_some_operation() {
     let (mut lost, mut commits) = (0, 0);

@@ -69,7 +69,8 @@ impl Setup {
     }
 }
 
-/// Everybody who writes was answered at once, however far from home what they wrote was, and the cache grew and grew.
+/// Everybody who writes was answered at once, however far from home what they wrote was, and the
+/// cache grew and grew.
 #[test]
 fn whoever_writes_into_a_full_cache_waits_for_the_home() {
     let setup = Setup::new(1);
@@ -176,7 +177,8 @@ fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused(
     assert!((0..60).all(|number| setup.is_home(number)));
 }
 
-/// The first record without room ended the log: whatever was done from then on was EIO, until the cache was opened again.
+/// The first record without room ended the log: whatever was done from then on was EIO, until the
+/// cache was opened again.
 #[test]
 fn regression_a_log_without_room_refuses_what_is_made_and_goes_on() {
     for restarts in [false, true] {
@@ -244,7 +246,8 @@ fn a_full_disk_is_enospc_and_the_client_goes_on() {
     }
 }
 
-/// What waited could not be set aside where the disk was full of it, so it never went home, and the disk stayed full.
+/// What waited could not be set aside where the disk was full of it, so it never went home, and the
+/// disk stayed full.
 #[test]
 fn regression_what_fills_the_disk_goes_home() {
     let setup = Setup::new(1);
@@ -317,7 +320,8 @@ fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
     assert_eq!(client.look(|replica, _| replica.log().len()), 20);
 }
 
-/// Of a file with a change that was not home, what the disk had no room for was read as the home had it: without the change, or not at all.
+/// Of a file with a change that was not home, what the disk had no room for was read as the home
+/// had it: without the change, or not at all.
 #[test]
 fn regression_what_is_read_past_a_full_cache_has_what_was_written_here() {
     let setup = Setup::new(1);

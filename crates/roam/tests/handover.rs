@@ -1,4 +1,5 @@
-//! What it costs to hand a delegation over, in messages and in simulated time: two clients append to one file, one record after the other.
+//! What it costs to hand a delegation over, in messages and in simulated time: two clients append
+//! to one file, one record after the other.
 
 mod rig;
 

@@ -1,4 +1,5 @@
-//! Files that are changed though little of them is cached: what is written is sent, and what is read is fetched.
+//! Files that are changed though little of them is cached: what is written is sent, and what is
+//! read is fetched.
 
 mod rig;
 
@@ -121,7 +122,8 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     assert_eq!(setup.client_has("/log").expect("all"), all);
 }
 
-/// Before a client changes a file, it makes the bytes durable that it has fetched. After a crash it has them.
+/// Before a client changes a file, it makes the bytes durable that it has fetched. After a crash it
+/// has them.
 #[test]
 fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     let setup = far(8);
@@ -133,7 +135,8 @@ fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     assert_eq!(setup.read_at("/log", 500_000, 100).expect("it was fetched"), old()[500_000..500_100]);
 }
 
-/// Others have changed the file: what was written here is over what they have made of it, beside that, and nothing is made up.
+/// Others have changed the file: what was written here is over what they have made of it, beside
+/// that, and nothing is made up.
 #[test]
 fn in_a_conflict_what_was_written_is_over_what_the_home_has() {
     let setup = far(3);
@@ -169,7 +172,8 @@ fn in_a_conflict_with_a_removal_it_is_said_what_is_missing() {
     assert!(matches!(&why[..], [why] if why.contains("missing")), "{why:?}");
 }
 
-/// What was there before is nowhere: that is no reason to give what is there now, nor to lose what was written.
+/// What was there before is nowhere: that is no reason to give what is there now, nor to lose what
+/// was written.
 #[test]
 fn what_others_have_changed_is_not_read_in_between_what_was_written() {
     let setup = far(5);
@@ -210,7 +214,8 @@ fn session() -> Vec<Op> {
     ]
 }
 
-/// What there is of the log after so many of these, and then part of the next, without being closed.
+/// What there is of the log after so many of these, and then part of the next, without being
+/// closed.
 fn after(log: &[u8], count: usize) -> Vec<u8> {
     let mut log = log.to_vec();
     for op in session().into_iter().take(count) {
@@ -274,7 +279,8 @@ fn crash_of_a_client_at_every_step_of_writing_into_holes() {
         let setup = setup.crash(power);
         setup.online(true);
         let there = setup.home_has("/log");
-        // Of what was being written, there may be any part, and zeroes beyond the end that there was.
+        // Of what was being written, there may be any part, and zeroes beyond the end that there
+        // was.
         let known = [count, count + 1].map(|count| after(&short(), count));
         let is_known = |at: usize| known.iter().any(|known| known.get(at).unwrap_or(&0) == &there[at]);
         let first = (0..there.len()).find(|at| !is_known(*at));
@@ -309,7 +315,8 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_was_written_into_holes(
     }
 }
 
-/// Others have changed the file, so that this client's version begins as theirs, and the home or the client crashes while that is made.
+/// Others have changed the file, so that this client's version begins as theirs, and the home or
+/// the client crashes while that is made.
 #[test]
 fn crash_at_every_step_of_a_conflict_leaves_both_versions() {
     for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {

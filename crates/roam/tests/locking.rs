@@ -1,5 +1,7 @@
-//! Locks between mounts under `strong`, in random storms: programs count under a lock while clients are cut off for longer than their leases, crash, and are
-//! interrupted, while messages come late and twice, and while the home crashes. No two that were told that they had counted have counted the same.
+//! Locks between mounts under `strong`, in random storms: programs count under a lock while clients
+//! are cut off for longer than their leases, crash, and are interrupted, while messages come late
+//! and twice, and while the home crashes. No two that were told that they had counted have counted
+//! the same.
 
 mod rig;
 

@@ -1,5 +1,6 @@
-//! What a lock that is a file costs under delegations: six clients take it in turns by linking to its name, as in the lock benchmark of Zhao and Figueiredo
-//! (section 5.1.2), and everything that they ask, or are told, is counted.
+//! What a lock that is a file costs under delegations: six clients take it in turns by linking to
+//! its name, as in the lock benchmark of Zhao and Figueiredo (section 5.1.2), and everything that
+//! they ask, or are told, is counted.
 
 mod rig;
 
@@ -29,7 +30,8 @@ struct Seen {
     taken: Vec<usize>,
 }
 
-/// Takes the lock by its name as a kernel does for an application: each name is looked up before anything is done with it.
+/// Takes the lock by its name as a kernel does for an application: each name is looked up before
+/// anything is done with it.
 async fn compete(client: Client, clock: Arc<dyn Clock>, number: usize, seen: Arc<Mutex<Seen>>) {
     let own = format!("/client-{number}");
     perform(&client, &Op::Make(own.clone(), 0o644)).await.expect("made");
@@ -58,7 +60,8 @@ async fn compete(client: Client, clock: Arc<dyn Clock>, number: usize, seen: Arc
     }
 }
 
-/// Attribute polling takes 170 calls for each time that the lock is had (docs/performance.md): this is a tenth of them.
+/// Attribute polling takes 170 calls for each time that the lock is had (docs/performance.md): this
+/// is a tenth of them.
 #[test]
 fn a_lock_that_goes_from_client_to_client_takes_a_tenth_of_the_calls_of_polling() {
     let rig = Rig::new(1);

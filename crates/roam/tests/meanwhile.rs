@@ -1,4 +1,5 @@
-//! What other programs do to the home's files while nobody looks: the home is down, or a directory is closed.
+//! What other programs do to the home's files while nobody looks: the home is down, or a directory
+//! is closed.
 
 mod rig;
 
@@ -20,8 +21,8 @@ fn text(path: &str, text: &str) -> Op {
     Op::Write(path.into(), How::Replace, text.as_bytes().to_vec())
 }
 
-/// A file with two names has been changed without a network. The home crashes after so many steps of taking that;
-/// Says whether it has crashed.
+/// A file with two names has been changed without a network. The home crashes after so many steps
+/// of taking that; Says whether it has crashed.
 fn crash_in_place(steps: u64, mine: Op) -> (Setup, bool) {
     let setup = Setup::new(steps);
     setup.done(text("/file", &"old ".repeat(8)));
@@ -40,8 +41,9 @@ fn crash_in_place(steps: u64, mine: Op) -> (Setup, bool) {
     (setup, crashed)
 }
 
-/// A file with two names, which is changed in place, is being changed when the home crashes after so many steps; another program changes it before the home
-/// starts again. True if the home has crashed.
+/// A file with two names, which is changed in place, is being changed when the home crashes after
+/// so many steps; another program changes it before the home starts again. True if the home has
+/// crashed.
 fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str) -> bool) -> bool {
     let mine = "mine".repeat(8);
     let (setup, crashed) = crash_in_place(steps, text("/file", &mine));
@@ -98,8 +100,8 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
     }
 }
 
-/// The home had stored all of a file in place when it crashed, and another program removed the copy of what
-/// was there before. The home then took what it had stored itself for a change by others.
+/// The home had stored all of a file in place when it crashed, and another program removed the copy
+/// of what was there before. The home then took what it had stored itself for a change by others.
 #[test]
 fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there() {
     let mut stored = 0;

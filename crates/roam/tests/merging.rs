@@ -162,7 +162,8 @@ fn what_was_open_stays_of_use() {
     assert!(paths(&rig).contains(&"/dir/sub/newer".to_string()));
 }
 
-/// The client crashes at any point while what it has made turns out to be there already, or the home does.
+/// The client crashes at any point while what it has made turns out to be there already, or the
+/// home does.
 fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str], (path, text): (&str, &str)) {
     for steps in 0.. {
         let rig = Rig::with_pace(steps, of_home);
@@ -376,7 +377,8 @@ fn symlinks_with_the_same_target_are_one() {
     check_views(&rig, &[&one, &two], "merged");
 }
 
-/// What a client does again, since something before it failed, had become what the client had moved on already.
+/// What a client does again, since something before it failed, had become what the client had moved
+/// on already.
 #[test]
 fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     let rig = Rig::new(10);
@@ -398,8 +400,8 @@ fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     check_views(&rig, &[&one, &two], "moved away");
 }
 
-/// Whoever works under delegations on a directory sees at once what others bring to it who did not know that it was
-/// there.
+/// Whoever works under delegations on a directory sees at once what others bring to it who did not
+/// know that it was there.
 #[test]
 fn what_is_merged_is_claimed_from_who_works_under_delegations() {
     let rig = Rig::new(11);
@@ -493,7 +495,8 @@ fn crash_of_a_client_or_a_home_that_has_its_file_already() {
     }
 }
 
-/// Two who have made an empty file have made the same; what one of them writes to his later is no conflict, and what he had written before is.
+/// Two who have made an empty file have made the same; what one of them writes to his later is no
+/// conflict, and what he had written before is.
 #[test]
 fn empty_files_are_one() {
     for writes in ["", "before", "later"] {
@@ -540,7 +543,8 @@ fn an_empty_file_that_more_may_read_is_another() {
     }
 }
 
-/// Two who are in conflict with the same file, and do not know of each other's versions: each conflict knows where its own is.
+/// Two who are in conflict with the same file, and do not know of each other's versions: each
+/// conflict knows where its own is.
 #[test]
 fn regression_two_conflicts_about_one_name_have_each_its_version() {
     for name in ["/file".to_string(), format!("/{}", "n".repeat(250))] {

@@ -93,8 +93,8 @@ fn what_was_not_used_for_long_is_forgotten_and_asked_for_again() {
     }
 }
 
-/// The kernel lists without opening, and goes on by a cookie. The client left out the entries that it had
-/// forgotten meanwhile.
+/// The kernel lists without opening, and goes on by a cookie. The client left out the entries that
+/// it had forgotten meanwhile.
 #[test]
 fn a_listing_goes_on_though_its_directory_was_forgotten() {
     let setup = setup(7);
@@ -168,8 +168,8 @@ fn a_restart_knows_what_was_not_forgotten() {
     assert!(setup.known() < known.len());
 }
 
-/// Otherwise the kernel would go on believing it: the client reports no changes of files that it does not
-/// know.
+/// Otherwise the kernel would go on believing it: the client reports no changes of files that it
+/// does not know.
 #[test]
 fn the_kernel_forgets_what_is_forgotten() {
     let setup = setup(5);

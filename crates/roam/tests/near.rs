@@ -72,7 +72,8 @@ fn what_one_has_closed_near_home_the_other_opens() {
     }
 }
 
-/// What is sent together fits into a message, whatever it consists of: the connection would end again and again.
+/// What is sent together fits into a message, whatever it consists of: the connection would end
+/// again and again.
 #[test]
 fn files_of_all_lengths_go_home_in_messages_that_fit() {
     let rig = Rig::new(1);
@@ -111,8 +112,8 @@ fn many_small_files_cost_few_syncs() {
     assert_eq!(one.look(|replica, _| replica.log().len()), 0);
 }
 
-/// A snapshot of the home's log waits until nothing is held. What one client did after the other's last request
-/// for durability was held for ever, and the log stood still.
+/// A snapshot of the home's log waits until nothing is held. What one client did after the other's
+/// last request for durability was held for ever, and the log stood still.
 #[test]
 fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
     for seed in 0..20 {
@@ -141,8 +142,9 @@ fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
     }
 }
 
-/// What the home had done and did not know durably, it looked for after a crash. Of stores on top of each
-/// other it found the last, and took it for somebody else's; it made files again that were removed since.
+/// What the home had done and did not know durably, it looked for after a crash. Of stores on top
+/// of each other it found the last, and took it for somebody else's; it made files again that were
+/// removed since.
 #[test]
 fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
     let mut undurable = 0;
@@ -183,8 +185,9 @@ fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
     assert!(undurable > 20, "there was nothing to find");
 }
 
-/// A program at home removes a file just after it was made here. The kernel is told, asks while the answer to
-/// the creation is on its way, and is shown the file. When the answer came, nothing told it to ask again.
+/// A program at home removes a file just after it was made here. The kernel is told, asks while the
+/// answer to the creation is on its way, and is shown the file. When the answer came, nothing told
+/// it to ask again.
 #[test]
 fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
     let rig = Rig::new(1);
@@ -215,7 +218,8 @@ fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
     assert_eq!(rig.sim.block_on(find(&one, "/file")), Err(FsError::NotFound));
 }
 
-/// What was set aside near home to go there in one message goes in pieces when the link has become slow.
+/// What was set aside near home to go there in one message goes in pieces when the link has become
+/// slow.
 #[test]
 fn regression_what_was_to_go_in_one_message_goes_in_pieces_over_a_slow_link() {
     let rig = Rig::new(1);

@@ -55,7 +55,8 @@ fn regression_without_the_homes_own_folder_stores_are_done() {
     assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
 }
 
-/// It went at the moment in which the new contents were to take their place: that was a conflict, too.
+/// It went at the moment in which the new contents were to take their place: that was a conflict,
+/// too.
 #[test]
 fn regression_the_homes_own_folder_goes_before_the_exchange() {
     let setup = Setup::new(1);

@@ -139,7 +139,8 @@ fn what_is_open_or_to_be_kept_is_whole_before_a_link_is_lost_that_was_lost_again
     assert!(!setup.client.disconnection_is_likely());
 }
 
-/// What others had changed of what is to be kept was not there until the next walk, and who unplugged before had nothing of it, and was not told.
+/// What others had changed of what is to be kept was not there until the next walk, and who
+/// unplugged before had nothing of it, and was not told.
 #[test]
 fn regression_what_others_have_changed_of_what_is_to_be_kept_is_there_when_the_link_is_lost() {
     let changed = || {

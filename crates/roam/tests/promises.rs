@@ -1,4 +1,5 @@
-//! What others read of a file while most of what was written to it is still on its way home: partial write-back.
+//! What others read of a file while most of what was written to it is still on its way home:
+//! partial write-back.
 
 mod rig;
 

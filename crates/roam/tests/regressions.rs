@@ -37,7 +37,8 @@ impl Setup {
     }
 }
 
-/// Neither the number of the file of the cache was logged that has a new file's bytes, nor was that file's name durable.
+/// Neither the number of the file of the cache was logged that has a new file's bytes, nor was that
+/// file's name durable.
 #[test]
 fn regression_what_was_closed_is_there_after_a_loss_of_power() {
     for seed in 0..SEED_COUNT {
@@ -52,7 +53,8 @@ fn regression_what_was_closed_is_there_after_a_loss_of_power() {
     }
 }
 
-/// What was fetched before the first byte of a file was changed was not durable when it began to count as the user's own.
+/// What was fetched before the first byte of a file was changed was not durable when it began to
+/// count as the user's own.
 #[test]
 fn regression_what_was_fetched_to_be_changed_is_there_after_a_loss_of_power() {
     for seed in 0..SEED_COUNT {
@@ -89,7 +91,8 @@ fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
     }
 }
 
-/// A file of which only a part was cached, and which was being cut to nothing, came back with zeroes where nothing was cached.
+/// A file of which only a part was cached, and which was being cut to nothing, came back with
+/// zeroes where nothing was cached.
 #[test]
 fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
     for seed in 0..SEED_COUNT {
@@ -117,8 +120,9 @@ fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
     }
 }
 
-/// The home crashes at every step of what one client did, while it was away, to what was there before. Whatever was done and not remembered is
-/// recognised when it is asked for again: nothing is done twice, and nothing is taken for somebody else's doing.
+/// The home crashes at every step of what one client did, while it was away, to what was there
+/// before. Whatever was done and not remembered is recognised when it is asked for again: nothing
+/// is done twice, and nothing is taken for somebody else's doing.
 fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Option<&str>)]) {
     for (steps, is_worst) in (0..).map(|n| (n / 2, n % 2 == 0)) {
         let rig = Rig::with_pace(steps, true);
@@ -187,8 +191,9 @@ fn regression_operations_that_later_ones_have_overtaken_are_done() {
     home_crashes_at_every_step(&[], &done, &[("/file", None), ("/name", None), ("/moved", Some("another"))]);
 }
 
-/// What had been stored, or made, and was moved in the same message, was a file that nobody knew when the home had crashed: it stayed when it was
-/// removed, and the client's doings were in conflict with it.
+/// What had been stored, or made, and was moved in the same message, was a file that nobody knew
+/// when the home had crashed: it stayed when it was removed, and the client's doings were in
+/// conflict with it.
 #[test]
 fn regression_what_moves_after_it_was_stored_is_the_same_file_after_a_crash_of_the_home() {
     let write = |path: &str, text: &str| Op::Write(path.into(), How::Replace, text.into());
@@ -237,7 +242,8 @@ fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
     assert_eq!(setup.at_home("/dir (conflict)/sub/file").as_deref(), Ok("text"));
 }
 
-/// A file that was made and not written counted as being written for ever: what others wrote to it was never seen.
+/// A file that was made and not written counted as being written for ever: what others wrote to it
+/// was never seen.
 #[test]
 fn regression_what_others_write_to_a_file_made_here_is_seen() {
     let setup = Setup::new(1);
@@ -267,7 +273,8 @@ fn regression_a_last_name_is_not_removed_as_one_of_several() {
     assert!(kept, "{:?}", setup.rig.fs.dump());
 }
 
-/// What others added to a file after a store, and before a home that had crashed knew of the store, counted as part of it.
+/// What others added to a file after a store, and before a home that had crashed knew of the store,
+/// counted as part of it.
 #[test]
 fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
     for steps in 0.. {
@@ -329,8 +336,8 @@ fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/other")).err(), Some(FsError::NotFound));
 }
 
-/// A file that its owner had made read-only, and was still writing, never got home: nobody but the superuser could write it there. Each refusal made
-/// another file beside it.
+/// A file that its owner had made read-only, and was still writing, never got home: nobody but the
+/// superuser could write it there. Each refusal made another file beside it.
 #[test]
 fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
     let user = Cred { uid: 1000, gid: 1000, groups: Vec::new() };
@@ -409,7 +416,8 @@ fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_
     }
 }
 
-/// Where zeroes had been written over something else, and were a hole to the home's file system, something else remained.
+/// Where zeroes had been written over something else, and were a hole to the home's file system,
+/// something else remained.
 #[test]
 fn regression_zeroes_are_stored_over_what_was_there() {
     let rig = Rig::new(1);
@@ -440,7 +448,8 @@ fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
     assert_eq!(setup.rig.fs.dump().len(), 4, "{:?}", setup.rig.fs.dump());
 }
 
-/// What could not be done because others had been there counted as done if it had once been sent together with something later.
+/// What could not be done because others had been there counted as done if it had once been sent
+/// together with something later.
 #[test]
 fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
     for crashes in [false, true] {
@@ -483,8 +492,8 @@ fn at_once(fs: &vfs::mem::MemFs, op: &Op) {
     assert_eq!(done, Poll::Ready(Ok(())), "{op:?}");
 }
 
-/// What another program wrote right after the home had given a file another mode for a client counted as that client's doing, whose next store overwrote
-/// it.
+/// What another program wrote right after the home had given a file another mode for a client
+/// counted as that client's doing, whose next store overwrote it.
 #[test]
 fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     let setup = Setup::new(1);
@@ -500,8 +509,9 @@ fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("old and mine"));
 }
 
-/// What another program wrote right after the home had done a client's store counted as what the client
-/// had stored: the client showed its own bytes for ever, in the other's length. An ordeal found it.
+/// What another program wrote right after the home had done a client's store counted as what the
+/// client had stored: the client showed its own bytes for ever, in the other's length. An ordeal
+/// found it.
 #[test]
 fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     for has_links in [false, true] {
@@ -524,8 +534,8 @@ fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     }
 }
 
-/// What another program wrote to a file that the home had just made for a client was overwritten by what
-/// the client had stored.
+/// What another program wrote to a file that the home had just made for a client was overwritten by
+/// what the client had stored.
 #[test]
 fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
     let setup = Setup::new(1);
@@ -542,7 +552,8 @@ fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
     assert_eq!(setup.read("/file"), "theirs");
 }
 
-/// A mode that another program gave to a file while its new contents were made beside it was that of before again.
+/// A mode that another program gave to a file while its new contents were made beside it was that
+/// of before again.
 #[test]
 fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
     let setup = Setup::new(1);
@@ -595,7 +606,8 @@ fn regression_what_was_made_of_a_store_that_failed_is_removed() {
     assert_eq!((setup.at_home("/file").as_deref(), left()), (Ok("new"), vec![]));
 }
 
-/// What a home refused to store was made beside the file, whatever was the matter, and so on if that was refused, too.
+/// What a home refused to store was made beside the file, whatever was the matter, and so on if
+/// that was refused, too.
 #[test]
 fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
     let rig = Rig::new(1);
@@ -627,7 +639,8 @@ fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
     assert_eq!(setup.rig.fs.dump().len(), 3, "{:?}", setup.rig.fs.dump());
 }
 
-/// The store that followed when the file was closed had the time of the write, as `cp -p` and `tar x` do it.
+/// The store that followed when the file was closed had the time of the write, as `cp -p` and `tar
+/// x` do it.
 #[test]
 fn regression_a_time_that_was_set_before_closing_stays() {
     let setup = Setup::new(1);
@@ -649,7 +662,8 @@ fn regression_a_time_that_was_set_before_closing_stays() {
     assert_eq!(at_home.expect("stat").attr.mtime, old);
 }
 
-/// Whoever came back from a long time without a network to a home that is near waited for a second with each file he closed.
+/// Whoever came back from a long time without a network to a home that is near waited for a second
+/// with each file he closed.
 #[test]
 fn regression_nobody_near_home_waits_for_a_long_log() {
     let rig = Rig::new(11);
@@ -674,8 +688,8 @@ fn regression_nobody_near_home_waits_for_a_long_log() {
     assert_eq!((waiting(), setup.at_home("/after").as_deref()), (0, Ok("at once")));
 }
 
-/// What a client had made counted as being there when the home said again that it had been made, although others had removed it and the client
-/// had seen that meanwhile.
+/// What a client had made counted as being there when the home said again that it had been made,
+/// although others had removed it and the client had seen that meanwhile.
 #[test]
 fn regression_a_late_answer_brings_nothing_back() {
     let setup = Setup::new(1);
@@ -695,7 +709,8 @@ fn regression_a_late_answer_brings_nothing_back() {
     assert_eq!(setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).expect("walk").len(), 1);
 }
 
-/// What the home had said of a directory with an answer that came late counted although it had said something else since.
+/// What the home had said of a directory with an answer that came late counted although it had said
+/// something else since.
 #[test]
 fn regression_a_late_answer_changes_no_attributes_back() {
     let setup = Setup::new(1);
@@ -716,8 +731,8 @@ fn regression_a_late_answer_changes_no_attributes_back() {
     assert_eq!(links(&setup.client), links(&setup.rig.fs) - 1, "but for the home's own directory");
 }
 
-/// Whoever looked into a directory that he had made, and that the home had not heard of, was told that it was gone once anything could have changed
-/// there.
+/// Whoever looked into a directory that he had made, and that the home had not heard of, was told
+/// that it was gone once anything could have changed there.
 #[test]
 fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     let setup = Setup::new(1);
@@ -763,7 +778,8 @@ fn save(setup: &Setup, text: &str) {
     setup.done(Op::Rename("/.saved".into(), "/file".into(), RenameFlags::default()));
 }
 
-/// What was saved that way and had changed at home stayed under the name that nobody knows, and could not be chosen.
+/// What was saved that way and had changed at home stayed under the name that nobody knows, and
+/// could not be chosen.
 #[test]
 fn regression_what_is_saved_by_way_of_another_name_is_beside_what_has_changed_at_home() {
     for saved_at_home in [false, true] {
@@ -818,7 +834,8 @@ fn two_who_have_saved_the_same_by_way_of_other_names_are_of_one_mind() {
     }
 }
 
-/// What was saved, waits, and is being written anew when it has to go beside what the home has went home half written.
+/// What was saved, waits, and is being written anew when it has to go beside what the home has went
+/// home half written.
 #[test]
 fn regression_what_goes_beside_is_what_was_saved() {
     for len in [10, 100_000] {
@@ -865,7 +882,8 @@ fn regression_what_has_a_name_at_home_is_found() {
     }
 }
 
-/// A store moves the times of its directory, which is no news; what was made there in the same tick of the home's clock was none, either.
+/// A store moves the times of its directory, which is no news; what was made there in the same tick
+/// of the home's clock was none, either.
 #[test]
 fn regression_what_is_made_in_the_moment_of_a_store_is_news() {
     let setup = Setup::new(1);

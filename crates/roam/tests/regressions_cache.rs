@@ -74,7 +74,8 @@ impl Setup {
     }
 }
 
-/// What the cache gave up was removed before it was durable that it had been given up: after a crash it was thought to be there, and could not be read.
+/// What the cache gave up was removed before it was durable that it had been given up: after a
+/// crash it was thought to be there, and could not be read.
 #[test]
 fn regression_what_was_dropped_before_a_crash_is_fetched_again() {
     let text = "text ".repeat(1000);
@@ -98,7 +99,8 @@ fn regression_what_was_dropped_before_a_crash_is_fetched_again() {
     }
 }
 
-/// A file of the cache that was missing was made anew, empty: what was added to it went home with zeroes before it.
+/// A file of the cache that was missing was made anew, empty: what was added to it went home with
+/// zeroes before it.
 #[test]
 fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     let (old, lost) = ("old ".repeat(200_000), |setup: &Setup| {
@@ -132,7 +134,8 @@ fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     assert_eq!(setup.read("/other").as_ref(), Ok(&old));
 }
 
-/// What the home answered to a store, or listed, counted as known when rights were set on it before: what others had set meanwhile was overwritten.
+/// What the home answered to a store, or listed, counted as known when rights were set on it
+/// before: what others had set meanwhile was overwritten.
 #[test]
 fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     let setup = Setup::new(1);
@@ -164,7 +167,8 @@ fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.troubles().len()), (0o640, 2));
 }
 
-/// A file that was opened to be written anew, while what was saved before was still waiting, came home as zeroes.
+/// A file that was opened to be written anew, while what was saved before was still waiting, came
+/// home as zeroes.
 #[test]
 fn regression_what_was_saved_comes_home_as_it_was_saved() {
     let saved = "saved ".repeat(20_000);
@@ -213,7 +217,8 @@ fn regression_each_of_several_versions_that_wait_is_whole() {
     }
 }
 
-/// What was made here counted as nobody else's until the home had answered, however long that took, although the home had heard of it.
+/// What was made here counted as nobody else's until the home had answered, however long that took,
+/// although the home had heard of it.
 #[test]
 fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
     let setup = Setup::new(1);
@@ -339,7 +344,8 @@ fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, 
     (done.unwrap_or(Err(FsError::TimedOut)), network.requests.load(Relaxed) - before)
 }
 
-/// A home whose listings had no end filled the memory, and one whose files were never what it had said kept its client busy for ever.
+/// A home whose listings had no end filled the memory, and one whose files were never what it had
+/// said kept its client busy for ever.
 #[test]
 fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     let same_again = |_: &Request, reply| match reply {
@@ -360,7 +366,8 @@ fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     assert!(requests < 300, "{requests} requests");
 }
 
-/// A client that was restored from a backup took what it had done after that for known to it, since nobody else had done it.
+/// A client that was restored from a backup took what it had done after that for known to it, since
+/// nobody else had done it.
 #[test]
 fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     let setup = Setup::new(1);
@@ -388,8 +395,9 @@ fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     assert_eq!(setup.troubles().len(), 1, "{:?}", setup.troubles());
 }
 
-/// Of very many changes at once, all but the last message said that they were told of what had changed before: a file that was known to be as it was
-/// between the two was taken for what it had been.
+/// Of very many changes at once, all but the last message said that they were told of what had
+/// changed before: a file that was known to be as it was between the two was taken for what it had
+/// been.
 #[test]
 fn regression_each_message_of_many_changes_says_of_when_they_are() {
     const FILE_COUNT: usize = 53_000;
@@ -438,7 +446,8 @@ fn regression_each_message_of_many_changes_says_of_when_they_are() {
     assert!(stamps.iter().enumerate().all(|(at, told)| *told == (stamps[last].0, at < last)), "{stamps:?}");
 }
 
-/// A replica with one file in its root, of which the bytes are cached, and so many ids for what is made.
+/// A replica with one file in its root, of which the bytes are cached, and so many ids for what is
+/// made.
 fn replica(ids: u64) -> Replica {
     let facts = |id: u64, kind| Facts {
         id: FileId::new(id),
@@ -480,7 +489,8 @@ fn store(replica: &mut Replica, file: u64) {
     replica.apply(Record::Did { operation, when: Time::default() }).expect("it is stored");
 }
 
-/// When each operation was done was kept for as long as an older one waited, although it had become part of another.
+/// When each operation was done was kept for as long as an older one waited, although it had become
+/// part of another.
 #[test]
 fn regression_a_log_that_does_not_grow_takes_no_more_room() {
     let mut replica = replica(10);
@@ -495,7 +505,8 @@ fn regression_a_log_that_does_not_grow_takes_no_more_room() {
     assert!(replica.to_bytes().len() < before + 100, "{} bytes", replica.to_bytes().len());
 }
 
-/// Without an id for the file beside the home's, what was made here of a file that others had changed was dropped.
+/// Without an id for the file beside the home's, what was made here of a file that others had
+/// changed was dropped.
 #[test]
 fn regression_without_ids_a_version_in_conflict_is_kept() {
     let mut replica = replica(0);
@@ -528,7 +539,8 @@ fn regression_why_nothing_goes_home_is_said() {
     assert_eq!(client.held_up(), Some(FsError::NoSpace));
 }
 
-/// Whoever had accepted an invitation was durable before it was that nobody else may: after a loss of power, the invitation let in another.
+/// Whoever had accepted an invitation was durable before it was that nobody else may: after a loss
+/// of power, the invitation let in another.
 #[test]
 fn regression_an_invitation_lets_in_one_whatever_crashes() {
     const SECRET: [u8; 16] = [9; 16];
@@ -576,7 +588,8 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
     }
 }
 
-/// What was written here was covered with what the home had there, when bytes before it were fetched again after a crash.
+/// What was written here was covered with what the home had there, when bytes before it were
+/// fetched again after a crash.
 #[test]
 fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_it() {
     let setup = Setup::new(1);
@@ -645,7 +658,8 @@ fn regression_what_is_set_while_a_client_attaches_counts() {
     assert_eq!(setup.read("/file"), Ok("new".into()));
 }
 
-/// Where no more directories can be watched, what others change was seen when somebody listed it, and otherwise never.
+/// Where no more directories can be watched, what others change was seen when somebody listed it,
+/// and otherwise never.
 #[test]
 fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_while() {
     let setup = Setup::new(1);
@@ -673,7 +687,8 @@ fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_wh
     assert_eq!(setup.read("/dir/file"), Ok("at once".into()));
 }
 
-/// Without a network, a name was said not to exist in a directory of which the home had told that others have changed it.
+/// Without a network, a name was said not to exist in a directory of which the home had told that
+/// others have changed it.
 #[test]
 fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     let setup = Setup::new(1);
@@ -684,7 +699,8 @@ fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     setup.wait();
     assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"));
     assert_eq!([find("/dir/new"), find("/quiet/new")], [Err(FsError::NotFound); 2]);
-    // The home tells that the directory has changed, and nobody asks what is in it before the link is lost.
+    // The home tells that the directory has changed, and nobody asks what is in it before the link
+    // is lost.
     setup.done_at_home(Op::Write("/dir/new".into(), How::Replace, b"new".to_vec()));
     setup.wait();
     setup.online(false);
@@ -740,7 +756,8 @@ fn regression_a_copy_for_a_conflict_gets_no_copy() {
     assert!(names <= 5, "{names} files");
 }
 
-/// A file that had come to the place of a conflict's copy counted as that copy: what was stored in it was kept out of the tree, as that conflict's.
+/// A file that had come to the place of a conflict's copy counted as that copy: what was stored in
+/// it was kept out of the tree, as that conflict's.
 #[test]
 fn regression_a_file_at_the_place_of_a_copy_gets_a_copy_of_its_own() {
     let setup = Setup::new(1);

@@ -39,7 +39,8 @@ impl Setup {
         self.rig.sim.block_on(perform(&tree, &op)).expect("written at home");
     }
 
-    /// A file that this client has saved without a network, and others have changed at home meanwhile. Gives what it saved.
+    /// A file that this client has saved without a network, and others have changed at home
+    /// meanwhile. Gives what it saved.
     fn in_conflict(seed: u64) -> (Setup, String) {
         let setup = Setup::new(seed);
         let mine = "mine ".repeat(MINE_LEN / 5);
@@ -62,8 +63,8 @@ impl Setup {
     }
 }
 
-/// Who opened a file to read and write it beside one who may map it made it ready to be changed. That nothing was changed since counted for the version
-/// that waited, too.
+/// Who opened a file to read and write it beside one who may map it made it ready to be changed.
+/// That nothing was changed since counted for the version that waited, too.
 #[test]
 fn regression_a_saved_version_is_kept_while_somebody_may_store_to_a_mapping() {
     let (setup, mine) = Setup::in_conflict(1);
@@ -117,7 +118,8 @@ fn regression_a_saved_version_is_kept_when_a_truncate_is_refused() {
     setup.both_are_there(&mine);
 }
 
-/// A truncate that was refused, of a file that nobody had open, left it as being changed for ever: what others made of it was not seen.
+/// A truncate that was refused, of a file that nobody had open, left it as being changed for ever:
+/// what others made of it was not seen.
 #[test]
 fn regression_others_are_seen_after_a_truncate_was_refused() {
     let setup = Setup::new(5);
@@ -162,7 +164,8 @@ fn regression_files_longer_than_a_home_can_hold_are_refused_at_once() {
     assert_eq!(attr.size, FILE_LEN_MAX);
 }
 
-/// A store counts for no change of its directory. What was made there in the same tick of the home's clock was not told to others, either.
+/// A store counts for no change of its directory. What was made there in the same tick of the
+/// home's clock was not told to others, either.
 #[test]
 fn regression_what_is_made_in_the_tick_of_a_store_is_told() {
     let setup = Setup::new(6);

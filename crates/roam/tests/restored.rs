@@ -28,8 +28,9 @@ fn here(setup: &Setup, path: &str) -> Result<String, FsError> {
     setup.rig.sim.block_on(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A home whose state is from before a file was changed again and again, and another program has changed that file since, and so many others. The home has
-/// changed it, or another program, which leaves it the same file to the file system behind.
+/// A home whose state is from before a file was changed again and again, and another program has
+/// changed that file since, and so many others. The home has changed it, or another program, which
+/// leaves it the same file to the file system behind.
 fn restored(by_home: bool, change_count: usize) -> Setup {
     let setup = Setup::new(1);
     write(&setup, "/file", "one");
@@ -58,7 +59,8 @@ fn restored(by_home: bool, change_count: usize) -> Setup {
     setup
 }
 
-/// Numbers that the home had given before began anew: changes by others passed for what the client knew, and were overwritten.
+/// Numbers that the home had given before began anew: changes by others passed for what the client
+/// knew, and were overwritten.
 #[test]
 fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
     for (by_home, change_count) in (0..8).map(|n| (n % 2 == 0, n / 2)) {
@@ -84,7 +86,8 @@ fn regression_what_is_cached_of_another_life_of_the_home_is_asked_for_again() {
     }
 }
 
-/// What was made with an id that the original had used was never made, and the home said that it was.
+/// What was made with an id that the original had used was never made, and the home said that it
+/// was.
 #[test]
 fn regression_what_a_restored_cache_makes_is_made() {
     let setup = Setup::new(1);
@@ -123,7 +126,8 @@ fn regression_what_a_restored_cache_makes_is_made() {
 
 const FILE: &str = "/dir/below/file";
 
-/// A client of a home that learned of the client's file after its backup was taken; the client had begun before that, or after it.
+/// A client of a home that learned of the client's file after its backup was taken; the client had
+/// begun before that, or after it.
 fn known_after_the_backup(has_begun: bool) -> (Setup, Snapshot) {
     let rig = Rig::new(1);
     for op in [
@@ -149,7 +153,8 @@ fn known_after_the_backup(has_begun: bool) -> (Setup, Snapshot) {
     (setup, backup)
 }
 
-/// Nothing had changed since the backup but what the home knows: the client counted as current, and was never told of changes of what the home did not know.
+/// Nothing had changed since the backup but what the home knows: the client counted as current, and
+/// was never told of changes of what the home did not know.
 #[test]
 fn regression_files_that_a_restored_home_does_not_know_are_asked_for_again() {
     let (setup, backup) = known_after_the_backup(true);

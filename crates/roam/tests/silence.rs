@@ -13,7 +13,8 @@ use types::FsError;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-/// How long it takes to find out that a home does not answer: `SILENCE_MAX` of the fetches, and a bit.
+/// How long it takes to find out that a home does not answer: `SILENCE_MAX` of the fetches, and a
+/// bit.
 const NOTICED_WITHIN: Duration = Duration::from_secs(9);
 
 /// A client of which the home is so far, and a file that both have.
@@ -80,7 +81,8 @@ fn regression_a_link_that_is_lost_without_a_word_is_noticed_when_something_cache
     }
 }
 
-/// What the home had told was still on its way when the link was back, and what was cached was used in between.
+/// What the home had told was still on its way when the link was back, and what was cached was used
+/// in between.
 #[test]
 fn regression_what_a_near_home_has_told_in_a_silence_is_known_to_who_uses_it_then() {
     let setup = setup(Duration::from_millis(1));
@@ -116,8 +118,8 @@ fn a_home_is_asked_seldom_and_not_at_all_while_nothing_is_used() {
     assert_eq!(setup.requests(), asked, "what is believed for ever need not be asked for");
 }
 
-/// A home that had a question when its process was killed, and that is up again, was waited for as if it still
-/// thought about it: for eight to sixteen seconds.
+/// A home that had a question when its process was killed, and that is up again, was waited for as
+/// if it still thought about it: for eight to sixteen seconds.
 #[test]
 fn regression_a_home_that_was_killed_with_a_question_in_hand_is_not_waited_for() {
     for delay_ms in [1, 100] {

@@ -1,10 +1,13 @@
-//! Storms: clients do random things, others change the home's files, networks come and go, machines crash. When all has healed, everybody sees
-//! the same, nothing that was acknowledged is lost, and nothing was done twice.
+//! Storms: clients do random things, others change the home's files, networks come and go, machines
+//! crash. When all has healed, everybody sees the same, nothing that was acknowledged is lost, and
+//! nothing was done twice.
 //!
-//! `STORM_SEED=17 STORM_VERBOSE=1 cargo test -p roam --test storm NAME -- --nocapture` runs one seed again; `STORM_SEEDS=1000` runs so many, from
-//! `STORM_FROM` on, and `STORM_KEEP_GOING=1` does not stop at the first that fails.
+//! `STORM_SEED=17 STORM_VERBOSE=1 cargo test -p roam --test storm NAME -- --nocapture` runs one
+//! seed again; `STORM_SEEDS=1000` runs so many, from `STORM_FROM` on, and `STORM_KEEP_GOING=1` does
+//! not stop at the first that fails.
 //!
-//! - `worker`: users of clients; `alone`, `together`, `merging`: what they do in the three sorts of storms, and what must have come of it.
+//! - `worker`: users of clients; `alone`, `together`, `merging`: what they do in the three sorts of
+//!   storms, and what must have come of it.
 //! - `weather`: what happens meanwhile, and how it ends; `trees`: comparing trees of files.
 
 mod rig;
@@ -176,35 +179,37 @@ fn sim_clients_that_make_the_same_directories_share_them() {
     assert!(sum.merged > 0 || are_others());
 }
 
-/// A file that had lost its last name here, and had another at home, was left out where directories were listed.
+/// A file that had lost its last name here, and had another at home, was left out where directories
+/// were listed.
 #[test]
 fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
 }
 
-/// A client took the stamp of a push that came before it had applied the attach answer. It dropped that
-/// answer, since its user had changed a setting, and attached again by the newer stamp. So it never learned
-/// what it missed.
+/// A client took the stamp of a push that came before it had applied the attach answer. It dropped
+/// that answer, since its user had changed a setting, and attached again by the newer stamp. So it
+/// never learned what it missed.
 #[test]
 fn regression_what_comes_before_it_is_known_what_was_missed_is_not_all() {
     run(203_569, Sort::Alone, "sim_clients_on_files_of_their_own");
 }
 
-/// On a full disk, a client removed bytes from its cache that the home had taken. Before the log said so
-/// durably, the client crashed, had the operation again, and missed the bytes.
+/// On a full disk, a client removed bytes from its cache that the home had taken. Before the log
+/// said so durably, the client crashed, had the operation again, and missed the bytes.
 #[test]
 fn regression_what_is_given_up_on_a_full_disk_is_home_for_good() {
     run(703_518, Sort::Alone, "sim_clients_on_files_of_their_own");
 }
 
-/// The home watched only directories that a client had listed. When other programs made directories in
-/// another, clients that knew its facts kept the old link count.
+/// The home watched only directories that a client had listed. When other programs made directories
+/// in another, clients that knew its facts kept the old link count.
 #[test]
 fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_it() {
     run(40_983, Sort::Together, "sim_clients_on_the_same_files");
 }
 
-/// A file that lost one of its names at home went on with as many links where it was known by another.
+/// A file that lost one of its names at home went on with as many links where it was known by
+/// another.
 #[test]
 fn regression_a_file_that_loses_a_name_has_fewer_links() {
     run(71_286, Sort::Together, "sim_clients_on_the_same_files");

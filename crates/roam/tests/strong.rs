@@ -1,8 +1,10 @@
-//! What mounts promise that work under delegations, in random storms: there is one copy of each file, as far as anybody can tell.
+//! What mounts promise that work under delegations, in random storms: there is one copy of each
+//! file, as far as anybody can tell.
 //!
-//! Applications read and write registers, take a lock by linking to its name, and race for names, while clients are cut off, crash and come back
-//! within their leases, and the home crashes, and while somebody else works with callbacks. Nobody reads what was overwritten before, two never have the lock, a name is made once, and nothing ends as a
-//! conflict.
+//! Applications read and write registers, take a lock by linking to its name, and race for names,
+//! while clients are cut off, crash and come back within their leases, and the home crashes, and
+//! while somebody else works with callbacks. Nobody reads what was overwritten before, two never
+//! have the lock, a name is made once, and nothing ends as a conflict.
 
 mod rig;
 
@@ -57,7 +59,8 @@ struct History {
     next: u64,
     /// Who made which name, and when.
     made: BTreeMap<u64, Vec<(usize, Duration)>>,
-    /// Increments under the lock that are known to be done, by whom and when, and how many were begun.
+    /// Increments under the lock that are known to be done, by whom and when, and how many were
+    /// begun.
     counted: (Vec<(usize, Duration)>, u64),
     /// Who is in the critical section.
     inside: Option<usize>,
@@ -537,7 +540,8 @@ fn regression_what_waits_to_go_home_is_not_believed_when_its_delegation_was_lost
     assert_eq!(read, Ok(b"third".to_vec()));
 }
 
-/// What an answer to an operation says of a directory is not taken for what was done there by this client alone.
+/// What an answer to an operation says of a directory is not taken for what was done there by this
+/// client alone.
 #[test]
 fn what_others_do_before_what_waited_gets_home_is_seen() {
     let rig = Rig::new(1);

@@ -175,7 +175,8 @@ fn after_a_gap_all_volumes_come_back_on_one_connection() {
     }
 }
 
-/// The connection has outlived the gap, and so has all that the home has told on it: one question is enough for all volumes.
+/// The connection has outlived the gap, and so has all that the home has told on it: one question
+/// is enough for all volumes.
 #[test]
 fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
     let rig = rig(1);
@@ -205,7 +206,8 @@ fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
     }
 }
 
-/// However long nothing is heard of the home, the connection is not given up for a new one that cannot be made.
+/// However long nothing is heard of the home, the connection is not given up for a new one that
+/// cannot be made.
 #[test]
 fn regression_a_connection_outlives_a_gap_that_was_noticed() {
     let rig = rig(1);
@@ -256,7 +258,8 @@ fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
     assert_eq!(laptop.states(), [LinkState::Weak; 3]);
 }
 
-/// Links that come and go, crashes of both sides, lost requests and answers, and changes of consistency: in the end all is home, in its volume.
+/// Links that come and go, crashes of both sides, lost requests and answers, and changes of
+/// consistency: in the end all is home, in its volume.
 #[test]
 fn model_volumes_on_a_bad_link_converge() {
     for seed in rig::seeds(0, 20) {
@@ -285,7 +288,8 @@ fn model_volumes_on_a_bad_link_converge() {
                 _ => {
                     let (path, text) = (format!("/{}", random.below(4)), format!("{volume} {step}"));
                     let op = Op::Write(path.clone(), How::Replace, text.clone().into());
-                    // A file that was never seen here cannot be made while it is not known whether there is one.
+                    // A file that was never seen here cannot be made while it is not known whether
+                    // there is one.
                     if rig.sim.block_on(perform(&client, &op)).is_ok() {
                         expected.insert((volume, path), text);
                     }

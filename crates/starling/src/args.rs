@@ -11,7 +11,8 @@ pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceComman
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// A file system of many machines: striped logs with parity, managed without a central server, and mounts of it that work anywhere.
+/// A file system of many machines: striped logs with parity, managed without a central server, and
+/// mounts of it that work anywhere.
 #[derive(Parser, Debug)]
 #[command(
     name = "starling",
@@ -92,7 +93,8 @@ By itself, a mount is fetch-only while somebody reads over a link that is very s
     Set(Set),
     /// Keep files and directories in the cache of a mount that roams.
     Hoard(Hoard),
-    /// Show what was done here and could not be done at home as it was, since others did something else there.
+    /// Show what was done here and could not be done at home as it was, since others did something
+    /// else there.
     Conflicts(Conflicts),
     /// Commit everything, unmount, and end the process that serves the mount.
     #[command(after_help = "Examples:\n  starling down ./mnt")]
@@ -105,10 +107,12 @@ By itself, a mount is fetch-only while somebody reads over a link that is very s
     /// Show stores, space, segments, caches and what is not committed yet.
     #[command(after_help = "Examples:\n  starling status ./mnt\n  starling status ./mnt --json | jq .space")]
     Status(Status),
-    /// Read every fragment of every segment and check it; with --repair, rebuild what is missing or damaged.
+    /// Read every fragment of every segment and check it; with --repair, rebuild what is missing or
+    /// damaged.
     #[command(after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json")]
     Scrub(Scrub),
-    /// Check a file system that is not running: every inode reachable, every block readable, utilisation adds up.
+    /// Check a file system that is not running: every inode reachable, every block readable,
+    /// utilisation adds up.
     #[command(after_help = "Examples:\n  starling fsck --data ./data")]
     Fsck(Fsck),
 }
@@ -169,7 +173,8 @@ pub struct Store {
     /// Address and port to listen at; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: String,
-    /// A folder with keys from `starling keys`: serve over TLS, and only those who have keys of the same making.
+    /// A folder with keys from `starling keys`: serve over TLS, and only those who have keys of the
+    /// same making.
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
     /// Detach from the terminal once listening; the log is starling.log in the folder.
@@ -201,14 +206,16 @@ created and read back later. An ordinary user needs the package fuse3; --allow-o
 pub struct Up {
     /// Where to mount: a folder, which is made if only its last part is missing.
     pub mountpoint: PathBuf,
-    /// Data folder: the stores, unless --store puts them elsewhere, the lock, the control socket and the log of --background.
+    /// Data folder: the stores, unless --store puts them elsewhere, the lock, the control socket
+    /// and the log of --background.
     #[arg(long)]
     pub data: PathBuf,
     /// Number of storage servers (at creation) [default: 5].
     #[arg(long)]
     pub stores: Option<u16>,
-    /// A storage server, repeated for each, in place of folders below --data: a folder, or tcp://HOST:PORT or tls://HOST:PORT where
-    /// `starling store` serves one. Later, all in the same order, where they are now.
+    /// A storage server, repeated for each, in place of folders below --data: a folder, or
+    /// tcp://HOST:PORT or tls://HOST:PORT where `starling store` serves one. Later, all in the same
+    /// order, where they are now.
     #[arg(long = "store", value_name = "PLACE", conflicts_with = "stores")]
     pub store: Vec<PathBuf>,
     /// A folder with keys from `starling keys`, for tls:// stores [default: the last one given].
@@ -220,7 +227,8 @@ pub struct Up {
     /// Block size, a power of two from 4KiB (at creation) [default: 64KiB].
     #[arg(long)]
     pub block_size: Option<String>,
-    /// Bytes each store may use (at creation) [default: nine tenths of what the fullest disk has free, shared among the stores on it; more is refused].
+    /// Bytes each store may use (at creation) [default: nine tenths of what the fullest disk has
+    /// free, shared among the stores on it; more is refused].
     #[arg(long)]
     pub store_size: Option<String>,
     /// Bound of the caches in memory: data, three quarters of it, and inodes [default: 512MiB].
@@ -229,8 +237,10 @@ pub struct Up {
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
-    /// Start although stores may lack newer changes, as a refusal says that they may: the stores that answer have all there is, and what is missing is given up
-    /// for good. First try to bring back what the refusal names. A store that is lost for good is replaced by an empty folder before.
+    /// Start although stores may lack newer changes, as a refusal says that they may: the stores
+    /// that answer have all there is, and what is missing is given up for good. First try to bring
+    /// back what the refusal names. A store that is lost for good is replaced by an empty folder
+    /// before.
     #[arg(long)]
     pub accept_loss: bool,
     /// Detach from the terminal once mounted.
@@ -312,13 +322,15 @@ pub struct Invite {
     /// The home's data folder.
     #[arg(long)]
     pub data: PathBuf,
-    /// Which volume, repeated if there are several, each of which is a directory of the mount then [default: all of the home].
+    /// Which volume, repeated if there are several, each of which is a directory of the mount then
+    /// [default: all of the home].
     #[arg(long)]
     pub volume: Vec<String>,
     /// As whom the home does what the client asks, by name or number [default: whoever runs this].
     #[arg(long)]
     pub user: Option<String>,
-    /// Where the client finds the home, repeated if there are several [default: the addresses of this machine].
+    /// Where the client finds the home, repeated if there are several [default: the addresses of
+    /// this machine].
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Vec<String>,
     /// What to call the client in `starling home clients`.
@@ -343,11 +355,14 @@ pub struct Invite {
 What was done without a network goes home when there is one. The cache is kept in the user's data folder (~/.local/share/starling) unless --cache
 says otherwise; what is not home yet is only there.")]
 pub struct Mount {
-    /// An invitation, or the name of a volume that was mounted before (or of several, with + between them); then where to mount. With --cache or --invitation
-    /// the mount point is enough. Other users of this machine can see a command line, and an invitation on it: --invitation hides it.
+    /// An invitation, or the name of a volume that was mounted before (or of several, with +
+    /// between them); then where to mount. With --cache or --invitation the mount point is enough.
+    /// Other users of this machine can see a command line, and an invitation on it: --invitation
+    /// hides it.
     #[arg(required = true, num_args = 1..=2, value_names = ["INVITATION|VOLUME", "MOUNTPOINT"])]
     pub what: Vec<String>,
-    /// Read the invitation from this file, or from standard input (-): its last line that is not empty.
+    /// Read the invitation from this file, or from standard input (-): its last line that is not
+    /// empty.
     #[arg(long, value_name = "FILE")]
     pub invitation: Option<PathBuf>,
     /// Folder of the cache.
@@ -366,30 +381,33 @@ pub struct Mount {
 /// How a mount that roams behaves.
 #[derive(ClapArgs, Debug)]
 pub struct Behaviour {
-    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s (asked at least this often), strong (as long as
-    /// the home has promised that nobody changes it: not without the home for longer than half a minute), none (always).
+    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s
+    /// (asked at least this often), strong (as long as the home has promised that nobody changes
+    /// it: not without the home for longer than half a minute), none (always).
     #[arg(long, value_name = "HOW")]
     pub consistency: Option<roam::Consistency>,
-    /// When changes go home over a link that is slow: idle, lottery (of whatever is sent or fetched next), lottery=30% (so much of the link while somebody waits for
-    /// what he reads; at most 50%), delayed=15m, preemptive, through (before they are answered), manual.
+    /// When changes go home over a link that is slow: idle, lottery (of whatever is sent or fetched
+    /// next), lottery=30% (so much of the link while somebody waits for what he reads; at most
+    /// 50%), delayed=15m, preemptive, through (before they are answered), manual.
     #[arg(long, value_name = "WHEN")]
     pub writes: Option<roam::Writes>,
     /// What is fetched of a file that is read: auto, file (all of it), block (what is read).
     #[arg(long, value_name = "WHAT")]
     pub unit: Option<roam::Unit>,
-    /// How the cache is found to be valid after a time without the home: volume (one question for all), and for comparison batched (50 files in a
-    /// question) or single.
+    /// How the cache is found to be valid after a time without the home: volume (one question for
+    /// all), and for comparison batched (50 files in a question) or single.
     #[arg(long, value_name = "HOW")]
     pub validation: Option<roam::Validation>,
-    /// When what programs do is durable on this machine: grouped (after a second, or when they wait for it by fsync) or
-    /// always (when it is answered, and what is in a file when that is closed).
+    /// When what programs do is durable on this machine: grouped (after a second, or when they wait
+    /// for it by fsync) or always (when it is answered, and what is in a file when that is closed).
     #[arg(long, value_name = "WHEN")]
     pub durability: Option<roam::Durability>,
-    /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the home; without a network it is kept beyond that.
+    /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the
+    /// home; without a network it is kept beyond that.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,
-    /// How many files the mount caches names and attributes for; each takes up to 1 KiB of memory. Files that
-    /// are open, hoarded, in a conflict or not home yet stay beyond that.
+    /// How many files the mount caches names and attributes for; each takes up to 1 KiB of memory.
+    /// Files that are open, hoarded, in a conflict or not home yet stay beyond that.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1000..))]
     pub cache_files: Option<u64>,
 }
@@ -470,7 +488,8 @@ pub struct Connect {
     /// How.
     #[arg(value_parser = ["auto", "weak", "fetch-only", "off"])]
     pub state: String,
-    /// With off: at once. Otherwise what is missing of files that are open, or hoarded and partly cached, is fetched first, for half a minute at most.
+    /// With off: at once. Otherwise what is missing of files that are open, or hoarded and partly
+    /// cached, is fetched first, for half a minute at most.
     #[arg(long)]
     pub now: bool,
     /// The mount point, or anything below it.

@@ -18,8 +18,8 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 /// What a store said of itself so long ago is shown with its age.
 const SHOWN_AGE_MS: u64 = 1000;
 
-/// Whether a process has not ended yet: each of its threads, of which the first may end before others, keeps its files open. One that has ended
-/// may remain as a zombie, if nobody waits for it.
+/// Whether a process has not ended yet: each of its threads, of which the first may end before
+/// others, keeps its files open. One that has ended may remain as a zombie, if nobody waits for it.
 fn has_threads(process: &Value) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -80,7 +80,8 @@ pub fn maps_line(maps: &Value) -> String {
     format!("{}{reason}, maps of epoch {}{term}", maps["state"].as_str().unwrap_or("?"), maps["epoch"])
 }
 
-/// Everything that `status` shows: counters, and what stores said last. Waits for no round and for no store that hangs.
+/// Everything that `status` shows: counters, and what stores said last. Waits for no round and for
+/// no store that hangs.
 pub async fn collect(served: &Served) -> Value {
     let machine = &served.machine;
     let config = &machine.config;
@@ -146,7 +147,8 @@ pub async fn collect(served: &Served) -> Value {
         "read_only": client.read_only.map(|why| why.to_string()),
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
         "cache": {
-            // Reads by where they ended: in memory, at stores, and of these, at those of other fragments.
+            // Reads by where they ended: in memory, at stores, and of these, at those of other
+            // fragments.
             "hits": client.cache.hits,
             "misses": client.cache.misses,
             "rebuilt": machine.stripe.rebuilt_count(),
@@ -269,7 +271,8 @@ pub fn scrub_json(r: &ScrubReport) -> Value {
     })
 }
 
-/// `starling scrub`. Exit code 1 if anything is left without full redundancy, or could not be checked.
+/// `starling scrub`. Exit code 1 if anything is left without full redundancy, or could not be
+/// checked.
 pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} segments, {msg}, {eta} left");

@@ -1,4 +1,5 @@
-//! Attributes that were to be set, as `starling conflicts` shows them, sets them after all, and takes that back.
+//! Attributes that were to be set, as `starling conflicts` shows them, sets them after all, and
+//! takes that back.
 
 use anyhow::Context;
 use roam_proto::operation::{Attributes, Operation};
@@ -88,7 +89,8 @@ impl Meant {
         })
     }
 
-    /// All that can be set of a file, in the order in which it is to be set. When it was read last is nothing of it.
+    /// All that can be set of a file, in the order in which it is to be set. When it was read last
+    /// is nothing of it.
     pub fn all_of(path: &Path) -> anyhow::Result<Vec<Meant>> {
         let most = Meant { mode: Some(0), uid: Some(0), gid: Some(0), mtime: Some((0, 0)), ..Meant::default() };
         let mut all = vec![most.now(path)?];

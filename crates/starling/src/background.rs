@@ -1,5 +1,6 @@
-//! `--background`: the same command again without `--background`, in a session of its own. What it says goes to whoever started it, until it
-//! has a folder that is its own; from then on to the log there. Returns when that process serves, or says why it does not.
+//! `--background`: the same command again without `--background`, in a session of its own. What it
+//! says goes to whoever started it, until it has a folder that is its own; from then on to the log
+//! there. Returns when that process serves, or says why it does not.
 
 use crate::usage;
 use anyhow::Context;
@@ -13,7 +14,8 @@ use std::process::{Command, ExitCode, Stdio};
 /// Set for the process in the background.
 const MARK: &str = "STARLING_BACKGROUND";
 
-/// Starts the process. When it serves, its first line begins with `ready`. It reads `input` from its standard input.
+/// Starts the process. When it serves, its first line begins with `ready`. It reads `input` from
+/// its standard input.
 pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<ExitCode> {
     let log_path = folder.join(storage::site::LOG);
     let before = std::fs::metadata(&log_path).map_or(0, |log| log.len());

@@ -1,4 +1,5 @@
-//! `starling home clients` and `starling home turn-away`, and what answers them in the process that serves.
+//! `starling home clients` and `starling home turn-away`, and what answers them in the process that
+//! serves.
 
 use crate::control::{self, Request, ask_from, not_here};
 use crate::usage;

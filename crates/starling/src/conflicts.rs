@@ -1,7 +1,8 @@
 //! `starling conflicts`: settling what two have changed at the same time.
 //!
-//! Everything is done to the files of the mount, as a user would, so that it goes home like any other change. Before anything is taken away, both
-//! versions are kept in the cache, where `undo` finds them.
+//! Everything is done to the files of the mount, as a user would, so that it goes home like any
+//! other change. Before anything is taken away, both versions are kept in the cache, where `undo`
+//! finds them.
 //!
 //! `kept`: what is kept of a conflict; `versions`: what is at a place, and how it gets there.
 
@@ -111,7 +112,8 @@ impl Conflict {
     }
 }
 
-/// All conflicts of the volume that a path leads to, and where versions of this one are kept when it is resolved.
+/// All conflicts of the volume that a path leads to, and where versions of this one are kept when
+/// it is resolved.
 async fn of_volume(path: &Path, number: u64) -> anyhow::Result<(Value, PathBuf)> {
     let all = ask(path, Request::Conflicts { path: inside(path)? }, |_| {}).await?;
     let Some(resolved) = get(&all, "resolved") else {
@@ -229,8 +231,8 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is chosen comes to the place, and this mount's version is not beside it any more. Gives whether that can be undone, and what there is to say of what stays as it
-/// was.
+/// What is chosen comes to the place, and this mount's version is not beside it any more. Gives
+/// whether that can be undone, and what there is to say of what stays as it was.
 fn set_contents(tree: &Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Result<(bool, String)> {
     // If this was cut short before, what was then is what undoing brings back.
     let begun = match Kept::open(&conflict.kept, tree)? {

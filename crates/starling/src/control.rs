@@ -1,8 +1,9 @@
 //! The control socket: how other commands reach the process that serves a mount.
 //!
-//! Homes have one, too. One request per connection, a line of JSON; answered by any number of `{"progress": ...}` lines and one `{"ok": ...}` or
-//! `{"error": "..."}`. The socket's path is an extended attribute of every file of the mount, so a path below the mount point
-//! is all a command needs. Only the owner of the data folder can connect.
+//! Homes have one, too. One request per connection, a line of JSON; answered by any number of
+//! `{"progress": ...}` lines and one `{"ok": ...}` or `{"error": "..."}`. The socket's path is an
+//! extended attribute of every file of the mount, so a path below the mount point is all a command
+//! needs. Only the owner of the data folder can connect.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -104,7 +105,8 @@ pub enum Request {
         path: String,
         /// Its number.
         number: u64,
-        /// The name beside the home's of this mount's version, if that had no place of its own before.
+        /// The name beside the home's of this mount's version, if that had no place of its own
+        /// before.
         mine: Option<Vec<u8>>,
     },
     /// See [`crate::recording`].
@@ -146,7 +148,8 @@ pub struct Server {
     accepting: tokio::task::JoinHandle<()>,
 }
 
-/// A path to a socket that fits into a socket address, however long the folder's path is. Valid while the file is open.
+/// A path to a socket that fits into a socket address, however long the folder's path is. Valid
+/// while the file is open.
 fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
     let folder = path.parent().context("socket path")?;
     let open = std::fs::File::open(folder).with_context(|| format!("open {}", folder.display()))?;
@@ -154,14 +157,16 @@ fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
     Ok((open, short))
 }
 
-/// A socket that takes connections. They wait until it is [served](Self::serve), so it is made before the mount that leads to it.
+/// A socket that takes connections. They wait until it is [served](Self::serve), so it is made
+/// before the mount that leads to it.
 pub struct Socket {
     path: PathBuf,
     listener: UnixListener,
 }
 
 impl Socket {
-    /// Starts to listen. The data folder is locked, so a socket that is there already is a dead process's.
+    /// Starts to listen. The data folder is locked, so a socket that is there already is a dead
+    /// process's.
     pub fn listen(path: &Path) -> anyhow::Result<Socket> {
         let _ = std::fs::remove_file(path);
         let (_folder, address) = short(path)?;
@@ -212,7 +217,8 @@ impl Server {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut connections) = connections {
             let told = tokio::time::timeout(std::time::Duration::from_secs(2), connections.recv());
-            // Nothing is ever sent: this ends when the last connection has, or when one lingers too long.
+            // Nothing is ever sent: this ends when the last connection has, or when one lingers too
+            // long.
             let _ = told.await;
         }
     }
@@ -320,7 +326,8 @@ mod tests {
         }
     }
 
-    /// The mount was there before its socket: after a kill -9, a command met the dead process's, and its connection was refused.
+    /// The mount was there before its socket: after a kill -9, a command met the dead process's,
+    /// and its connection was refused.
     #[tokio::test]
     async fn regression_a_request_waits_until_the_socket_is_served() {
         let dir = tempfile::tempdir().expect("temporary folder");

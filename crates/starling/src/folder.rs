@@ -1,8 +1,9 @@
 //! The data folder.
 //!
-//! `stores.json` lists the stores' places in their order and names the folder with the keys, `lock` is locked by the process that serves
-//! the file system, `control.sock` leads to it, `consensus/` is the consensus engine's, `store-N/` are the stores unless they are elsewhere, `starling.log` is where
-//! a background process logs.
+//! `stores.json` lists the stores' places in their order and names the folder with the keys, `lock`
+//! is locked by the process that serves the file system, `control.sock` leads to it, `consensus/`
+//! is the consensus engine's, `store-N/` are the stores unless they are elsewhere, `starling.log`
+//! is where a background process logs.
 
 use crate::location::Location;
 use crate::settings::Geometry;
@@ -51,8 +52,8 @@ pub struct Folder {
     _lock: File,
 }
 
-/// What was made for a file system that is not there yet, in this order. Unless it is kept it goes again, as far as nothing else has come to be
-/// in it.
+/// What was made for a file system that is not there yet, in this order. Unless it is kept it goes
+/// again, as far as nothing else has come to be in it.
 #[derive(Default)]
 struct Made(Vec<PathBuf>);
 
@@ -91,8 +92,8 @@ impl Folder {
         !path.join(STORES).exists()
     }
 
-    /// Locks the folder; `create` makes it if it is not there. Refused if another process has it, or if it holds other
-    /// things than a file system's.
+    /// Locks the folder; `create` makes it if it is not there. Refused if another process has it,
+    /// or if it holds other things than a file system's.
     pub fn open(path: &Path, create: bool) -> anyhow::Result<Folder> {
         let shown = path.display();
         let mut made = Made::default();
@@ -135,7 +136,8 @@ impl Folder {
                     pid.trim()
                 )));
             }
-            // Whoever had it may have taken away, with all that it had made, the very file that is locked now.
+            // Whoever had it may have taken away, with all that it had made, the very file that is
+            // locked now.
             let number = |meta: Metadata| (meta.dev(), meta.ino());
             if std::fs::metadata(&lock_path).map(number).ok() == lock.metadata().map(number).ok() {
                 if is_new {
@@ -223,7 +225,8 @@ impl Folder {
         File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
     }
 
-    /// The places of the stores, as the machine takes them. Folders are locked until they are dropped.
+    /// The places of the stores, as the machine takes them. Folders are locked until they are
+    /// dropped.
     pub fn places(&self, host: &Host, stores: &Stores) -> anyhow::Result<Vec<Place>> {
         let keys = match (&stores.keys, stores.places.iter().find(|p| matches!(p, Location::Server { tls: true, .. })))
         {

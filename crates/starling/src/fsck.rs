@@ -48,7 +48,8 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(if report.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// An error of starting: either this cannot be checked as it was asked, or damage is so great that there is nothing to walk.
+/// An error of starting: either this cannot be checked as it was asked, or damage is so great that
+/// there is nothing to walk.
 fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
     match e {
         StartError::Refused { .. } => anyhow::anyhow!(

@@ -25,7 +25,8 @@ pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
     replica.hoard().iter().map(|(of, priority)| json!({ "path": path(of), "priority": priority })).collect()
 }
 
-/// Fetches what is missing of files that are only in part cached before the link goes, but not for long, telling how much that is; gives what is left.
+/// Fetches what is missing of files that are only in part cached before the link goes, but not for
+/// long, telling how much that is; gives what is left.
 pub async fn get_ready(clients: &[Client], now: bool, progress: mpsc::Sender<Value>) -> Value {
     let shown = |left: &[Missing]| {
         let sum = |of: fn(&Missing) -> u64| left.iter().map(of).sum::<u64>();
@@ -88,7 +89,8 @@ pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<V
         async move { client.walk(tell).await }
     });
     let one_by_one = volumes.iter().any(|(_, client)| client.settings().validation != Validation::Volume);
-    // All at once, so that what is asked for all is asked once, unless that is not wanted, for comparison.
+    // All at once, so that what is asked for all is asked once, unless that is not wanted, for
+    // comparison.
     let walked: Vec<_> = match one_by_one {
         false => join_all(walks.collect()).await,
         true => {

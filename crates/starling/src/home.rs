@@ -1,7 +1,10 @@
 //! `starling home serve` and `starling invite`.
 //!
-//! The data folder: `key` is the home's, `state/` is what the home must remember and its invitations, `home.json` is where it listens and what it
-//! exports, for `invite`; `uploads/` has a folder for each volume in which files are made that clients store, if it is on the volume's mount; `control.sock` is how `home clients` and `home turn-away` reach the process that serves; `starling.log` is where a background process logs.
+//! The data folder: `key` is the home's, `state/` is what the home must remember and its
+//! invitations, `home.json` is where it listens and what it exports, for `invite`; `uploads/` has a
+//! folder for each volume in which files are made that clients store, if it is on the volume's
+//! mount; `control.sock` is how `home clients` and `home turn-away` reach the process that serves;
+//! `starling.log` is where a background process logs.
 
 use crate::args::{HomeServe, Invite};
 use crate::clients::Clients;
@@ -179,8 +182,8 @@ fn user(name: Option<&str>) -> anyhow::Result<User> {
     }
 }
 
-/// Where clients find a home that listens here: at this address, or, if it listens at all of them, at those of this machine, its
-/// own last.
+/// Where clients find a home that listens here: at this address, or, if it listens at all of them,
+/// at those of this machine, its own last.
 fn addresses(listen: SocketAddr) -> anyhow::Result<Vec<String>> {
     if !listen.ip().is_unspecified() {
         return Ok(vec![listen.to_string()]);

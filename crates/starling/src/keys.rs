@@ -1,7 +1,8 @@
 //! Keys for TLS: `starling keys` makes them, `store` and `up` read them.
 //!
-//! The authority signs one certificate for stores and one for those who mount, and is then forgotten: nobody can make
-//! more keys for this file system, and the key of a store does not let its holder read other stores.
+//! The authority signs one certificate for stores and one for those who mount, and is then
+//! forgotten: nobody can make more keys for this file system, and the key of a store does not let
+//! its holder read other stores.
 
 use crate::usage;
 use anyhow::Context;

@@ -2,16 +2,20 @@
 //!
 //! - `args`: the command line; `settings`: it and the configuration file, checked.
 //! - `folder`: the data folder: its lock, its list of stores.
-//! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either, detached.
+//! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either,
+//!   detached.
 //! - `location`: where a store is; `keys`: for stores on other machines.
 //! - `control`: the socket by which the other commands reach the process that serves a mount.
-//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of either; `names`: of files, as users see them.
-//! - `recorder`: records what programs do on a mount; `recording`: tells `trace record` what is done on a mount.
+//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a
+//!   home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of
+//!   either; `names`: of files, as users see them.
+//! - `recorder`: records what programs do on a mount; `recording`: tells `trace record` what is
+//!   done on a mount.
 //! - `traces`: makes traces; `sim`: tries policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
-//! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be done as it was asked; nothing
-//! was changed.
+//! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be
+//! done as it was asked; nothing was changed.
 
 mod args;
 mod ask;
@@ -46,7 +50,8 @@ use clap::error::ErrorKind;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Memory that one thread frees serves the others, so that the process stays within the cache's bound and a little.
+/// Memory that one thread frees serves the others, so that the process stays within the cache's
+/// bound and a little.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -76,7 +81,8 @@ fn main() -> ExitCode {
         // Help and version are answers.
         Err(e) => e.exit(),
     };
-    // Whoever waits at a terminal is told what to mind; a log tells the whole story. What becomes of the consensus engine, its role says.
+    // Whoever waits at a terminal is told what to mind; a log tells the whole story. What becomes
+    // of the consensus engine, its role says.
     let level = if background::is_it() { "info,openraft=off" } else { "warn,openraft=off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
@@ -90,8 +96,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads what a command prints may have read enough: that ends the command, quietly, as with any other. Processes that serve say their lines
-/// by [`say`], and so do recordings, which are not lost with who reads that.
+/// Whoever reads what a command prints may have read enough: that ends the command, quietly, as
+/// with any other. Processes that serve say their lines by [`say`], and so do recordings, which are
+/// not lost with who reads that.
 fn end_with_reader(command: &Command) {
     let is_recording = matches!(command, Command::Trace(a) if matches!(a.command, TraceCommand::Record(_)));
     let serves = matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_));
@@ -113,7 +120,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Store(store) => match store.background {
             true => background::start(&store.folder, store::READY, None),
-            // One thread: beside those of its disk, a store has too little to do for hand-overs to pay.
+            // One thread: beside those of its disk, a store has too little to do for hand-overs to
+            // pay.
             false => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 runtime.context("start the runtime")?.block_on(store::run(store))
@@ -164,14 +172,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints a line. Whoever started this process may have gone with the other end of standard output: then nobody is told.
+/// Prints a line. Whoever started this process may have gone with the other end of standard output:
+/// then nobody is told.
 fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Half of the processors run tasks: FUSE's and the disks' threads have work too, and waking one more thread than there are processors
-/// costs more than it does.
+/// Half of the processors run tasks: FUSE's and the disks' threads have work too, and waking one
+/// more thread than there are processors costs more than it does.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let threads = std::thread::available_parallelism().map_or(1, |count| (count.get() / 2).max(1));
     let mut builder = tokio::runtime::Builder::new_multi_thread();

@@ -1,4 +1,5 @@
-//! Names of files as users and JSON see them: names are bytes, which need not be text, or may be what a terminal obeys.
+//! Names of files as users and JSON see them: names are bytes, which need not be text, or may be
+//! what a terminal obeys.
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;

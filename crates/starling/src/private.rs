@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Makes a folder that only this user can look into, with all that lead to it; refuses one that is another user's, or that others can look
-/// into.
+/// Makes a folder that only this user can look into, with all that lead to it; refuses one that is
+/// another user's, or that others can look into.
 pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
     let shown = path.display();
     let failed = |e: std::io::Error| usage(format!("{shown}: {e}"));
@@ -32,7 +32,8 @@ pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().map_err(failed)
 }
 
-/// Puts a file in a folder, in place of what is there, durably: after a loss of power, it is the older one or the newer one, and never half.
+/// Puts a file in a folder, in place of what is there, durably: after a loss of power, it is the
+/// older one or the newer one, and never half.
 pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let new = folder.join(format!("{name}.new"));
     let mut file = std::fs::File::create(&new)?;

@@ -1,5 +1,5 @@
-//! Records what programs do in a mount: the mount's observer, with a bounded queue from which one recording
-//! at a time takes.
+//! Records what programs do in a mount: the mount's observer, with a bounded queue from which one
+//! recording at a time takes.
 //!
 //! The recorder counts the records that the queue has no room for.
 
@@ -74,7 +74,8 @@ impl Recorder {
         Ok(Recording(Arc::clone(self)))
     }
 
-    /// Ends the recording that goes on, if any, and lets no other begin; what was recorded may still be taken.
+    /// Ends the recording that goes on, if any, and lets no other begin; what was recorded may
+    /// still be taken.
     pub fn close(&self) {
         let mut queue = self.queue.lock();
         queue.closed = true;

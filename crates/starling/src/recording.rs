@@ -1,7 +1,9 @@
 //! How a process that serves a mount tells `trace record` what is done there.
 //!
-//! The command makes the trace, as the user who runs it: from here come only numbers, over the control socket, some every [`TICK`], even if there are none, so that
-//! a command that has died is noticed and its recording ends. The command asks for the end over another connection; what there is still to say comes first.
+//! The command makes the trace, as the user who runs it: from here come only numbers, over the
+//! control socket, some every [`TICK`], even if there are none, so that a command that has died is
+//! noticed and its recording ends. The command asks for the end over another connection; what there
+//! is still to say comes first.
 
 use crate::recorder::{RecordError, Recorder, Taken};
 use serde_json::{Value, json};
@@ -62,8 +64,8 @@ impl Recordings {
         Recordings { recorder, next: AtomicU64::new(1), ended: watch::Sender::new(0) }
     }
 
-    /// Records until the end is asked for, nobody listens any more, or the mount ends. Tells the recording's number first, and when it
-    /// began, in microseconds since 1970.
+    /// Records until the end is asked for, nobody listens any more, or the mount ends. Tells the
+    /// recording's number first, and when it began, in microseconds since 1970.
     pub async fn serve(&self, progress: mpsc::Sender<Value>) -> Result<Value, String> {
         let recording = self.recorder.begin().map_err(|error: RecordError| error.to_string())?;
         let begun_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;

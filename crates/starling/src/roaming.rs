@@ -1,7 +1,8 @@
 //! `starling mount`, and the commands that ask it: pending, connect, conflicts.
 //!
-//! The cache's folder: `key` is this client's, `state/VOLUME/` has what is cached and what was done, `mount.json` says where it belongs, `control.sock` leads
-//! to the process that serves the mount, `starling.log` is where a background process logs.
+//! The cache's folder: `key` is this client's, `state/VOLUME/` has what is cached and what was
+//! done, `mount.json` says where it belongs, `control.sock` leads to the process that serves the
+//! mount, `starling.log` is where a background process logs.
 
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Socket, ask};
@@ -146,7 +147,8 @@ impl Behaviour {
     }
 }
 
-/// Reads an invitation from a file, or from standard input (`-`). It is the last line that is not empty, as `starling invite` prints it.
+/// Reads an invitation from a file, or from standard input (`-`). It is the last line that is not
+/// empty, as `starling invite` prints it.
 fn read_invitation(path: &Path) -> anyhow::Result<String> {
     let failed = |error: std::io::Error| usage(format!("{}: {error}", path.display()));
     let from: Box<dyn Read> = match path == Path::new("-") {
@@ -181,8 +183,8 @@ fn unhex(text: &str) -> Option<PeerKey> {
     Some(PeerKey(key))
 }
 
-/// Where the cache belongs; accepts the invitation if it belongs nowhere yet, or belongs there by another one: the home may be elsewhere by now, or
-/// have turned this client away.
+/// Where the cache belongs; accepts the invitation if it belongs nowhere yet, or belongs there by
+/// another one: the home may be elsewhere by now, or have turned this client away.
 ///
 /// `is_known` is set while the home may know this client.
 async fn belong(

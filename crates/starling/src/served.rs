@@ -1,4 +1,5 @@
-//! What commands ask of a mount that roams: of all its volumes, or of the one that their path leads to.
+//! What commands ask of a mount that roams: of all its volumes, or of the one that their path leads
+//! to.
 
 use crate::args::Behaviour;
 use crate::attributes::Meant;
@@ -147,7 +148,8 @@ impl Mounted {
                 let attached: Vec<Client> = clients.iter().filter(is_attached).cloned().collect();
                 clients.iter().for_each(|client| client.set(|settings| behaviour.apply(settings)));
                 Box::pin(async move {
-                    // The home is told, which takes a moment; whoever uses the mount next need not notice that.
+                    // The home is told, which takes a moment; whoever uses the mount next need not
+                    // notice that.
                     let again = join_all(attached.iter().map(Client::attached).collect());
                     // What it is otherwise, `status` tells.
                     let _ = tokio::time::timeout(ATTACH_TIME_MAX, again).await;

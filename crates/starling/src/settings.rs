@@ -65,7 +65,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the configuration file, if there is one, and checks everything that can be checked without touching the stores.
+    /// Reads the configuration file, if there is one, and checks everything that can be checked
+    /// without touching the stores.
     pub fn from(up: &Up) -> anyhow::Result<Settings> {
         let file = match &up.config {
             Some(path) => read(path)?,

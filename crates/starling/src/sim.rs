@@ -1,6 +1,7 @@
 //! `starling sim`: policies, tried on traces; and `starling advise`, which does that for a user.
 //!
-//! - A module for each study; `papers`: all of them; `output`: what they write; `plot`: how it is drawn.
+//! - A module for each study; `papers`: all of them; `output`: what they write; `plot`: how it is
+//!   drawn.
 
 pub mod advise;
 mod availability;

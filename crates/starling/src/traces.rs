@@ -1,6 +1,7 @@
 //! `starling trace`: making traces, and what is in them.
 //!
-//! - `synth`: synthetic ones; `import`: from what other programs write; `merge`: several as one; `record`: what is done on a mount.
+//! - `synth`: synthetic ones; `import`: from what other programs write; `merge`: several as one;
+//!   `record`: what is done on a mount.
 //! - `show`: what is in one.
 //! - `made`: traces on their way to a file, which is there only when it is whole.
 
@@ -57,7 +58,8 @@ fn bar_of_bytes(quiet: bool) -> anyhow::Result<ProgressBar> {
     Ok(bar.with_style(ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}, {eta} left")?))
 }
 
-/// A trace that is read, with a progress bar; what is wrong with it ends the command with exit code 2.
+/// A trace that is read, with a progress bar; what is wrong with it ends the command with exit code
+/// 2.
 pub struct Source {
     reader: Reader<BufReader<Counted<File>>>,
     path: String,

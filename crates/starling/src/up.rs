@@ -1,4 +1,5 @@
-//! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until told to stop.
+//! `starling up`: creates a file system on first use, starts all roles, mounts, and serves until
+//! told to stop.
 
 use crate::background;
 use crate::control::{self, Request, Socket, not_here};
@@ -196,7 +197,8 @@ fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a mount point that cannot be mounted on, after a dead mount was taken away. One that does not exist is made later, if only its last part is missing.
+/// Refuses a mount point that cannot be mounted on, after a dead mount was taken away. One that
+/// does not exist is made later, if only its last part is missing.
 pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
     fuse::clear_dead(mountpoint).map_err(|e| usage(e.to_string()))?;
     check_apart(mountpoint, data)?;

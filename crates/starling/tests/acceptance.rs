@@ -1,8 +1,9 @@
-//! A tree of real sources is built with `make` inside a `--parity 2` mount while one store is taken away and another is
-//! corrupted; then the process is killed and the file system brought up again. Everything synced is there, byte for byte.
+//! A tree of real sources is built with `make` inside a `--parity 2` mount while one store is taken
+//! away and another is corrupted; then the process is killed and the file system brought up again.
+//! Everything synced is there, byte for byte.
 //!
-//! The store that is taken away lies on a file system of its own, another Starling, whose process is killed: from then on every
-//! access fails, as with a disk that is pulled.
+//! The store that is taken away lies on a file system of its own, another Starling, whose process
+//! is killed: from then on every access fails, as with a disk that is pulled.
 
 mod common;
 #[path = "common/lua.rs"]

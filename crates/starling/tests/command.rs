@@ -1,5 +1,5 @@
-//! The command as people use and misuse it: what a mount does between `up` and `down`, and that whatever cannot be done is
-//! refused in one line with exit code 2 and changes nothing.
+//! The command as people use and misuse it: what a mount does between `up` and `down`, and that
+//! whatever cannot be done is refused in one line with exit code 2 and changes nothing.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What two have changed at the same time, as users see it: real mounts, a home over a real folder, and links that are emulated.
+//! What two have changed at the same time, as users see it: real mounts, a home over a real folder,
+//! and links that are emulated.
 
 mod common;
 #[path = "common/roaming.rs"]

@@ -14,7 +14,8 @@ const SMALL: &[&str] = &["--stores", "3", "--store-size", "128MiB"];
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Changes the first byte of a file through a shared mapping of 4 KiB, which `f` gets as it is then.
+/// Changes the first byte of a file through a shared mapping of 4 KiB, which `f` gets as it is
+/// then.
 fn with_mapping(file: &File, f: impl FnOnce(*mut libc::c_void)) {
     // SAFETY: a fresh mapping of an open file that has these bytes, gone before this returns.
     unsafe {

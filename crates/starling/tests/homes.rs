@@ -1,4 +1,5 @@
-//! Whom a home serves, what it exports, and how mounts find it, as users see it: real mounts over real folders.
+//! Whom a home serves, what it exports, and how mounts find it, as users see it: real mounts over
+//! real folders.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -233,7 +234,8 @@ fn regression_what_is_home_on_a_starling_file_system_outlives_its_crash() {
         assert!(fs::read(exported.join(format!("dir{round}/long"))).is_ok_and(|bytes| bytes == long), "{round}");
         assert!(fs::read(exported.join(format!("dir{round}/short"))).is_ok_and(|bytes| bytes == b"short"), "{round}");
     }
-    // They are the same files in the next mount: what waits goes home, and what is cached is not fetched anew.
+    // They are the same files in the next mount: what waits goes home, and what is cached is not
+    // fetched anew.
     home.start();
     laptop.wait_until_home(LONG);
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));

@@ -25,7 +25,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// As after `git clean -fdx` or `rsync --delete`: three files that were saved became 1,338 conflicts in four seconds.
+/// As after `git clean -fdx` or `rsync --delete`: three files that were saved became 1,338
+/// conflicts in four seconds.
 #[test]
 fn regression_what_is_saved_goes_home_when_the_homes_folder_was_removed() {
     let below = tempfile::tempdir().expect("folder");
@@ -60,7 +61,8 @@ fn a_home_keeps_what_it_makes_in_its_data_folder_where_it_can() {
     assert_eq!(names(&home.data.join("uploads/src")), Vec::<String>::new());
 }
 
-/// The home looked up names from the root of what it exports, by paths that could be too long for Linux.
+/// The home looked up names from the root of what it exports, by paths that could be too long for
+/// Linux.
 #[test]
 fn regression_paths_may_be_longer_than_linux_takes_at_once() {
     let below = tempfile::tempdir().expect("folder");

@@ -1,4 +1,5 @@
-//! What a machine may do to a mount that roams: a clock that is wrong, a disk that is full, a cache that another version of the program has left.
+//! What a machine may do to a mount that roams: a clock that is wrong, a disk that is full, a cache
+//! that another version of the program has left.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -16,7 +17,8 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const YEAR: i64 = 366 * 86_400;
 
-/// A clock that is wrong by as many seconds as a file says, for processes that load this library first.
+/// A clock that is wrong by as many seconds as a file says, for processes that load this library
+/// first.
 const CLOCK: &str = r#"
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-//! What processes see of a mounted file system where the kernel has a part in it: mappings, mount options, limits, and very
-//! many names. What survives the death of the process that serves it is in `durability.rs`.
+//! What processes see of a mounted file system where the kernel has a part in it: mappings, mount
+//! options, limits, and very many names. What survives the death of the process that serves it is
+//! in `durability.rs`.
 
 mod common;
 #[path = "common/xattr.rs"]
@@ -269,7 +270,8 @@ fn limits_are_as_documented() {
     for name in ["user.a", "user.b", "user.c"] {
         assert_eq!(set_xattr(&file, name, &[7; 65_536]), Ok(()));
     }
-    // 256 KiB for all names and values of one file: three are there, the fourth name leaves this much.
+    // 256 KiB for all names and values of one file: three are there, the fourth name leaves this
+    // much.
     let room = 65_536 - 4 * "user.a".len();
     assert_eq!(set_xattr(&file, "user.d", &vec![7; room + 1]), Err(Some(libc::ENOSPC)));
     assert_eq!(set_xattr(&file, "user.d", &vec![7; room]), Ok(()));

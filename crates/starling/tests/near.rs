@@ -1,8 +1,8 @@
-//! Two mounts near their home. What one has closed, the other opens; and an ordeal, in which both and a
-//! program at home work in one tree while clients and the home are killed.
+//! Two mounts near their home. What one has closed, the other opens; and an ordeal, in which both
+//! and a program at home work in one tree while clients and the home are killed.
 //!
-//! The ordeal is short here. `STARLING_ORDEAL_SECONDS=3600 cargo test --release -p starling --test near`
-//! makes it long.
+//! The ordeal is short here. `STARLING_ORDEAL_SECONDS=3600 cargo test --release -p starling --test
+//! near` makes it long.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -19,8 +19,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A close waits for the other mounts no longer than this (`docs/semantics.md`); on a busy machine it may
-/// take longer.
+/// A close waits for the other mounts no longer than this (`docs/semantics.md`); on a busy machine
+/// it may take longer.
 const CLOSE_TIME_MAX: Duration = Duration::from_millis(450);
 
 #[test]
@@ -323,8 +323,8 @@ impl Ordeal {
             match fault {
                 Fault::HomeDies | Fault::HomeEnds => self.two.home.start(),
                 Fault::LinkBreaks(mount) => self.two.mounts[mount].link.on(),
-                // It is mounted again when its author has seen that it has ended, and writes nothing below
-                // the mount point.
+                // It is mounted again when its author has seen that it has ended, and writes
+                // nothing below the mount point.
                 Fault::None | Fault::ClientDies(_) | Fault::ClientEnds(_) => {}
             }
             if begun.elapsed() > SLOW {
@@ -346,8 +346,8 @@ impl Ordeal {
         fault
     }
 
-    /// Everything goes home; conflicts are looked at and settled; then all see the same, and all that was
-    /// to be kept.
+    /// Everything goes home; conflicts are looked at and settled; then all see the same, and all
+    /// that was to be kept.
     fn check(&mut self) {
         let mut in_conflict = String::new();
         for laptop in &self.two.mounts {

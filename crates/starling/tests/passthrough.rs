@@ -1,5 +1,5 @@
-//! Files of the cache that the kernel reads itself, on real mounts that roam. Where it does not, which takes root and Linux 6.9, these tests say so and look at
-//! nothing.
+//! Files of the cache that the kernel reads itself, on real mounts that roam. Where it does not,
+//! which takes root and Linux 6.9, these tests say so and look at nothing.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -58,8 +58,8 @@ impl Site {
         Reader { file: File::open(self.file()).expect("open"), process: self.laptop.process() }
     }
 
-    /// A program that has the file open, and that the kernel serves by itself. The kernel cannot while the
-    /// mount has not heard that the file was closed before.
+    /// A program that has the file open, and that the kernel serves by itself. The kernel cannot
+    /// while the mount has not heard that the file was closed before.
     fn reader(&self) -> Reader {
         let mut passed = None;
         self.laptop.wait(LONG, "the kernel reads it itself", |_| {

@@ -1,4 +1,5 @@
-//! Working far from home, or without a network, as users see it: real mounts, a home over a real folder, and links that are emulated.
+//! Working far from home, or without a network, as users see it: real mounts, a home over a real
+//! folder, and links that are emulated.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -134,8 +135,9 @@ fn a_mount_needs_no_network_once_it_was_attached() {
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("other.txt")).expect("read"), "other");
 }
 
-/// What a program does without a network is there after the mount's process is killed: at once if the program
-/// waited for it, or if the mount is to work so, and otherwise what was done a while ago.
+/// What a program does without a network is there after the mount's process is killed: at once if
+/// the program waited for it, or if the mount is to work so, and otherwise what was done a while
+/// ago.
 #[test]
 fn what_is_done_is_durable_when_it_is_waited_for_and_soon_after() {
     let below = tempfile::tempdir().expect("folder");

@@ -48,7 +48,8 @@ fn texts(xml: &str) -> Vec<String> {
     texts
 }
 
-/// Numbers and drawing of a study that is made twice: they are the same, and all that is drawn has axes and says what the curves are.
+/// Numbers and drawing of a study that is made twice: they are the same, and all that is drawn has
+/// axes and says what the curves are.
 fn made_twice(below: &Path, command: impl Fn() -> Command) -> Value {
     let made = ["one", "two"].map(|name| {
         let (json, plot) = (below.join(format!("{name}.json")), below.join(format!("{name}.svg")));
@@ -122,7 +123,8 @@ fn each_study_of_a_trace_gives_the_same_numbers_and_drawing_twice() {
     let setup = &product["setup"];
     assert_eq!([&setup["block_bytes"], &setup["client_blocks"], &setup["server_blocks"]], [65536, 8192, 0]);
     assert_eq!(product["algorithms"][1]["outcome"]["reads"][2], 0);
-    // What is read from the other memory is the same with other machines, and takes less time there.
+    // What is read from the other memory is the same with other machines, and takes less time
+    // there.
     let options = [&SMALL[..], &["--algorithm", "greedy", "--technology", "nvme-100g"]].concat();
     let today = made_twice(below.path(), || sim(&trace, &options));
     let (then, now) = (&numbers["algorithms"][2], &today["algorithms"][1]);

@@ -1,5 +1,5 @@
-//! Stores in processes of their own, over TCP and over TLS: what a mount over them promises while they come and go, and how
-//! what cannot work is refused.
+//! Stores in processes of their own, over TCP and over TLS: what a mount over them promises while
+//! they come and go, and how what cannot work is refused.
 
 mod common;
 
@@ -145,7 +145,8 @@ fn of_two_stores_one_may_be_replaced_but_not_missing() {
     fs.down();
 }
 
-/// Waits until maintenance has compared the stores and restored what they lacked; how many segments that was.
+/// Waits until maintenance has compared the stores and restored what they lacked; how many segments
+/// that was.
 fn wait_until_whole(fs: &Mounted) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

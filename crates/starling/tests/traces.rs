@@ -290,7 +290,8 @@ fn record_work(mountpoint: &Path, below: &Path) {
     file.seek(SeekFrom::Start(100)).expect("seek");
     file.write_all(&[8; 50]).expect("write");
     drop(file);
-    // Emptied, and written anew under its number; then cut to nothing, which it is already the second time.
+    // Emptied, and written anew under its number; then cut to nothing, which it is already the
+    // second time.
     fs::write(at("made"), bytes).expect("write");
     let file = OpenOptions::new().write(true).open(at("made")).expect("open");
     (0..2).for_each(|_| file.set_len(0).expect("cut"));

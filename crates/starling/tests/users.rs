@@ -1,7 +1,7 @@
 //! The command as an ordinary user, who mounts through fusermount3.
 //!
-//! In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty, whatever the machine has. All that is
-//! mounted there goes with it.
+//! In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty,
+//! whatever the machine has. All that is mounted there goes with it.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The interface to a storage server, the same in one process, over a network and in the simulated world.
+//! The interface to a storage server, the same in one process, over a network and in the simulated
+//! world.
 
 pub use crate::checkpoint::Identity;
 use crate::commit::LANDING_PAGES;
@@ -21,7 +22,8 @@ pub enum StorageError {
     /// The stored bytes do not match their checksum; the caller reads from the rest of the stripe.
     #[error("{0} is damaged on this store")]
     Damaged(FragmentId),
-    /// The disk refused or failed. Whether a put got there is unknown; the store stops accepting puts until restarted.
+    /// The disk refused or failed. Whether a put got there is unknown; the store stops accepting
+    /// puts until restarted.
     #[error("disk error: {0}")]
     Disk(String),
     /// No room for the fragment.
@@ -60,32 +62,40 @@ pub struct StoreStatus {
 }
 
 impl StoreStatus {
-    /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its disk has free among them.
+    /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its
+    /// disk has free among them.
     pub fn attainable_bytes(&self, sharer_count: u64) -> u64 {
         let on_disk = self.allocated_bytes.saturating_add(self.disk.free_bytes / sharer_count.max(1));
         self.capacity_bytes.min(on_disk.saturating_sub(u64::from(LANDING_PAGES) * u64::from(PAGE)))
     }
 }
 
-/// A storage server. Every future may take as long as a disk or a network takes; callers bound their waits.
+/// A storage server. Every future may take as long as a disk or a network takes; callers bound
+/// their waits.
 pub trait Storage: Send + Sync + 'static {
-    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok, and replaces it if it was found damaged;
-    /// with another header it is a `BadRequest`. Attempts at one fragment are kept beside each other until the segment is
-    /// deleted: until the later one is complete on all its stores, the earlier may be all that makes the segment readable.
+    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok, and
+    /// replaces it if it was found damaged; with another header it is a `BadRequest`. Attempts at
+    /// one fragment are kept beside each other until the segment is deleted: until the later one is
+    /// complete on all its stores, the earlier may be all that makes the segment readable.
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>>;
-    /// Payload bytes `range` of a fragment, verified: both ends are extended to chunk boundaries for the check, but exactly
-    /// `range` is returned. `attempt`, when the fragment is there with another one, gives `NotFound`.
+    /// Payload bytes `range` of a fragment, verified: both ends are extended to chunk boundaries
+    /// for the check, but exactly `range` is returned. `attempt`, when the fragment is there with
+    /// another one, gives `NotFound`.
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>>;
     /// Headers of all fragments of a segment that are here, all attempts.
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
-    /// Headers of the fragments of a log with seq >= `from_seq`, ordered by seq, at most `count_max`, whole seqs only.
+    /// Headers of the fragments of a log with seq >= `from_seq`, ordered by seq, at most
+    /// `count_max`, whole seqs only.
     fn list(&self, log: LogId, from_seq: u64, count_max: usize)
     -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
-    /// All segments of which this store holds a fragment, with the bytes taken here; for accounting checks (fsck, scrub).
+    /// All segments of which this store holds a fragment, with the bytes taken here; for accounting
+    /// checks (fsck, scrub).
     fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>>;
-    /// Forgets all fragments of these segments. Not durable at once: a store that crashes may show them again.
+    /// Forgets all fragments of these segments. Not durable at once: a store that crashes may show
+    /// them again.
     fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>>;
-    /// Durably fences a log. A seal with an epoch not above the present one changes nothing. Returns the seal in force.
+    /// Durably fences a log. A seal with an epoch not above the present one changes nothing.
+    /// Returns the seal in force.
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>>;
     /// The seals in force.
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>>;
@@ -95,7 +105,8 @@ pub trait Storage: Send + Sync + 'static {
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>>;
     /// Reads a whole fragment and checks header and checksums, past any cache.
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
-    /// Space and health. Asks the disk for its space, which not every disk that hangs fails to tell.
+    /// Space and health. Asks the disk for its space, which not every disk that hangs fails to
+    /// tell.
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
 }
 
@@ -108,13 +119,16 @@ pub enum Presence {
     Empty(DiskSpace),
 }
 
-/// A storage server of another process. Until it is told which store to [`expect`](Self::expect), and whenever the server cannot be
-/// reached or has another store, everything of [`Storage`] is [`StorageError::Unavailable`].
+/// A storage server of another process. Until it is told which store to [`expect`](Self::expect),
+/// and whenever the server cannot be reached or has another store, everything of [`Storage`] is
+/// [`StorageError::Unavailable`].
 pub trait RemoteStorage: Storage {
-    /// What is there. Errors say what is in the way: it cannot be reached, it does not know the caller, it speaks another version.
+    /// What is there. Errors say what is in the way: it cannot be reached, it does not know the
+    /// caller, it speaks another version.
     fn presence(&self) -> BoxFuture<io::Result<Presence>>;
     /// Makes an empty store there. Refused if there is a store.
     fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>>;
-    /// From now on this store is used, whenever it is there. Done when it is, or when it was seen that it is not.
+    /// From now on this store is used, whenever it is there. Done when it is, or when it was seen
+    /// that it is not.
     fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()>;
 }

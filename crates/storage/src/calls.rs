@@ -1,7 +1,8 @@
-//! Calls as requests, and requests as calls: both halves of the protocol as far as they do not depend on how frames travel.
+//! Calls as requests, and requests as calls: both halves of the protocol as far as they do not
+//! depend on how frames travel.
 //!
-//! Whoever carries requests to a store implements [`Ask`] and thereby is a [`Storage`]; whoever receives them has them answered by
-//! [`attach`] and [`answer`].
+//! Whoever carries requests to a store implements [`Ask`] and thereby is a [`Storage`]; whoever
+//! receives them has them answered by [`attach`] and [`answer`].
 
 use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
 use crate::server::Server;
@@ -16,7 +17,8 @@ use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// What carries requests to a store and brings its answers.
 pub trait Ask: Send + Sync + 'static {
-    /// One request, with `len` bytes of payload in it or in its answer. Errs if it may not have been answered.
+    /// One request, with `len` bytes of payload in it or in its answer. Errs if it may not have
+    /// been answered.
     fn ask(&self, request: Request, len: usize) -> BoxFuture<Result<Answer, StorageError>>;
 }
 

@@ -1,11 +1,13 @@
-//! A store's checkpoints as they are written: each adds to the body of the one before what changed since, so that it costs what changed and not what
-//! there is.
+//! A store's checkpoints as they are written: each adds to the body of the one before what changed
+//! since, so that it costs what changed and not what there is.
 //!
-//! Bodies would grow for ever. So when the additions take as much as what is whole, all fragments are written anew into the other file, a
-//! slice with each group of puts ([`Chain::roll`]). What is added meanwhile goes into the old body, and after the slices into the new one.
+//! Bodies would grow for ever. So when the additions take as much as what is whole, all fragments
+//! are written anew into the other file, a slice with each group of puts ([`Chain::roll`]). What is
+//! added meanwhile goes into the old body, and after the slices into the new one.
 //!
-//! A slice has what the store knows when it is written, which may be newer than the newest checkpoint: a fragment that was put, moved or
-//! deleted since. That is as good: it was durable, or its deletion was asked for, its pages are in no reservation before the next checkpoint, and what
+//! A slice has what the store knows when it is written, which may be newer than the newest
+//! checkpoint: a fragment that was put, moved or deleted since. That is as good: it was durable, or
+//! its deletion was asked for, its pages are in no reservation before the next checkpoint, and what
 //! checkpoints said meanwhile comes after the slices and counts.
 
 use crate::checkpoint::{Head, Identity};
@@ -37,7 +39,8 @@ struct Rolling {
     sum: Sum,
     /// The last fragment in it.
     after: Option<Key>,
-    /// What comes after all fragments: how the newest checkpoint ended when this began, and what was added since.
+    /// What comes after all fragments: how the newest checkpoint ended when this began, and what
+    /// was added since.
     rest: Vec<u8>,
 }
 
@@ -78,7 +81,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Writes a checkpoint with all fragments at once, where there is no room to add to the one before. `Full`: nothing has changed.
+    /// Writes a checkpoint with all fragments at once, where there is no room to add to the one
+    /// before. `Full`: nothing has changed.
     pub async fn rewrite(&mut self, generation: u64, all: Vec<u8>, end: &[u8]) -> Result<(), WriteError> {
         let (base_len, body) = (all.len() as u64, [&all[..], end].concat());
         let head = self.head(generation, Sum::default().with(&body));
@@ -99,7 +103,8 @@ impl Chain {
         self.rolls_at = rolls_at(base_len);
     }
 
-    /// Where the next slice begins: after this fragment, or with the first. Outer `None`: there is none to be written.
+    /// Where the next slice begins: after this fragment, or with the first. Outer `None`: there is
+    /// none to be written.
     pub fn next_slice(&mut self) -> Option<Option<Key>> {
         if self.rolling.is_none() && self.sum.len >= self.rolls_at {
             self.rolling = Some(Rolling { sum: Sum::default(), after: None, rest: self.end.clone() });
@@ -107,8 +112,8 @@ impl Chain {
         self.rolling.as_ref().map(|rolling| rolling.after)
     }
 
-    /// Writes the next slice, which ends with the fragment `last`; without one, what comes after all fragments, and then this is the newest body.
-    /// `Full`: it begins anew later.
+    /// Writes the next slice, which ends with the fragment `last`; without one, what comes after
+    /// all fragments, and then this is the newest body. `Full`: it begins anew later.
     pub async fn roll(&mut self, slice: Vec<u8>, last: Option<Key>) -> Result<(), WriteError> {
         let Some(mut rolling) = self.rolling.take() else { return Ok(()) };
         let (other, before) = (1 - self.which, rolling.sum);

@@ -1,11 +1,11 @@
 //! The bytes of checkpoints.
 //!
-//! Checkpoints are written to two files, see [`record_log::checkpoint_pair`]. A body that does not match
-//! the newest head is reported instead of silently going back in time, which would lose fragments that were
-//! acknowledged.
+//! Checkpoints are written to two files, see [`record_log::checkpoint_pair`]. A body that does not
+//! match the newest head is reported instead of silently going back in time, which would lose
+//! fragments that were acknowledged.
 //!
-//! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint since, the fragments that changed, those that are gone, and an
-//! end. What comes later counts.
+//! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint
+//! since, the fragments that changed, those that are gone, and an end. What comes later counts.
 //!
 //! All integers are little-endian.
 //!
@@ -34,8 +34,9 @@ use striped_log::fragment::FragmentHeader;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// The format that this program writes and reads. It counts for the fragments too, whose version the index does not say: it is
-/// raised with [`striped_log::fragment::FORMAT_VERSION`], and with the place of the landing. Versions 1 to 6 were never released.
+/// The format that this program writes and reads. It counts for the fragments too, whose version
+/// the index does not say: it is raised with [`striped_log::fragment::FORMAT_VERSION`], and with
+/// the place of the landing. Versions 1 to 6 were never released.
 pub const VERSION: u16 = 7;
 
 /// Whose fragments a store holds, and how many.
@@ -61,8 +62,9 @@ impl Identity {
     }
 }
 
-/// Names a checkpoint and vouches for its body. The generation is carried by all fragments that are written under the checkpoint, and known
-/// to nobody else: else whoever can write a file could write what recovery takes for a fragment.
+/// Names a checkpoint and vouches for its body. The generation is carried by all fragments that are
+/// written under the checkpoint, and known to nobody else: else whoever can write a file could
+/// write what recovery takes for a fragment.
 pub type Head = record_log::checkpoint_pair::Head<Identity>;
 
 impl Owner for Identity {
@@ -198,7 +200,8 @@ impl Body {
         extent.start.checked_add(extent.len).is_some_and(|end| end <= self.page_count)
     }
 
-    /// Reads a body, whose checksum the caller has compared; `fs` is the head's. Also says how many bytes of it come before the first end.
+    /// Reads a body, whose checksum the caller has compared; `fs` is the head's. Also says how many
+    /// bytes of it come before the first end.
     pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<(Body, u64), DecodeError> {
         let r = &mut Reader::new(bytes);
         let (mut body, mut base_len, mut is_whole) = (Body::default(), None, false);

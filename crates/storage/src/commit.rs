@@ -1,12 +1,14 @@
 //! The commit loop: the only writer of a store's files.
 //!
-//! It takes all puts that wait, gives each a place, writes them with one write-and-sync, and only then adds them to the index
-//! and answers. When no place is left it writes a checkpoint with a fresh reservation, growing the `fragments` file first;
-//! when no free extent is long enough, it moves fragments together to make one; when there is not enough free, the store is
-//! full. Since one task does all this, nothing is being written while a checkpoint is taken.
+//! It takes all puts that wait, gives each a place, writes them with one write-and-sync, and only
+//! then adds them to the index and answers. When no place is left it writes a checkpoint with a
+//! fresh reservation, growing the `fragments` file first; when no free extent is long enough, it
+//! moves fragments together to make one; when there is not enough free, the store is full. Since
+//! one task does all this, nothing is being written while a checkpoint is taken.
 //!
-//! A write or sync that fails leaves unknown what is on the disk: all that it carried gets the error, and the store takes
-//! no more changes until it is opened again, which finds out what is there.
+//! A write or sync that fails leaves unknown what is on the disk: all that it carried gets the
+//! error, and the store takes no more changes until it is opened again, which finds out what is
+//! there.
 
 use crate::api::StorageError;
 use crate::chain::Chain;
@@ -26,15 +28,17 @@ use std::sync::Arc;
 use striped_log::fragment::{FragmentHeader, HEADER_LEN};
 use types::aligned::AlignedBuffer;
 
-/// Most bytes written and synced together, so that a put does not wait for ever more of those that came after it.
+/// Most bytes written and synced together, so that a put does not wait for ever more of those that
+/// came after it.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
 /// Pages reserved by a checkpoint, as far as there are so many: what a restart may have to read.
 const RESERVED: u32 = 64 * PAGES_MAX;
-/// A slice of a checkpoint that is written anew has 2 to the power of at most this many fragments. How many is drawn, so that small stores have several
-/// slices, too.
+/// A slice of a checkpoint that is written anew has 2 to the power of at most this many fragments.
+/// How many is drawn, so that small stores have several slices, too.
 const SLICE_COUNT_LOG_MAX: u64 = 10;
-/// Pages that a checkpoint leaves unreserved, as long as puts find room elsewhere. What was deleted since the newest checkpoint is there again after
-/// a crash, so all that is reserved can turn out to be in use. A log's tail must be put again then, before anything can be deleted.
+/// Pages that a checkpoint leaves unreserved, as long as puts find room elsewhere. What was deleted
+/// since the newest checkpoint is there again after a crash, so all that is reserved can turn out
+/// to be in use. A log's tail must be put again then, before anything can be deleted.
 const SPARE_PAGES: u32 = 2 * PAGES_MAX;
 /// The file grows by this many pages at a time.
 const GROW_STEP: u32 = RESERVED;
@@ -43,7 +47,8 @@ pub const LANDING_PAGES: u32 = PAGES_MAX;
 
 /// Groups of at most so many pages clear pages ahead of them.
 const SMALL_GROUP_PAGES_MAX: u32 = 16;
-/// How many pages they clear at first; twice as many each time, as long as no larger group comes between.
+/// How many pages they clear at first; twice as many each time, as long as no larger group comes
+/// between.
 const CLEAR_PAGES_MIN: u32 = 8;
 /// How many pages they clear at most.
 const CLEAR_PAGES_MAX: u32 = 32;
@@ -128,7 +133,8 @@ impl Committer {
             let placed = self.place(&mut waiting);
             if !placed.is_empty() {
                 self.write_group(placed).await;
-                // Writes may not wait for anything, and those who have their answers have something to do with them.
+                // Writes may not wait for anything, and those who have their answers have something
+                // to do with them.
                 host::yield_now().await;
                 continue;
             }
@@ -142,7 +148,8 @@ impl Committer {
         }
     }
 
-    /// Gives places to puts from the front, until one finds none. Those that are refused are answered here.
+    /// Gives places to puts from the front, until one finds none. Those that are refused are
+    /// answered here.
     fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, Extent)> {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
@@ -213,9 +220,10 @@ impl Committer {
         }
     }
 
-    /// How many bytes of zeroes are to be written after these fragments. A sync of pages that are written for the first time makes a
-    /// local file system record in its journal that they were, which costs as much again; so a small group that comes to
-    /// such pages writes those that the next ones are going to take along with it.
+    /// How many bytes of zeroes are to be written after these fragments. A sync of pages that are
+    /// written for the first time makes a local file system record in its journal that they were,
+    /// which costs as much again; so a small group that comes to such pages writes those that the
+    /// next ones are going to take along with it.
     fn clear_ahead(&mut self, group: &[Write]) -> u32 {
         let Some(end) = group.last().map(|write| write.place.end()) else { return 0 };
         if end <= self.untouched_from {
@@ -245,7 +253,8 @@ impl Committer {
         {
             let state = &mut *self.shared.state.lock();
             for control in &controls {
-                // What is refused must not be in force: the caller would meet a fence that a restart forgets.
+                // What is refused must not be in force: the caller would meet a fence that a
+                // restart forgets.
                 if !state.writable {
                     break;
                 }
@@ -280,9 +289,9 @@ impl Committer {
         self.checkpoint_with_spare(SPARE_PAGES).await
     }
 
-    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment, and short extents. What a
-    /// compaction that was cut short left in the landing moves out before. `Full`: there is no room for the checkpoint;
-    /// nothing has changed.
+    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment,
+    /// and short extents. What a compaction that was cut short left in the landing moves out
+    /// before. `Full`: there is no room for the checkpoint; nothing has changed.
     async fn checkpoint_with_spare(&mut self, spare: u32) -> Result<(), StorageError> {
         if self.shared.state.lock().space.has_landed() {
             self.compact(0).await?;
@@ -294,8 +303,8 @@ impl Committer {
         self.record(|state| Some(state.space.draft(RESERVED, spare))).await
     }
 
-    /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the checkpoint, and puts it into force.
-    /// `Full` if it is refused.
+    /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the
+    /// checkpoint, and puts it into force. `Full` if it is refused.
     async fn record(&mut self, draft: impl FnOnce(&State) -> Option<Draft> + Send) -> Result<(), StorageError> {
         let (draft, changed, deleted_count, changes, end) = {
             let state = &mut *self.shared.state.lock();
@@ -331,7 +340,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes a slice of a checkpoint that is written anew, if one is. A failure was logged, and shows in the status.
+    /// Writes a slice of a checkpoint that is written anew, if one is. A failure was logged, and
+    /// shows in the status.
     async fn roll(&mut self) {
         let Some(after) = self.chain.next_slice() else { return };
         let count = 1 << (self.random.next_u64() % (SLICE_COUNT_LOG_MAX + 1));
@@ -349,7 +359,8 @@ impl Committer {
         }
     }
 
-    /// Extends the file by `wanted` pages, rounded up to whole steps, as far as capacity and disk allow. False when they do not.
+    /// Extends the file by `wanted` pages, rounded up to whole steps, as far as capacity and disk
+    /// allow. False when they do not.
     async fn grow(&mut self, wanted: u32) -> Result<bool, StorageError> {
         let count_max = self.shared.identity.page_count_max();
         let count = self.shared.state.lock().space.page_count();
@@ -396,13 +407,15 @@ impl Committer {
         }
     }
 
-    /// True if a checkpoint of this instant that leaves `spare` pages could reserve a place for `needed` pages.
+    /// True if a checkpoint of this instant that leaves `spare` pages could reserve a place for
+    /// `needed` pages.
     fn finds_room(&self, needed: u32, spare: u32) -> bool {
         self.shared.state.lock().space.draft(RESERVED, spare).fits(needed)
     }
 
-    /// Moves fragments together until the landing is empty and `goal` pages are free together. A move is a put of the same
-    /// fragment: a crash finds it at either place or both. False when there is not so much to be gained.
+    /// Moves fragments together until the landing is empty and `goal` pages are free together. A
+    /// move is a put of the same fragment: a crash finds it at either place or both. False when
+    /// there is not so much to be gained.
     async fn compact(&mut self, goal: u32) -> Result<bool, StorageError> {
         loop {
             let (fragments, to) = match self.next_step(goal) {
@@ -459,7 +472,8 @@ impl Committer {
         }
     }
 
-    /// Writes fragments to what is reserved, one after the other, and gives up their old places. False when nothing is reserved.
+    /// Writes fragments to what is reserved, one after the other, and gives up their old places.
+    /// False when nothing is reserved.
     async fn move_to_reserved(
         &mut self,
         fragments: Vec<(Extent, Key, FragmentHeader, Bytes)>,

@@ -1,18 +1,24 @@
-//! Which fragments move when no free extent is long enough. Pure: each step is planned from where fragments are now.
+//! Which fragments move when no free extent is long enough. Pure: each step is planned from where
+//! fragments are now.
 //!
-//! The first pages of the file are the **landing**: room for the longest fragment, which nothing but compaction ever writes.
-//! A step moves fragments in one of three ways:
+//! The first pages of the file are the **landing**: room for the longest fragment, which nothing
+//! but compaction ever writes. A step moves fragments in one of three ways:
 //!
 //! 1. *Return*: what is in the landing goes to the first free extent that holds it.
-//! 2. *Slide*: the first fragments of the window go to the front of the window, if the gap there holds them.
-//! 3. *Land*: if the gap is too short, they go to the landing. The gap has then grown by the pages that they had.
+//! 2. *Slide*: the first fragments of the window go to the front of the window, if the gap there
+//!    holds them.
+//! 3. *Land*: if the gap is too short, they go to the landing. The gap has then grown by the pages
+//!    that they had.
 //!
-//! The window is the run of fragments that takes least moving to free `goal` pages together. The next step needs no memory
-//! of the steps before, so a crash after any step changes nothing: the store goes on from the fragments that it finds.
+//! The window is the run of fragments that takes least moving to free `goal` pages together. The
+//! next step needs no memory of the steps before, so a crash after any step changes nothing: the
+//! store goes on from the fragments that it finds.
 //!
-//! - *There is always a place to return to.* The hole that the fragments left holds them all, and puts get no pages while the
-//!   landing holds fragments: the commit loop empties it before it reserves pages for puts.
-//! - *It ends.* The pages that are left to move in the best window shrink with each slide, and with each landing and its return.
+//! - *There is always a place to return to.* The hole that the fragments left holds them all, and
+//!   puts get no pages while the landing holds fragments: the commit loop empties it before it
+//!   reserves pages for puts.
+//! - *It ends.* The pages that are left to move in the best window shrink with each slide, and with
+//!   each landing and its return.
 
 use crate::space::Extent;
 use std::collections::BTreeSet;
@@ -23,7 +29,8 @@ use std::ops::Range;
 pub enum Next {
     /// The landing is empty, and there are enough free pages together.
     Done,
-    /// These fragments, one after the other, to the front of an extent that is free and holds them all.
+    /// These fragments, one after the other, to the front of an extent that is free and holds them
+    /// all.
     Move {
         /// Where they are.
         from: Vec<Extent>,
@@ -43,8 +50,9 @@ struct Layout<'a> {
     live: &'a [Extent],
 }
 
-/// The next step towards `goal` free pages together, outside the first `landing` of `page_count` pages. `live` are the places of all
-/// fragments in the order of the file; those whose start is in `unmovable` stay.
+/// The next step towards `goal` free pages together, outside the first `landing` of `page_count`
+/// pages. `live` are the places of all fragments in the order of the file; those whose start is in
+/// `unmovable` stay.
 pub fn next(page_count: u32, landing: u32, live: &[Extent], unmovable: &BTreeSet<u32>, goal: u32) -> Next {
     let (landed, live) = live.split_at(live.partition_point(|place| place.start < landing));
     let layout = Layout { begin: landing, page_count, live };
@@ -92,7 +100,8 @@ impl Layout<'_> {
     /// The run of fragments that frees `goal` pages with the least pages to move.
     fn window(&self, unmovable: &BTreeSet<u32>, goal: u32) -> Option<Range<usize>> {
         let mut best: Option<(u32, Range<usize>)> = None;
-        // The run `first..=i`, its pages, and the free pages before, between and after its fragments.
+        // The run `first..=i`, its pages, and the free pages before, between and after its
+        // fragments.
         let (mut first, mut moved, mut free) = (0, 0, self.gap_before(0).len);
         for (i, fragment) in self.live.iter().enumerate() {
             if unmovable.contains(&fragment.start) {
@@ -270,7 +279,8 @@ mod tests {
             }
         }
 
-        /// What a crash goes back to: the checkpoint, and what was put since; moves since are undone.
+        /// What a crash goes back to: the checkpoint, and what was put since; moves since are
+        /// undone.
         fn restart(&mut self) {
             self.index = self.recorded.clone();
             self.index.extend(&self.fresh);
@@ -291,8 +301,9 @@ mod tests {
         }
     }
 
-    /// Puts, deletions and compactions with tiny fragments, and a crash at any write: no write touches a fragment that a restart
-    /// would show, and a store is full only when there are too few free pages.
+    /// Puts, deletions and compactions with tiny fragments, and a crash at any write: no write
+    /// touches a fragment that a restart would show, and a store is full only when there are too
+    /// few free pages.
     #[test]
     fn crash_at_any_step_of_moving_costs_no_fragment() {
         let (mut crashes, mut landed, mut full, mut moves) = (0, 0, 0, 0);

@@ -1,8 +1,10 @@
-//! The files of a store: reading the newest checkpoint, writing the next one, finding what was written since.
+//! The files of a store: reading the newest checkpoint, writing the next one, finding what was
+//! written since.
 //!
-//! What can be read after a crash of the process alone, or after a failed sync, is not always on the disk, and a later sync
-//! that succeeds does not put it there. So opening a store writes again, in place and byte for byte, what it builds upon and
-//! does not know to be durable: the newest heads, and the fragments that it found.
+//! What can be read after a crash of the process alone, or after a failed sync, is not always on
+//! the disk, and a later sync that succeeds does not put it there. So opening a store writes again,
+//! in place and byte for byte, what it builds upon and does not know to be durable: the newest
+//! heads, and the fragments that it found.
 
 use crate::checkpoint::{Body, Head};
 use crate::space::{Extent, PAGE};
@@ -38,7 +40,8 @@ pub enum OpenError {
         /// The version this program reads.
         known: u16,
     },
-    /// What the store needs to know of its fragments is lost; its fragments must be rebuilt from the other stores.
+    /// What the store needs to know of its fragments is lost; its fragments must be rebuilt from
+    /// the other stores.
     #[error("the store is damaged: {what}")]
     Damaged {
         /// What does not hold.
@@ -125,7 +128,8 @@ impl Files {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
     }
 
-    /// The newest valid head, and which of the two files has it. [`OpenError::NotAStore`]: nothing was ever written here.
+    /// The newest valid head, and which of the two files has it. [`OpenError::NotAStore`]: nothing
+    /// was ever written here.
     pub async fn newest_head(&self) -> Result<(usize, Head), OpenError> {
         match self.checkpoints.newest().await? {
             Some(newest) => Ok(newest),
@@ -135,8 +139,8 @@ impl Files {
         }
     }
 
-    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if it is not whole now, the
-    /// store is damaged rather than young.
+    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if
+    /// it is not whole now, the store is damaged rather than young.
     pub async fn newest(&self) -> Result<Newest, OpenError> {
         let (which, head) = self.newest_head().await?;
         let body = self.checkpoints.body(which, head.body_len).await?;
@@ -148,14 +152,15 @@ impl Files {
         Ok(Newest { head, body, base_len, which })
     }
 
-    /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was before its heads were written.
+    /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was
+    /// before its heads were written.
     pub async fn settle(&self, newest: &Newest) -> io::Result<()> {
         self.checkpoints.write_heads(newest.which, newest.head.encode()).await
     }
 
-    /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it again, to be made durable by the
-    /// caller's sync. `len` is the length of the `fragments` file. Also says whether it ended at a header that has rotted, so that fragments
-    /// may be missing.
+    /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it
+    /// again, to be made durable by the caller's sync. `len` is the length of the `fragments` file.
+    /// Also says whether it ended at a header that has rotted, so that fragments may be missing.
     pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<(Vec<(Extent, Found)>, bool), OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
             generation == head.generation && header.fs == head.owner.fs && head.owner.is_member(header)
@@ -187,18 +192,21 @@ impl Files {
         }
     }
 
-    /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest one; Ok means durable.
+    /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest
+    /// one; Ok means durable.
     pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
         self.finish(which, 0, head, body).await
     }
 
-    /// Writes a part of a body, from `offset` in it on, into the file that does not hold the newest.
+    /// Writes a part of a body, from `offset` in it on, into the file that does not hold the
+    /// newest.
     pub async fn write_part(&self, which: usize, offset: u64, part: Vec<u8>) -> Result<(), WriteError> {
         self.make_room(which, offset, part.len()).await?;
         self.checkpoints.write_part(which, offset, part.into()).await.map_err(WriteError::Failed)
     }
 
-    /// Writes the last part of a body, from `offset` in it on, and `head`; Ok means that all of it is durable. The newest body may become longer so, too.
+    /// Writes the last part of a body, from `offset` in it on, and `head`; Ok means that all of it
+    /// is durable. The newest body may become longer so, too.
     pub async fn finish(&self, which: usize, offset: u64, head: &Head, rest: Vec<u8>) -> Result<(), WriteError> {
         self.make_room(which, offset, rest.len()).await?;
         self.checkpoints.finish(which, offset, head.encode(), rest.into()).await.map_err(WriteError::Failed)

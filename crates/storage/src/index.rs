@@ -1,8 +1,9 @@
 //! Which fragments the store holds, and where.
 //!
-//! One ordered map. Keys sort by log, then seq, then epoch, so that listing a log's tail is one range walk. Two attempts at
-//! the same fragment are two entries: until the later attempt of a segment is complete on all its stores, the earlier
-//! one may be all that makes the segment readable, and a store cannot know. Deleting the segment removes both.
+//! One ordered map. Keys sort by log, then seq, then epoch, so that listing a log's tail is one
+//! range walk. Two attempts at the same fragment are two entries: until the later attempt of a
+//! segment is complete on all its stores, the earlier one may be all that makes the segment
+//! readable, and a store cannot know. Deleting the segment removes both.
 
 use crate::api::Seal;
 use crate::packed::PackedHeader;
@@ -150,8 +151,9 @@ impl Index {
         self.held.range(of_segment(segment)).map(|entry| unpack(fs, entry)).collect()
     }
 
-    /// Headers of a log's fragments with seq >= `from_seq`, by seq, at most `count_max` unless the first seq alone has more:
-    /// whole seqs only, and always at least one, so that a caller that continues after the last seq it got sees all.
+    /// Headers of a log's fragments with seq >= `from_seq`, by seq, at most `count_max` unless the
+    /// first seq alone has more: whole seqs only, and always at least one, so that a caller that
+    /// continues after the last seq it got sees all.
     pub fn list(
         &self,
         fs: FsUuid,

@@ -3,12 +3,13 @@
 //! - [`api`]: what anybody may ask of a storage server, and its errors.
 //! - [`server`]: the server over a [`host::Disk`].
 //! - [`site`]: a folder that a process serves, with a store or without.
-//! - [`wire`]: the interface as bytes; [`calls`]: what turns calls into requests and back; `tcp` (with the feature of that name): a
-//!   site over a network.
+//! - [`wire`]: the interface as bytes; [`calls`]: what turns calls into requests and back; `tcp`
+//!   (with the feature of that name): a site over a network.
 //!
-//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says which checkpoint comes next, `files` reads and writes them.
-//! Pure: `space` (where fragments go), `compaction` (which move), `seal` (what keeps former writers out),
-//! `index` and `packed` (what is where), `checkpoint` (its bytes), `torn_tail` (what a crash left).
+//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says
+//! which checkpoint comes next, `files` reads and writes them. Pure: `space` (where fragments go),
+//! `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is
+//! where), `checkpoint` (its bytes), `torn_tail` (what a crash left).
 
 pub mod api;
 pub mod calls;

@@ -1,14 +1,16 @@
 //! Fragment headers as the index keeps them: one small allocation each.
 //!
-//! A store holds a header in memory for every fragment it has, so what the index key and the store itself already say
-//! (file system, fragment id, attempt) is left out, and the rest is kept as the bytes that also go into checkpoints:
+//! A store holds a header in memory for every fragment it has, so what the index key and the store
+//! itself already say (file system, fragment id, attempt) is left out, and the rest is kept as the
+//! bytes that also go into checkpoints:
 //!
 //! ```text
 //! len u32 | chunk CRC u32 x ceil(len / 64 KiB) | k u8 | m u8 | fragment_len u32 | payload_len u32 | delta_offset u32
 //!   | member u16 x (k + m) | has_previous u8 | previous segment (16 bytes, if has_previous is 1)
 //! ```
 //!
-//! A [`PackedHeader`] is always well-formed: it is made from a header or by a [`PackedHeader::decode`] that checked all of it.
+//! A [`PackedHeader`] is always well-formed: it is made from a header or by a
+//! [`PackedHeader::decode`] that checked all of it.
 
 use striped_log::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader, Geometry};
 use types::codec::{DecodeError, Put, Reader};
@@ -56,7 +58,8 @@ impl PackedHeader {
         &self.0
     }
 
-    /// Takes over bytes from a checkpoint, after checking that they are a whole, possible header of fragment `id`.
+    /// Takes over bytes from a checkpoint, after checking that they are a whole, possible header of
+    /// fragment `id`.
     pub fn decode(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Self, DecodeError> {
         let header = unpack(bytes, fs, id, attempt)?;
         header.check()?;

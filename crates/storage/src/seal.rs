@@ -1,19 +1,23 @@
 //! Seals: what keeps the former writers of a log out.
 //!
-//! Each opening of a log hands out an epoch and leaves a **fence**: segments of earlier epochs count up to a seq, and no further.
-//! A seal has the fence of its own epoch and those of the epochs before it. The newest alone is not enough: it lets a writer of
-//! epoch 1 that slept through epochs 2 and 3 write up to where epoch 3 began, over what epoch 2 wrote.
+//! Each opening of a log hands out an epoch and leaves a **fence**: segments of earlier epochs
+//! count up to a seq, and no further. A seal has the fence of its own epoch and those of the epochs
+//! before it. The newest alone is not enough: it lets a writer of epoch 1 that slept through epochs
+//! 2 and 3 write up to where epoch 3 began, over what epoch 2 wrote.
 //!
-//! A fence is dropped when a later one is not above it, since the later one then discards all that it discards: openings after
-//! which nothing was written leave no fence. Of the others the newest [`FENCES_MAX`] are kept. A writer comes through a dropped
-//! one only if it slept through more epochs than that, with segments in each.
+//! A fence is dropped when a later one is not above it, since the later one then discards all that
+//! it discards: openings after which nothing was written leave no fence. Of the others the newest
+//! [`FENCES_MAX`] are kept. A writer comes through a dropped one only if it slept through more
+//! epochs than that, with segments in each.
 //!
-//! The **nonce** is the opener's: a store takes one seal of an epoch. Two openers that chose the same epoch cannot both find their
-//! own seal at a quorum of stores, so at most one of them goes on to write.
+//! The **nonce** is the opener's: a store takes one seal of an epoch. Two openers that chose the
+//! same epoch cannot both find their own seal at a quorum of stores, so at most one of them goes on
+//! to write.
 //!
-//! When a quorum has the seal, the opener tells these stores **who has it**, and only then writes. A store that is named so and has only an older seal
-//! has lost its state: its disk is new, or an old copy. A store that finds that fragments have rotted which it cannot name says so of its seals, and that
-//! counts for as much, until it has the seal of a later epoch.
+//! When a quorum has the seal, the opener tells these stores **who has it**, and only then writes.
+//! A store that is named so and has only an older seal has lost its state: its disk is new, or an
+//! old copy. A store that finds that fragments have rotted which it cannot name says so of its
+//! seals, and that counts for as much, until it has the seal of a later epoch.
 
 use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
@@ -33,9 +37,10 @@ pub struct Fence {
     pub through: u64,
 }
 
-/// A fence on a log, with those before it: segments of epochs before `epoch` with a seq beyond `through` are refused from now on,
-/// and those that are here were discarded by recovery and are deleted. Segments up to `through` count, and may be put again for
-/// repair, unless an earlier fence discards them.
+/// A fence on a log, with those before it: segments of epochs before `epoch` with a seq beyond
+/// `through` are refused from now on, and those that are here were discarded by recovery and are
+/// deleted. Segments up to `through` count, and may be put again for repair, unless an earlier
+/// fence discards them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// The log.
@@ -48,9 +53,11 @@ pub struct Seal {
     pub nonce: u64,
     /// Fences of earlier epochs that discard more than later ones: both epochs and seqs grow.
     earlier: Vec<Fence>,
-    /// The stores that had this seal before anybody wrote under it; empty until the opener has said so.
+    /// The stores that had this seal before anybody wrote under it; empty until the opener has said
+    /// so.
     pub held_by: BTreeSet<StoreId>,
-    /// The store that says this has lost fragments since it took the seal, and does not know which. Never part of what is asked for.
+    /// The store that says this has lost fragments since it took the seal, and does not know which.
+    /// Never part of what is asked for.
     pub has_lost: bool,
 }
 
@@ -73,14 +80,16 @@ impl Seal {
         Seal { held_by, has_lost: false, ..self.clone() }
     }
 
-    /// True if a store that has this seal takes that one: it is of a later epoch, or says who has this one.
+    /// True if a store that has this seal takes that one: it is of a later epoch, or says who has
+    /// this one.
     pub fn gives_way_to(&self, other: &Seal) -> bool {
         let is_told = self.nonce == other.nonce && self.held_by.is_empty() && !other.held_by.is_empty();
         self.epoch < other.epoch || self.epoch == other.epoch && is_told
     }
 
-    /// The seal after this one. `first_seq` is the first segment of this seal's epoch or a later one that counts: this seal's own
-    /// fence cannot be beyond, even if it is that of an opener that died while another got the epoch.
+    /// The seal after this one. `first_seq` is the first segment of this seal's epoch or a later
+    /// one that counts: this seal's own fence cannot be beyond, even if it is that of an opener
+    /// that died while another got the epoch.
     pub fn next(&self, fence: Fence, first_seq: Option<u64>, nonce: u64) -> Seal {
         let through = first_seq.map_or(self.through, |first| self.through.min(first.saturating_sub(1)));
         let before = self.earlier.iter().copied().chain([Fence { epoch: self.epoch, through }]);

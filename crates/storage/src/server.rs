@@ -1,9 +1,10 @@
 //! A storage server over a [`Disk`].
 //!
-//! Reads and queries are answered here, from the index and the disk, at any time; changes go through the commit loop.
+//! Reads and queries are answered here, from the index and the disk, at any time; changes go
+//! through the commit loop.
 //!
-//! Must survive, without losing a fragment that was acknowledged: power loss at any point, torn and reordered
-//! writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
+//! Must survive, without losing a fragment that was acknowledged: power loss at any point, torn and
+//! reordered writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
 use crate::api::{Seal, Storage, StorageError, StoreStatus};
 use crate::chain::Chain;
@@ -28,7 +29,8 @@ use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 pub use crate::checkpoint::Identity;
 pub use crate::files::OpenError;
 
-/// A storage server. Dropping it asks for a last checkpoint; [`close`](Self::close) also waits for it.
+/// A storage server. Dropping it asks for a last checkpoint; [`close`](Self::close) also waits for
+/// it.
 pub struct Server {
     shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
@@ -79,7 +81,8 @@ impl Server {
                 let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
                 let (key, held) =
                     (Key::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
-                // One that the checkpoint lists elsewhere was moved here since, or put again because it had rotted there.
+                // One that the checkpoint lists elsewhere was moved here since, or put again
+                // because it had rotted there.
                 let is_known = |known: &Held| known.place == place || known.header != held.header;
                 if intact && !discarded && !index.get(&key).is_some_and(is_known) {
                     index.insert(key, held);
@@ -119,8 +122,8 @@ impl Server {
         &self.shared.tasks
     }
 
-    /// Waits for everything queued, writes a last checkpoint so that the next start has nothing to look for, and takes no
-    /// more changes. Reads go on.
+    /// Waits for everything queued, writes a last checkpoint so that the next start has nothing to
+    /// look for, and takes no more changes. Reads go on.
     pub fn close(&self) -> BoxFuture<Result<(), StorageError>> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.close().await })
@@ -181,8 +184,9 @@ impl Shared {
         }
     }
 
-    /// After a read: whether what was read was this fragment all the time. A page is reused only after its fragment has
-    /// left the index, so a fragment that is still at its place has not been overwritten.
+    /// After a read: whether what was read was this fragment all the time. A page is reused only
+    /// after its fragment has left the index, so a fragment that is still at its place has not been
+    /// overwritten.
     fn still_at(&self, key: &Key, place: Extent) -> Result<bool, StorageError> {
         let state = self.state.lock();
         let held = state.index.get(key).ok_or(StorageError::NotFound(key.id()))?;

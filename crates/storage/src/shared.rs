@@ -1,4 +1,5 @@
-//! What requests and the commit loop of one server share: the state under its lock, and the queue of changes.
+//! What requests and the commit loop of one server share: the state under its lock, and the queue
+//! of changes.
 
 use crate::api::{Seal, StorageError};
 use crate::checkpoint::Identity;
@@ -31,14 +32,16 @@ pub struct Shared {
     pub files: Files,
     /// Where the commit loop runs, and best whoever waits for it.
     pub tasks: Arc<dyn Tasks>,
-    /// What the store knows. The lock is held for map operations and for encoding a checkpoint, never across an await.
+    /// What the store knows. The lock is held for map operations and for encoding a checkpoint,
+    /// never across an await.
     pub state: Mutex<State>,
     queue: Mutex<Queue>,
     wake: Notify,
     room: Arc<Semaphore>,
 }
 
-/// Whether the disk lets the `fragments` file grow. What it says is free can be out of reach, by a quota for one.
+/// Whether the disk lets the `fragments` file grow. What it says is free can be out of reach, by a
+/// quota for one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
     /// As far as is known.
@@ -50,8 +53,8 @@ pub enum Growth {
 }
 
 impl Growth {
-    /// What there is to grow into when the disk says that so much is free. It is worth another attempt once there is more than when it
-    /// was refused.
+    /// What there is to grow into when the disk says that so much is free. It is worth another
+    /// attempt once there is more than when it was refused.
     pub fn free_bytes(&mut self, said: u64) -> u64 {
         *self = match *self {
             Growth::Refused => Growth::RefusedAt(said),
@@ -78,15 +81,16 @@ pub struct State {
     pub damaged: BTreeSet<Key>,
     /// False after a failed write or sync, and when closed.
     pub writable: bool,
-    /// Fragments that were put, moved or deleted since the last checkpoint. No more than that reserved pages for, and [`DELETED_MAX`].
+    /// Fragments that were put, moved or deleted since the last checkpoint. No more than that
+    /// reserved pages for, and [`DELETED_MAX`].
     pub changed: BTreeSet<Key>,
     /// Fragments deleted since the last checkpoint.
     pub deleted_count: usize,
 }
 
 impl State {
-    /// True when the segment is beyond what its writer had written when it was declared dead. Segments that count may be put
-    /// again at any time: that is how lost redundancy is restored.
+    /// True when the segment is beyond what its writer had written when it was declared dead.
+    /// Segments that count may be put again at any time: that is how lost redundancy is restored.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
         self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
     }
@@ -106,7 +110,8 @@ impl State {
         (!self.damaged.contains(key)).then_some(Ok(()))
     }
 
-    /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is there and good stays.
+    /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is
+    /// there and good stays.
     pub fn insert(&mut self, key: Key, held: Held) {
         self.changed.insert(key);
         let replaced = match self.index.get(&key) {
@@ -125,7 +130,8 @@ impl State {
         self.release(gone);
     }
 
-    /// Sets a seal if the present one gives way to it, and deletes what it discards. True when it was set.
+    /// Sets a seal if the present one gives way to it, and deletes what it discards. True when it
+    /// was set.
     pub fn seal(&mut self, seal: Seal) -> bool {
         if self.seals.get(&seal.log).is_some_and(|present| !present.gives_way_to(&seal)) {
             return false;
@@ -289,7 +295,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until there is something to do, and takes all of it, but no more puts than `bytes_max` (at least one).
+    /// Waits until there is something to do, and takes all of it, but no more puts than `bytes_max`
+    /// (at least one).
     pub async fn next_batch(&self, bytes_max: u64) -> Batch {
         loop {
             if let Some(batch) = self.take_batch(bytes_max) {

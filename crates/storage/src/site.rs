@@ -1,5 +1,5 @@
-//! A folder that one storage server serves: with a store, or with nothing yet, until the one who creates a file system has a store
-//! made in it.
+//! A folder that one storage server serves: with a store, or with nothing yet, until the one who
+//! creates a file system has a store made in it.
 
 use crate::api::{Identity, Presence, StorageError};
 use crate::files::Files;
@@ -13,8 +13,8 @@ use types::{FsUuid, StoreId};
 /// The file that a storage server's process may log to; an empty folder may have it.
 pub const LOG: &str = "starling.log";
 
-/// True if a store can be made in the folder: there is nothing, or what a creation that was cut short has left (which is completed to
-/// empty files).
+/// True if a store can be made in the folder: there is nothing, or what a creation that was cut
+/// short has left (which is completed to empty files).
 pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     let mut names = disk.list().await?;
     names.retain(|name| name != LOG);

@@ -1,21 +1,26 @@
-//! Where fragments go: the allocator over the pages of the `fragments` file. Pure; it touches no disk.
+//! Where fragments go: the allocator over the pages of the `fragments` file. Pure; it touches no
+//! disk.
 //!
-//! A fragment takes whole pages, so that writing one never touches a page that holds another. Every free page can be put to
-//! use: neighbouring free pages are one **extent**, whatever was in them before, and when no extent is long enough,
-//! [`compaction`](crate::compaction) says which fragments to move to make one. For that alone are the first pages of the file:
-//! the **landing** never is in the pool from which puts get their pages.
+//! A fragment takes whole pages, so that writing one never touches a page that holds another. Every
+//! free page can be put to use: neighbouring free pages are one **extent**, whatever was in them
+//! before, and when no extent is long enough, [`compaction`](crate::compaction) says which
+//! fragments to move to make one. For that alone are the first pages of the file: the **landing**
+//! never is in the pool from which puts get their pages.
 //!
-//! The life of a page: *free*, then *reserved* (a durable checkpoint says that it may be written), *used*, and, when its
-//! fragment is released, *quarantined* until a checkpoint has recorded that, then free again. What a checkpoint reserved and
-//! nobody used is free when the next one is drafted.
+//! The life of a page: *free*, then *reserved* (a durable checkpoint says that it may be written),
+//! *used*, and, when its fragment is released, *quarantined* until a checkpoint has recorded that,
+//! then free again. What a checkpoint reserved and nobody used is free when the next one is
+//! drafted.
 //!
 //! Invariants:
-//! - Only what the checkpoint in force lists in its **reservation** is written, each of its extents from its start on and
-//!   without gaps, so recovery needs to look nowhere else.
-//! - Every fragment carries the random number of the checkpoint under which it was written (its *generation*). A
-//!   checkpoint that was never durable was never written under, so what an earlier use of a page left behind has another
-//!   generation and cannot be taken for a fragment, and neither can what a crash tore.
-//! - A page is not written again while the checkpoint in force, which a crash would go back to, has a fragment in it.
+//! - Only what the checkpoint in force lists in its **reservation** is written, each of its extents
+//!   from its start on and without gaps, so recovery needs to look nowhere else.
+//! - Every fragment carries the random number of the checkpoint under which it was written (its
+//!   *generation*). A checkpoint that was never durable was never written under, so what an earlier
+//!   use of a page left behind has another generation and cannot be taken for a fragment, and
+//!   neither can what a crash tore.
+//! - A page is not written again while the checkpoint in force, which a crash would go back to, has
+//!   a fragment in it.
 
 use crate::compaction;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +74,8 @@ impl Extent {
     }
 }
 
-/// What the next checkpoint will say of pages; takes effect with [`Space::adopt`], once that checkpoint is durable.
+/// What the next checkpoint will say of pages; takes effect with [`Space::adopt`], once that
+/// checkpoint is durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draft {
     /// What may be written until the checkpoint after it, by start.
@@ -128,12 +134,14 @@ impl Pool {
 
 /// The allocator.
 ///
-/// Writing: [`allocate`](Self::allocate) until it has no place, then [`draft`](Self::draft), write the draft's reservation
-/// in a checkpoint, [`adopt`](Self::adopt), and go on. [`release`](Self::release) at any time.
+/// Writing: [`allocate`](Self::allocate) until it has no place, then [`draft`](Self::draft), write
+/// the draft's reservation in a checkpoint, [`adopt`](Self::adopt), and go on.
+/// [`release`](Self::release) at any time.
 #[derive(Debug)]
 pub struct Space {
     page_count: u32,
-    /// Pages at the beginning of the file that only compaction writes; the longest fragment fits in.
+    /// Pages at the beginning of the file that only compaction writes; the longest fragment fits
+    /// in.
     landing: u32,
     /// Pages of the landing that fragments take.
     landed_pages: u32,
@@ -146,8 +154,9 @@ pub struct Space {
 }
 
 impl Space {
-    /// An allocator over `page_count` pages, of which `live` are taken and the first `landing` are for compaction. Nothing may
-    /// be written before the first [`adopt`](Self::adopt). Fails, saying what is wrong, if that cannot be.
+    /// An allocator over `page_count` pages, of which `live` are taken and the first `landing` are
+    /// for compaction. Nothing may be written before the first [`adopt`](Self::adopt). Fails,
+    /// saying what is wrong, if that cannot be.
     pub fn recover(page_count: u32, landing: u32, mut live: Vec<Extent>) -> Result<Space, &'static str> {
         live.sort_unstable();
         let mut space = Space {
@@ -195,8 +204,8 @@ impl Space {
         }
     }
 
-    /// True when there are fragments in the landing: a compaction was cut short, and no page may be reserved for puts before they
-    /// have left it.
+    /// True when there are fragments in the landing: a compaction was cut short, and no page may be
+    /// reserved for puts before they have left it.
     pub fn has_landed(&self) -> bool {
         self.landed_pages > 0
     }
@@ -224,7 +233,8 @@ impl Space {
         }
     }
 
-    /// A place for a fragment: the start of the shortest reserved extent that is long enough. `None`: a checkpoint must come first.
+    /// A place for a fragment: the start of the shortest reserved extent that is long enough.
+    /// `None`: a checkpoint must come first.
     pub fn allocate(&mut self, pages: u32) -> Option<Extent> {
         let &(len, start) = self.reserved.range((pages, 0)..).next()?;
         self.reserved.remove(&(len, start));
@@ -236,7 +246,8 @@ impl Space {
         Some(place)
     }
 
-    /// How many pages from `start` on may be written and are not used, if an allocation has just ended there.
+    /// How many pages from `start` on may be written and are not used, if an allocation has just
+    /// ended there.
     pub fn reserved_from(&self, start: u32) -> u32 {
         self.reserved.iter().find(|extent| extent.1 == start).map_or(0, |extent| extent.0)
     }
@@ -251,7 +262,8 @@ impl Space {
         }
     }
 
-    /// All that is not used and not of the landing, as of a checkpoint that records the first `freed` releases.
+    /// All that is not used and not of the landing, as of a checkpoint that records the first
+    /// `freed` releases.
     fn pool(&self, freed: usize) -> Pool {
         let mut pool = self.free.clone();
         let reserved = self.reserved.iter().map(|&(len, start)| Extent { start, len });
@@ -262,9 +274,10 @@ impl Space {
         pool
     }
 
-    /// What a checkpoint of this instant may reserve: extents that any fragment fits into, in the order of the file, until
-    /// they have `target` pages, and the longest of the others, but not the last `spare` pages of the longest extent. What is
-    /// quarantined now counts as free, since that checkpoint records it.
+    /// What a checkpoint of this instant may reserve: extents that any fragment fits into, in the
+    /// order of the file, until they have `target` pages, and the longest of the others, but not
+    /// the last `spare` pages of the longest extent. What is quarantined now counts as free, since
+    /// that checkpoint records it.
     pub fn draft(&self, target: u32, spare: u32) -> Draft {
         let freed = self.quarantined.len();
         let mut pool = self.pool(freed);
@@ -297,7 +310,8 @@ impl Space {
         is_free.then(|| Draft { reservation: vec![to], freed })
     }
 
-    /// Puts a draft into force. The checkpoint that records it is durable, and nothing was allocated since it was drafted.
+    /// Puts a draft into force. The checkpoint that records it is durable, and nothing was
+    /// allocated since it was drafted.
     pub fn adopt(&mut self, draft: Draft) {
         let mut pool = self.pool(draft.freed);
         self.quarantined.drain(..draft.freed);
@@ -434,8 +448,8 @@ mod tests {
     }
 
     proptest! {
-        /// Live fragments never overlap; only reserved ranges are written; what the last checkpoint holds is never
-        /// overwritten; counts agree with a plain list.
+        /// Live fragments never overlap; only reserved ranges are written; what the last checkpoint
+        /// holds is never overwritten; counts agree with a plain list.
         #[test]
         fn prop_allocations_keep_the_invariants(ops in prop::collection::vec(op(), 1..200)) {
             const PAGES: u32 = 6 * PAGES_MAX;

@@ -83,8 +83,8 @@ pub fn body() -> Body {
     body
 }
 
-/// Lists fragments in the checkpoint of a store that nobody has open, as if they had been put there; their bytes are holes of the file. So a store
-/// of any size is made in no time.
+/// Lists fragments in the checkpoint of a store that nobody has open, as if they had been put
+/// there; their bytes are holes of the file. So a store of any size is made in no time.
 pub async fn list_fragments(
     disk: &dyn Disk,
     headers: impl Iterator<Item = FragmentHeader>,

@@ -1,14 +1,18 @@
-//! What a crash left: the walk over an extent that finds its fragments again. Pure; [`crate::files`] reads the bytes.
+//! What a crash left: the walk over an extent that finds its fragments again. Pure;
+//! [`crate::files`] reads the bytes.
 //!
-//! Only extents that the newest checkpoint reserved can hold fragments that it does not list. Their walk goes from header
-//! to header, the length of each giving the place of the next, and ends at the first header that is not whole or that was
-//! not written under that checkpoint, which it tells by the checkpoint's random number. What is there may be anything, also
-//! what a user wrote into a file. A fragment with a whole header but torn payload was never acknowledged, or has rotted;
-//! it is left out, and the walk goes on after it, since acknowledged ones may follow.
+//! Only extents that the newest checkpoint reserved can hold fragments that it does not list. Their
+//! walk goes from header to header, the length of each giving the place of the next, and ends at
+//! the first header that is not whole or that was not written under that checkpoint, which it tells
+//! by the checkpoint's random number. What is there may be anything, also what a user wrote into a
+//! file. A fragment with a whole header but torn payload was never acknowledged, or has rotted; it
+//! is left out, and the walk goes on after it, since acknowledged ones may follow.
 //!
-//! A header that is not whole, and yet has the checkpoint's random number, has rotted: fragments that were acknowledged may have been behind it.
+//! A header that is not whole, and yet has the checkpoint's random number, has rotted: fragments
+//! that were acknowledged may have been behind it.
 //!
-//! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for headers inside payloads.
+//! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for
+//! headers inside payloads.
 
 use crate::space::{Extent, PAGE, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
@@ -37,8 +41,9 @@ impl Found {
     }
 }
 
-/// The fragments in `bytes`, an extent from where it may be written, and where the walk ended. `belongs` is asked of
-/// each header and its generation; the first that does not belong ends the walk.
+/// The fragments in `bytes`, an extent from where it may be written, and where the walk ended.
+/// `belongs` is asked of each header and its generation; the first that does not belong ends the
+/// walk.
 pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Vec<Found>, u32) {
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {
@@ -55,8 +60,8 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Ve
     (found, offset)
 }
 
-/// True if these bytes, which are no header, once were one under the checkpoint with this random number: it is in no other sector, and a crash tears no
-/// sector.
+/// True if these bytes, which are no header, once were one under the checkpoint with this random
+/// number: it is in no other sector, and a crash tears no sector.
 pub fn is_rotten(sector: &[u8], generation: u64) -> bool {
     sector.windows(8).any(|bytes| bytes == generation.to_le_bytes())
 }

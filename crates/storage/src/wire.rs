@@ -1,14 +1,18 @@
-//! The storage interface as bytes: requests, answers, and the greeting that comes before them. Pure.
+//! The storage interface as bytes: requests, answers, and the greeting that comes before them.
+//! Pure.
 //!
-//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then frames follow, both ways: u32 length of
-//! the head, u32 length of the tail, head, tail. The head is a u64 number that pairs an answer with its request, a u8 kind, and
-//! fields. The tail is a fragment's payload or the bytes that were read, and is not copied; of other frames it is
-//! empty. All integers are little-endian.
+//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then
+//! frames follow, both ways: u32 length of the head, u32 length of the tail, head, tail. The head
+//! is a u64 number that pairs an answer with its request, a u8 kind, and fields. The tail is a
+//! fragment's payload or the bytes that were read, and is not copied; of other frames it is empty.
+//! All integers are little-endian.
 //!
-//! Before anything else of a store may be asked, the connection must be attached to it by name ([`Request::Attach`]): another store
-//! that stands at the same address by now has segments of the same names.
+//! Before anything else of a store may be asked, the connection must be attached to it by name
+//! ([`Request::Attach`]): another store that stands at the same address by now has segments of the
+//! same names.
 //!
-//! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more memory than the frame has.
+//! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more
+//! memory than the frame has.
 
 use crate::api::{Identity, Presence, Seal, StorageError, StoreStatus};
 use crate::seal::SEAL_LEN_MIN;
@@ -64,7 +68,8 @@ pub fn lengths(bytes: [u8; LENGTHS_LEN]) -> Result<(usize, usize), DecodeError> 
     Ok((head as usize, tail as usize))
 }
 
-/// A call of [`Storage`](crate::api::Storage) or [`RemoteStorage`](crate::api::RemoteStorage); see there.
+/// A call of [`Storage`](crate::api::Storage) or [`RemoteStorage`](crate::api::RemoteStorage); see
+/// there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are the arguments of the methods")]
 pub enum Request {
@@ -124,7 +129,8 @@ pub enum Answer {
     Not(String),
 }
 
-/// A frame in two pieces, the second possibly empty: what was encoded, lengths included, and what was not copied.
+/// A frame in two pieces, the second possibly empty: what was encoded, lengths included, and what
+/// was not copied.
 pub type Frame = [Bytes; 2];
 
 fn frame(number: u64, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Frame {

@@ -1,4 +1,5 @@
-//! Holds `docs/disk-format-store.md` and the code together: the checkpoint of the document is what the program encodes and decodes.
+//! Holds `docs/disk-format-store.md` and the code together: the checkpoint of the document is what
+//! the program encodes and decodes.
 
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;

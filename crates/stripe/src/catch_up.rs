@@ -1,15 +1,18 @@
-//! Bringing a store that was away up to date before it is used: seals, maps and deletions that it missed.
+//! Bringing a store that was away up to date before it is used: seals, maps and deletions that it
+//! missed.
 //!
-//! A store with an old seal would take fragments of a writer that was declared dead, and show segments that recovery has
-//! discarded. Whatever seal or map is in force is at a quorum of stores, so any quorum knows it.
+//! A store with an old seal would take fragments of a writer that was declared dead, and show
+//! segments that recovery has discarded. Whatever seal or map is in force is at a quorum of stores,
+//! so any quorum knows it.
 
 use crate::Stripe;
 use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
 use types::LogId;
 
-/// The newest seal of each log. Of two with one epoch, that which counts more is the later: a recovery that died half way
-/// is followed by one that sees at least as much. Of two that are alike, that which says who has it.
+/// The newest seal of each log. Of two with one epoch, that which counts more is the later: a
+/// recovery that died half way is followed by one that sees at least as much. Of two that are
+/// alike, that which says who has it.
 pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals {
@@ -41,7 +44,8 @@ impl Stripe {
         Ok(())
     }
 
-    /// Brings a store up to date. False when that failed, or when too few others answer to know what it missed.
+    /// Brings a store up to date. False when that failed, or when too few others answer to know
+    /// what it missed.
     pub(crate) async fn catch_up(&self, at: usize) -> bool {
         let Ok(seals) = self.ask_quorum(|s| s.seals()).await else { return false };
         let Ok(maps) = self.ask_quorum(|s| s.maps()).await else { return false };

@@ -1,7 +1,9 @@
-//! Whole histories under a seed: a writer that is killed and started again over stores that fail, at most `m` at a time. What is
-//! acknowledged stays: every segment, byte for byte, in order, in one chain, readable without any `m` stores.
+//! Whole histories under a seed: a writer that is killed and started again over stores that fail,
+//! at most `m` at a time. What is acknowledged stays: every segment, byte for byte, in order, in
+//! one chain, readable without any `m` stores.
 //!
-//! The same histories run over stores in memory and over real storage servers on simulated machines and disks.
+//! The same histories run over stores in memory and over real storage servers on simulated machines
+//! and disks.
 
 use crate::testing::{FS, Fault, LOG, Rig};
 use crate::{LogTail, LogWriter, Options, Stripe, StripeError};
@@ -85,7 +87,8 @@ impl<C: Cluster> History<'_, C> {
         client.is_up().then_some((stripe, tail))
     }
 
-    /// Checks an opened log against what was acknowledged, and takes what counted besides for acknowledged from now on.
+    /// Checks an opened log against what was acknowledged, and takes what counted besides for
+    /// acknowledged from now on.
     fn check(&self, stripe: &Arc<Stripe>, tail: &LogTail) {
         let mut acknowledged = self.acknowledged.lock();
         assert!(tail.segments.starts_with(&acknowledged), "{:?} lost some of {:?}", tail.segments, *acknowledged);

@@ -38,21 +38,24 @@ impl fmt::Display for StoreSet {
 /// Why an operation on the stores failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum StripeError {
-    /// Another owner has recovered the log: this writer must stop. Never retried. Whatever was not acknowledged is *unknown*.
+    /// Another owner has recovered the log: this writer must stop. Never retried. Whatever was not
+    /// acknowledged is *unknown*.
     #[error("the log was sealed against this writer")]
     Fenced,
-    /// Too few stores answer, or take puts, for the moment. The operation is *unknown* and may be tried again.
+    /// Too few stores answer, or take puts, for the moment. The operation is *unknown* and may be
+    /// tried again.
     #[error("not enough stores are available")]
     NotEnoughStores,
-    /// No store that could hold it does: the cleaner deleted the segment (ask the map again), or, if the map still points here,
-    /// more stores than the redundancy covers have lost it.
+    /// No store that could hold it does: the cleaner deleted the segment (ask the map again), or,
+    /// if the map still points here, more stores than the redundancy covers have lost it.
     #[error("segment {0} is not on the stores")]
     SegmentNotFound(SegmentId),
     /// The segment is there, but too many of its fragments are damaged for it to be read.
     #[error("segment {0} is damaged beyond its redundancy")]
     Damaged(SegmentId),
-    /// Segments that an earlier recovery had counted (up to `counted`) are no longer readable from `next_seq` on. The log is not
-    /// opened, because that would discard acknowledged segments; bring the missing stores back.
+    /// Segments that an earlier recovery had counted (up to `counted`) are no longer readable from
+    /// `next_seq` on. The log is not opened, because that would discard acknowledged segments;
+    /// bring the missing stores back.
     #[error("log {log} ends at seq {next_seq}, but was complete up to {counted}: bring the missing stores back")]
     LogBroken {
         /// The log.
@@ -62,8 +65,9 @@ pub enum StripeError {
         /// The last seq that was complete when the log was opened before.
         counted: u64,
     },
-    /// The log goes on at `beyond`, and what is missing before it is more than a writer that died can have left incomplete: stores lost
-    /// segments. The log is not opened, because that would discard those behind the gap.
+    /// The log goes on at `beyond`, and what is missing before it is more than a writer that died
+    /// can have left incomplete: stores lost segments. The log is not opened, because that would
+    /// discard those behind the gap.
     #[error("log {log} lost segments: it cannot be read at seq {next_seq}, but goes on up to {beyond}")]
     LogLost {
         /// The log.
@@ -73,8 +77,9 @@ pub enum StripeError {
         /// The last seq of which something is there.
         beyond: u64,
     },
-    /// It is not known where the log ends: its segment `next_seq` may have been on these stores, which do not answer, or have lost what
-    /// they had. The log is not opened, because that would discard the segment.
+    /// It is not known where the log ends: its segment `next_seq` may have been on these stores,
+    /// which do not answer, or have lost what they had. The log is not opened, because that would
+    /// discard the segment.
     #[error("log {log} may go on at seq {next_seq} on stores that do not answer or have lost their contents: {stores}")]
     StoresNeeded {
         /// The log.
@@ -84,14 +89,15 @@ pub enum StripeError {
         /// The stores.
         stores: StoreSet,
     },
-    /// The caller asked for something that can never succeed (range beyond the payload, payload longer than
-    /// [`payload_len_max`](crate::Stripe::payload_len_max)).
+    /// The caller asked for something that can never succeed (range beyond the payload, payload
+    /// longer than [`payload_len_max`](crate::Stripe::payload_len_max)).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
 }
 
 impl StripeError {
-    /// True if it is about where a log ends, so that the log is opened when the operator [accepts the loss](crate::Options::accepts_loss).
+    /// True if it is about where a log ends, so that the log is opened when the operator [accepts
+    /// the loss](crate::Options::accepts_loss).
     pub fn is_a_doubt(&self) -> bool {
         matches!(self, StripeError::LogLost { .. } | StripeError::StoresNeeded { .. })
     }

@@ -7,8 +7,9 @@ use striped_log::segment::Segment;
 use types::StoreId;
 
 impl Stripe {
-    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too few. The
-    /// first member rotates with the segments, so that load and parity spread over all stores.
+    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too
+    /// few. The first member rotates with the segments, so that load and parity spread over all
+    /// stores.
     pub(crate) fn choose_group(&self, segment: &Segment) -> Option<Geometry> {
         let mut up = self.health.lock().up();
         let soon = self.quick_ones(&up);

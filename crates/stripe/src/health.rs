@@ -1,7 +1,8 @@
 //! What is known of each store's health, and the task that looks after those that are not well.
 //!
-//! A store leaves service the moment a request to it fails, and comes back only through a probe that finds it writable *and*
-//! has brought it up to date (see `catch_up`). The probing task exists only while some store is out of service.
+//! A store leaves service the moment a request to it fails, and comes back only through a probe
+//! that finds it writable *and* has brought it up to date (see `catch_up`). The probing task exists
+//! only while some store is out of service.
 
 use crate::{StoreSet, Stripe};
 use host::{first, join_all};
@@ -12,8 +13,8 @@ use storage::api::StoreStatus;
 use striped_log::fragment::FRAGMENT_LEN_MAX;
 use types::{FragmentId, SegmentId, StoreId};
 
-/// Most deletions that are remembered for a store that is away; what is beyond stays there until the whole is compared
-/// (a leak of space, nothing else).
+/// Most deletions that are remembered for a store that is away; what is beyond stays there until
+/// the whole is compared (a leak of space, nothing else).
 const OWED_DELETES_MAX: usize = 65_536;
 /// Most damaged fragments that are remembered, so that each is logged and counted once.
 const DAMAGED_MAX: usize = 4_096;
@@ -93,8 +94,9 @@ impl Health {
         owed.extend(segments.iter().take(OWED_DELETES_MAX.saturating_sub(owed.len())));
     }
 
-    /// To be called before stores are asked to take a seal or maps: a store that is not among them, because it is away, and is being
-    /// brought up to date at this moment then misses it and must not return yet.
+    /// To be called before stores are asked to take a seal or maps: a store that is not among them,
+    /// because it is away, and is being brought up to date at this moment then misses it and must
+    /// not return yet.
     pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
@@ -103,7 +105,8 @@ impl Health {
         self.changes
     }
 
-    /// True when a store that was brought up to date, beginning when there were `changes`, is up to date still.
+    /// True when a store that was brought up to date, beginning when there were `changes`, is up to
+    /// date still.
     fn is_current(&self, at: usize, changes: u64) -> bool {
         self.changes == changes && self.stores[at].owed.is_empty()
     }
@@ -224,7 +227,8 @@ impl Stripe {
         healths.collect()
     }
 
-    /// As [`status`](Self::status), within [`GLANCE_TIME`]: of a store that has not answered by then, what it said last.
+    /// As [`status`](Self::status), within [`GLANCE_TIME`]: of a store that has not answered by
+    /// then, what it said last.
     pub async fn glance(&self) -> Vec<StoreHealth> {
         first(self.ask_status(), self.host.clock.sleep(GLANCE_TIME)).await;
         let now = self.host.clock.now();
@@ -311,7 +315,8 @@ mod tests {
             rig.stores[0].set(Fault::Down);
             rig.run(stripe.status());
             rig.heal();
-            // The store is looked at after 100 ms; the log is opened at some moment of its catching up.
+            // The store is looked at after 100 ms; the log is opened at some moment of its catching
+            // up.
             rig.sim.run_for(stripe.options.probe_interval + std::time::Duration::from_micros(500 * delay));
             rig.run(stripe.open_log(LOG, 1)).unwrap();
             rig.sim.run_until_idle();

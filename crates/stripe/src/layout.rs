@@ -1,8 +1,9 @@
 //! Where a segment's fragments are.
 //!
-//! Nobody keeps a table of it: every fragment's header tells its whole stripe, so the stores are asked once and the answer is
-//! cached. A cached layout can be out of date (the segment was put again, or deleted) but never wrong about the payload, which
-//! is the same in all attempts; who fails to read by it asks again.
+//! Nobody keeps a table of it: every fragment's header tells its whole stripe, so the stores are
+//! asked once and the answer is cached. A cached layout can be out of date (the segment was put
+//! again, or deleted) but never wrong about the payload, which is the same in all attempts; who
+//! fails to read by it asks again.
 
 use crate::{Stripe, StripeError};
 use host::join_all;
@@ -99,10 +100,11 @@ impl Described {
         self.found.extend(ours.map(|h| (store, h)));
     }
 
-    /// The attempt to read: a complete one before one that is not, a later one before an earlier one; `None` when none has `k`
-    /// fragments.
+    /// The attempt to read: a complete one before one that is not, a later one before an earlier
+    /// one; `None` when none has `k` fragments.
     pub(crate) fn best(&self, fs: FsUuid) -> Option<Layout> {
-        // By geometry too: two recoveries that did not see each other's attempts may have used one number.
+        // By geometry too: two recoveries that did not see each other's attempts may have used one
+        // number.
         let mut attempts: BTreeMap<(u16, &Geometry), BTreeMap<u8, &FragmentHeader>> = BTreeMap::new();
         for (store, header) in &self.found {
             if header.fs == fs && header.member() == Some(*store) {
@@ -131,8 +133,9 @@ impl Described {
         self.found.iter().map(|(_, header)| header.attempt).max()
     }
 
-    /// Why nothing can be read. An acknowledged segment has `k + m` fragments, so if it is missing at more stores than `m`, it
-    /// was deleted (a deletion that some store missed leaves remains) or is lost for good.
+    /// Why nothing can be read. An acknowledged segment has `k + m` fragments, so if it is missing
+    /// at more stores than `m`, it was deleted (a deletion that some store missed leaves remains)
+    /// or is lost for good.
     fn verdict(&self, segment: SegmentId, quorum: usize) -> StripeError {
         if self.answered.len() < quorum {
             return StripeError::NotEnoughStores;
@@ -147,8 +150,8 @@ impl Described {
 }
 
 impl Stripe {
-    /// Asks the stores for all headers of a segment: those that are there, then, if the segment cannot be read with these,
-    /// the absent ones.
+    /// Asks the stores for all headers of a segment: those that are there, then, if the segment
+    /// cannot be read with these, the absent ones.
     pub(crate) async fn describe(&self, segment: SegmentId) -> Described {
         let (present, absent) = self.present_and_absent();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
@@ -165,7 +168,8 @@ impl Stripe {
         described
     }
 
-    /// As [`describe`](Self::describe), for who wants to read: without stores that hang, if the segment can be read without them.
+    /// As [`describe`](Self::describe), for who wants to read: without stores that hang, if the
+    /// segment can be read without them.
     async fn describe_briefly(&self, segment: SegmentId) -> Described {
         let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };

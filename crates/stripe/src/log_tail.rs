@@ -1,29 +1,37 @@
 //! Opening a log: the verdict on its tail, made durable.
 //!
-//! The steps, and why a crash after any of them is safe, as long as at most `m` stores are bad and one process at a time opens
-//! a log whose former writer has stopped:
+//! The steps, and why a crash after any of them is safe, as long as at most `m` stores are bad and
+//! one process at a time opens a log whose former writer has stopped:
 //!
 //! 1. *Ask* a quorum for its seals and for all fragments of the tail. Nothing has changed yet.
-//! 2. *Judge* (`striped_log::tail`): going up the chain, what can be read counts. All acknowledged segments count, since they
-//!    were complete. The verdict can only grow from one opening to the next while nobody writes: what counted stays readable.
-//! 3. *Put again* the counted segments that are not complete, as new attempts with the same payload. Each only adds fragments
-//!    of segments that count anyway; a crash here leaves the next opening the same verdict and less to do. It must come before
-//!    the seal: stores refuse fragments of a sealed epoch.
-//! 4. *Seal* the log at a quorum with the next epoch and the last seq that counts; a store that takes the seal forgets what was
-//!    discarded. A seal on any store therefore says: everything of earlier epochs up to `through` was complete, and nothing beyond
-//!    was ever acknowledged. It carries the fences of the epochs before, and a random number of the opener: a store takes one seal of
-//!    an epoch, so of two openers that chose the same epoch at most one finds its own seal at a quorum. After a crash in the middle of it, the next opening either sees the seal (and reaches the same
-//!    verdict from it) or it does not (and may count more than was counted: unacknowledged segments, whole; two seals of one epoch,
-//!    of which that which counts more is in force). No fragment of the new epoch exists before a quorum has the seal.
-//! 5. *Tell* the stores that have the seal who has it. The next opening knows by that which stores may have been written to, also when nothing is left of
-//!    what was written. A crash before it means that nothing was written.
+//! 2. *Judge* (`striped_log::tail`): going up the chain, what can be read counts. All acknowledged
+//!    segments count, since they were complete. The verdict can only grow from one opening to the
+//!    next while nobody writes: what counted stays readable.
+//! 3. *Put again* the counted segments that are not complete, as new attempts with the same
+//!    payload. Each only adds fragments of segments that count anyway; a crash here leaves the next
+//!    opening the same verdict and less to do. It must come before the seal: stores refuse
+//!    fragments of a sealed epoch.
+//! 4. *Seal* the log at a quorum with the next epoch and the last seq that counts; a store that
+//!    takes the seal forgets what was discarded. A seal on any store therefore says: everything of
+//!    earlier epochs up to `through` was complete, and nothing beyond was ever acknowledged. It
+//!    carries the fences of the epochs before, and a random number of the opener: a store takes one
+//!    seal of an epoch, so of two openers that chose the same epoch at most one finds its own seal
+//!    at a quorum. After a crash in the middle of it, the next opening either sees the seal (and
+//!    reaches the same verdict from it) or it does not (and may count more than was counted:
+//!    unacknowledged segments, whole; two seals of one epoch, of which that which counts more is in
+//!    force). No fragment of the new epoch exists before a quorum has the seal.
+//! 5. *Tell* the stores that have the seal who has it. The next opening knows by that which stores
+//!    may have been written to, also when nothing is left of what was written. A crash before it
+//!    means that nothing was written.
 //! 6. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
 //!
-//! Between 2 and 3, a verdict that is a guess is refused, unless the operator [accepts](crate::Options::accepts_loss) it: more than `m` stores that are absent, new, or as they were before the log
-//! was last opened can hide acknowledged segments, and sealing the log would discard these for good.
+//! Between 2 and 3, a verdict that is a guess is refused, unless the operator
+//! [accepts](crate::Options::accepts_loss) it: more than `m` stores that are absent, new, or as
+//! they were before the log was last opened can hide acknowledged segments, and sealing the log
+//! would discard these for good.
 //!
-//! Segments at or below a seal's `through` were complete when it was set; if they are not now, stores have lost fragments,
-//! and that is for scrub to repair, not for opening.
+//! Segments at or below a seal's `through` were complete when it was set; if they are not now,
+//! stores have lost fragments, and that is for scrub to repair, not for opening.
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
@@ -61,18 +69,21 @@ pub struct LogTail {
 }
 
 impl Stripe {
-    /// Recovers a log from `from_seq` on (0 or 1: from its beginning) and fences its former writer. All segments before `from_seq` are
-    /// taken for durable; they may be deleted already. The caller sees to it that nobody else opens or writes the log meanwhile.
+    /// Recovers a log from `from_seq` on (0 or 1: from its beginning) and fences its former writer.
+    /// All segments before `from_seq` are taken for durable; they may be deleted already. The
+    /// caller sees to it that nobody else opens or writes the log meanwhile.
     ///
     /// # Errors
-    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time), `LogBroken`, `LogLost`, `StoresNeeded`,
-    /// `Damaged` (a segment of the tail, acknowledged or not, cannot be read, so it is not known what to keep); the log is then as
-    /// it was, or further on its way to being opened. Nothing is discarded.
+    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time),
+    /// `LogBroken`, `LogLost`, `StoresNeeded`, `Damaged` (a segment of the tail, acknowledged or
+    /// not, cannot be read, so it is not known what to keep); the log is then as it was, or further
+    /// on its way to being opened. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         for _ in 1..OPEN_TRIES {
             match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
-                // The seal of an opening that died half way has turned up: on a store that came back, or as a request that arrives
-                // late, which also discards what that opening had not seen. Now it is known.
+                // The seal of an opening that died half way has turned up: on a store that came
+                // back, or as a request that arrives late, which also discards what that opening
+                // had not seen. Now it is known.
                 Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) => {}
                 done => return done,
             }
@@ -125,7 +136,8 @@ impl Stripe {
         let held_by = self.seal(&seal).await?;
         self.seal(&seal.told(held_by)).await?;
         for (at, has) in &seals {
-            // Other logs' seals that the store has missed; a store that does not take them has been noted as absent.
+            // Other logs' seals that the store has missed; a store that does not take them has been
+            // noted as absent.
             let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, s.clone())).collect();
             if self.replay_seals(*at, has, &others).await.is_err() {
                 tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
@@ -135,8 +147,9 @@ impl Stripe {
         Ok(LogTail { log, epoch, next_seq: verdict.next_seq, last: segments.last().copied().or(before), segments })
     }
 
-    /// True if a segment that cannot be read was never there as a whole, or was deleted; false if that is not certain, because stores
-    /// that may have its fragments do not answer or have lost their state.
+    /// True if a segment that cannot be read was never there as a whole, or was deleted; false if
+    /// that is not certain, because stores that may have its fragments do not answer or have lost
+    /// their state.
     pub async fn is_torn(&self, segment: SegmentId) -> Result<bool, StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
         let described = self.describe(segment).await;
@@ -219,8 +232,9 @@ impl Stripe {
         Ok(Segment { id, previous: info.previous, payload, delta_offset: info.delta_offset })
     }
 
-    /// An attempt number for a segment whose writer is gone. A store that does not answer may have one that nobody else tells of:
-    /// then the number is some random way ahead, so that the two are not mistaken for each other.
+    /// An attempt number for a segment whose writer is gone. A store that does not answer may have
+    /// one that nobody else tells of: then the number is some random way ahead, so that the two are
+    /// not mistaken for each other.
     pub(crate) async fn next_attempt(&self, id: SegmentId) -> u16 {
         let described = self.describe(id).await;
         let all = described.answered.len() == self.stores.len();
@@ -228,11 +242,13 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal. Gives the stores that have.
+    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal. Gives
+    /// the stores that have.
     async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
-        // A store with a fragment of an epoch has the seal of that epoch: a store that lacks seals gets them before it is used again.
+        // A store with a fragment of an epoch has the seal of that epoch: a store that lacks seals
+        // gets them before it is used again.
         let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
         let up = self.health.lock().up();
         up.into_iter().filter(without).for_each(|at| self.mark_bad(at, StoreState::Failing, "did not take a seal"));
@@ -383,8 +399,8 @@ mod tests {
         taken.into_iter().for_each(|(at, contents)| *rig.stores[at].contents.lock() = contents);
     }
 
-    /// Two stores were replaced by new ones at once. The log was sealed where it could not be read any more, and so the
-    /// acknowledged segments were gone when the stores came back.
+    /// Two stores were replaced by new ones at once. The log was sealed where it could not be read
+    /// any more, and so the acknowledged segments were gone when the stores came back.
     #[test]
     fn regression_acknowledged_segments_survive_an_opening_without_the_stores_that_have_them() {
         for (len, count) in [(1000, 5), (200_000, 5), (200_000, 200)] {
@@ -401,8 +417,8 @@ mod tests {
         }
     }
 
-    /// A segment that is missing everywhere, as after an older root was taken for the newest one, made the opening discard all
-    /// that was behind it.
+    /// A segment that is missing everywhere, as after an older root was taken for the newest one,
+    /// made the opening discard all that was behind it.
     #[test]
     fn regression_complete_segments_behind_a_long_gap_are_not_discarded() {
         let rig = Rig::new(10, 5, 1);
@@ -446,7 +462,8 @@ mod tests {
             let first = writer.begin();
             writer.submit(rig.draft(first, 1000));
             rig.run(writer.wait_committed(1)).unwrap();
-            // Mirrored, and so readable from the one store that is away while the log is opened and written.
+            // Mirrored, and so readable from the one store that is away while the log is opened and
+            // written.
             let stray = rig.segment(2, 1000);
             assert_eq!(stray.previous, Some(first.0));
             let geometry = rig.stripe().choose_group(&stray).unwrap();
@@ -482,7 +499,8 @@ mod tests {
             let stripe = rig.stripe();
             let opening = rig.client().run(async move { stripe.open_log(LOG, 1).await });
             rig.sim.run_for(std::time::Duration::from_micros(500 * delay));
-            // It had seen less of the tail than can be read, and its requests were on their way all the time.
+            // It had seen less of the tail than can be read, and its requests were on their way all
+            // the time.
             let late = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
             let seals = rig.stores.iter().map(|s| s.seal(late.clone())).collect();
             let (opened, _) = rig.run(async { (opening.await, join_all(seals).await) });
@@ -568,8 +586,9 @@ mod tests {
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
     }
 
-    /// Crashes the opener at every point of opening a log whose tail is in every state there is, and opens it again with another
-    /// store away: nothing acknowledged is lost, and no epoch is handed out twice.
+    /// Crashes the opener at every point of opening a log whose tail is in every state there is,
+    /// and opens it again with another store away: nothing acknowledged is lost, and no epoch is
+    /// handed out twice.
     #[test]
     fn crash_at_any_point_of_opening_loses_nothing_acknowledged() {
         let mut crashes = 0;

@@ -11,14 +11,16 @@ use types::{LogId, SegmentId};
 const LIST_COUNT: usize = 4_096;
 
 impl Stripe {
-    /// The segments of a log that any store shows, from a seq on, without those that the seals in force have discarded.
+    /// The segments of a log that any store shows, from a seq on, without those that the seals in
+    /// force have discarded.
     pub async fn log_segments(&self, log: LogId, from_seq: u64) -> Result<Vec<SegmentId>, StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
         let seal = newest_seals(seals.iter().flat_map(|(_, seals)| seals)).remove(&log);
         let (mut all, mut next) = (BTreeSet::new(), Some(from_seq));
         while let Some(from) = next {
             let pages = self.pages(log, from, LIST_COUNT).await?;
-            // Each store's page ends elsewhere: only up to the first of these ends it is known what all have.
+            // Each store's page ends elsewhere: only up to the first of these ends it is known what
+            // all have.
             next = pages.iter().filter_map(|page| page.last()?.seq.checked_add(1)).min();
             all.extend(pages.into_iter().flatten());
         }
@@ -26,8 +28,8 @@ impl Stripe {
         Ok(all.into_iter().filter(counts).collect())
     }
 
-    /// The seq of the newest segment of a log that any store shows, discarded ones included; 0 if there is none. Asks twice for each
-    /// doubling of the seq, whatever the log holds.
+    /// The seq of the newest segment of a log that any store shows, discarded ones included; 0 if
+    /// there is none. Asks twice for each doubling of the seq, whatever the log holds.
     pub async fn newest_seq(&self, log: LogId) -> Result<u64, StripeError> {
         // There is a segment at `least`, or it is 0; there was none at `beyond`, nor after it.
         let (mut least, mut beyond) = (0u64, None);
@@ -46,7 +48,8 @@ impl Stripe {
         }
     }
 
-    /// The next segments of a log from a seq on, as each store of a quorum shows them, in order of seq.
+    /// The next segments of a log from a seq on, as each store of a quorum shows them, in order of
+    /// seq.
     async fn pages(&self, log: LogId, from_seq: u64, count: usize) -> Result<Vec<Vec<SegmentId>>, StripeError> {
         let answers = self.ask_quorum(|s: &dyn Storage| s.list(log, from_seq, count)).await?;
         let ours = |h: &FragmentHeader| h.fs == self.fs && h.id.segment.log == log && h.id.segment.seq >= from_seq;

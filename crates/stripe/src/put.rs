@@ -1,8 +1,9 @@
 //! The commit rule for one segment: acknowledged when all `k + m` fragments are durable.
 //!
-//! If a member fails, or hangs while there are enough others, the segment is put again, whole, as the next attempt, to a group
-//! without it, so that one bad store never eats the redundancy of something acknowledged. What was left of the failed attempt does no harm: its payload is
-//! the same, and deleting the segment asks all stores.
+//! If a member fails, or hangs while there are enough others, the segment is put again, whole, as
+//! the next attempt, to a group without it, so that one bad store never eats the redundancy of
+//! something acknowledged. What was left of the failed attempt does no harm: its payload is the
+//! same, and deleting the segment asks all stores.
 
 use crate::layout::SegmentInfo;
 use crate::{Stripe, StripeError};
@@ -30,10 +31,11 @@ pub(crate) enum Attempted {
 }
 
 impl Stripe {
-    /// Makes a segment durable with full redundancy, on whatever stores are healthy. Ok: all its fragments are durable.
-    /// [`StripeError::NotEnoughStores`]: for `put_timeout` there were too few healthy stores; it is unknown whether the segment will be
-    /// found by a recovery, and putting it again is right. [`StripeError::Fenced`]: give up. Other segments of the log may be
-    /// put at the same time; [`LogWriter`](crate::LogWriter) keeps their order.
+    /// Makes a segment durable with full redundancy, on whatever stores are healthy. Ok: all its
+    /// fragments are durable. [`StripeError::NotEnoughStores`]: for `put_timeout` there were too
+    /// few healthy stores; it is unknown whether the segment will be found by a recovery, and
+    /// putting it again is right. [`StripeError::Fenced`]: give up. Other segments of the log may
+    /// be put at the same time; [`LogWriter`](crate::LogWriter) keeps their order.
     pub async fn put(&self, segment: &Segment) -> Result<(), StripeError> {
         let attempt = self.attempts.lock().get(&segment.id).copied().unwrap_or(0);
         self.put_from(segment, attempt).await
@@ -68,8 +70,8 @@ impl Stripe {
         }
     }
 
-    /// Puts all fragments of one attempt at the same time and waits for all answers; not for those of stores that hang, if there are
-    /// enough others.
+    /// Puts all fragments of one attempt at the same time and waits for all answers; not for those
+    /// of stores that hang, if there are enough others.
     pub(crate) async fn put_attempt(&self, segment: &Segment, attempt: u16, geometry: Geometry) -> Attempted {
         let fragments = segment.stripe(self.fs, attempt, geometry);
         let Some(one) = fragments.first() else { return Attempted::Incomplete };
@@ -96,7 +98,8 @@ impl Stripe {
                 others.retain(|at| !silent.contains(at));
                 if hang && self.suffice(others.len()) {
                     silent.into_iter().for_each(|at| self.note_slow(at));
-                    // They may still come about, which does no harm, and whoever never answers is noted as absent.
+                    // They may still come about, which does no harm, and whoever never answers is
+                    // noted as absent.
                     self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
                     return Attempted::Incomplete;
                 }
@@ -116,8 +119,8 @@ impl Stripe {
         Attempted::Complete
     }
 
-    /// Forgets segments on all stores. Not durable at once: a store that crashes may show them again, and a store that is away
-    /// learns of it when it is back.
+    /// Forgets segments on all stores. Not durable at once: a store that crashes may show them
+    /// again, and a store that is away learns of it when it is back.
     pub async fn delete(&self, segments: Vec<SegmentId>) {
         {
             let mut layouts = self.layouts.lock();

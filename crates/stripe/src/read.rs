@@ -30,7 +30,8 @@ enum Whom {
 }
 
 impl Stripe {
-    /// Bytes `range` of a segment's payload, verified. They are not copied when they lie in one fragment that can be read.
+    /// Bytes `range` of a segment's payload, verified. They are not copied when they lie in one
+    /// fragment that can be read.
     pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
         let cached = self.layouts.lock().get(segment);
         if let Some(info) = cached
@@ -83,7 +84,8 @@ impl Stripe {
         Ok(Ok(all.freeze()))
     }
 
-    /// Bytes `range` of one data fragment: first without whoever hangs or is absent, then with everybody.
+    /// Bytes `range` of one data fragment: first without whoever hangs or is absent, then with
+    /// everybody.
     async fn read_part(
         &self,
         segment: SegmentId,
@@ -127,7 +129,8 @@ impl Stripe {
         let geometry = &info.geometry;
         let others = (0..geometry.width()).filter(|&index| index != wanted);
         let columns = geometry.columns(&range);
-        // Short data fragments that end before the columns have zeros there, which nobody needs to be asked for.
+        // Short data fragments that end before the columns have zeros there, which nobody needs to
+        // be asked for.
         let (known, askable): (Vec<u8>, Vec<u8>) = others.partition(|&index| geometry.clip(index, &columns).is_empty());
         let (absent, present): (Vec<u8>, Vec<u8>) = askable.into_iter().partition(|&index| self.is_absent(info, index));
         let mut candidates: VecDeque<u8> = present.into_iter().chain(absent).collect();

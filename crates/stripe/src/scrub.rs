@@ -1,8 +1,9 @@
 //! Looking at every fragment of every segment, and repairing what is missing or damaged.
 //!
-//! Segments that are being put at the moment are left alone: they are incomplete because they are not there yet. A store that does not
-//! answer says nothing about its fragments: they could not be checked. Segments that are being deleted, or that a store shows again
-//! after they were deleted, look incomplete too: callers who delete look at the [suspects](ScrubReport::suspects) again.
+//! Segments that are being put at the moment are left alone: they are incomplete because they are
+//! not there yet. A store that does not answer says nothing about its fragments: they could not be
+//! checked. Segments that are being deleted, or that a store shows again after they were deleted,
+//! look incomplete too: callers who delete look at the [suspects](ScrubReport::suspects) again.
 
 use crate::health::StoreState;
 use crate::layout::{Described, Layout};
@@ -40,13 +41,14 @@ pub struct ScrubReport {
     pub damaged: u64,
     /// Segments that had lost redundancy and are complete again.
     pub repaired: u64,
-    /// Segments that have lost redundancy and still lack it: no repair was asked for, there are not enough healthy
-    /// stores, or the stores refuse the fragments because the log was sealed since.
+    /// Segments that have lost redundancy and still lack it: no repair was asked for, there are not
+    /// enough healthy stores, or the stores refuse the fragments because the log was sealed since.
     pub unrepaired: Vec<SegmentId>,
     /// Segments that have fragments which could not be checked, and none that is known to be bad.
     pub uncertain: Vec<SegmentId>,
-    /// Segments of which too little is left. Remains of segments that were deleted, or never acknowledged, look like this too:
-    /// data is lost only where the map still points at one of them.
+    /// Segments of which too little is left. Remains of segments that were deleted, or never
+    /// acknowledged, look like this too: data is lost only where the map still points at one of
+    /// them.
     pub unreadable: Vec<SegmentId>,
 }
 
@@ -75,7 +77,8 @@ impl ScrubReport {
 }
 
 impl Stripe {
-    /// Every segment of which any store that answers has a fragment, and the bytes it takes on these stores.
+    /// Every segment of which any store that answers has a fragment, and the bytes it takes on
+    /// these stores.
     pub async fn segments(&self) -> Result<BTreeMap<SegmentId, u64>, StripeError> {
         let mut all = BTreeMap::new();
         for (_, segments) in self.ask_quorum(|s| s.segments()).await? {
@@ -86,8 +89,9 @@ impl Stripe {
         Ok(all)
     }
 
-    /// Verifies all fragments of all segments; with `repair`, rebuilds those that are missing or damaged, in place if the store takes
-    /// them, otherwise by putting the whole segment again to healthy stores. `progress` is called after each segment.
+    /// Verifies all fragments of all segments; with `repair`, rebuilds those that are missing or
+    /// damaged, in place if the store takes them, otherwise by putting the whole segment again to
+    /// healthy stores. `progress` is called after each segment.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -197,7 +201,8 @@ impl Stripe {
         let Some(at) = at else { return Err(StorageError::Unavailable) };
         let mut answer = self.ask(at, |s| s.verify(id)).await;
         if answer.is_err() && layout.shadowing.contains(&index) {
-            // The store checks all attempts that it has, and the bad one may be one that nobody reads any more.
+            // The store checks all attempts that it has, and the bad one may be one that nobody
+            // reads any more.
             let (attempt, len) = (layout.info.attempt, geometry.data_len(index));
             answer = self.ask(at, |s| s.read(id, attempt, 0..len)).await.map(|_| ());
         }
@@ -219,8 +224,8 @@ impl Stripe {
         self.repair_in_place(&segment, layout, bad).await || self.repair_elsewhere(&segment).await
     }
 
-    /// Puts the bad fragments back where they were. A store may keep a damaged fragment it has already, so each is verified
-    /// afterwards.
+    /// Puts the bad fragments back where they were. A store may keep a damaged fragment it has
+    /// already, so each is verified afterwards.
     async fn repair_in_place(&self, segment: &Segment, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
         let geometry = &layout.info.geometry;
         let fragments = segment.stripe(self.fs, layout.info.attempt, geometry.clone());
@@ -236,7 +241,8 @@ impl Stripe {
         true
     }
 
-    /// Puts the whole segment again, as a new attempt, to healthy stores. Does not wait for stores to come back.
+    /// Puts the whole segment again, as a new attempt, to healthy stores. Does not wait for stores
+    /// to come back.
     async fn repair_elsewhere(&self, segment: &Segment) -> bool {
         let mut attempt = self.next_attempt(segment.id).await;
         while let Some(geometry) = self.choose_group(segment) {

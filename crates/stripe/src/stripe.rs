@@ -19,26 +19,30 @@ use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 pub struct Options {
     /// Parity fragments per stripe (`m`): how many stores may be bad at a time, 1 or 2.
     pub parity: u8,
-    /// How long one request to one store may take before the store counts as absent, and how long a put waits for enough
-    /// healthy stores before it reports that there are not.
+    /// How long one request to one store may take before the store counts as absent, and how long a
+    /// put waits for enough healthy stores before it reports that there are not.
     pub put_timeout: Duration,
     /// How often stores that are not healthy are looked at.
     pub probe_interval: Duration,
-    /// Most segments of one log that are put at the same time, the same for all who ever write to the file system: how an opener tells
-    /// a gap that a crash has left from one that lost stores have left.
+    /// Most segments of one log that are put at the same time, the same for all who ever write to
+    /// the file system: how an opener tells a gap that a crash has left from one that lost stores
+    /// have left.
     pub in_flight_max: u64,
-    /// The operator takes what the stores have for all there is: a log whose end is a guess is opened all the same, and what is not readable, or behind that, is
-    /// given up for good. A way out when stores do not come back.
+    /// The operator takes what the stores have for all there is: a log whose end is a guess is
+    /// opened all the same, and what is not readable, or behind that, is given up for good. A way
+    /// out when stores do not come back.
     pub accepts_loss: bool,
 }
 
 impl Options {
-    /// How long a store that answers nothing lets a reader wait before he turns to the rest of the stripe.
+    /// How long a store that answers nothing lets a reader wait before he turns to the rest of the
+    /// stripe.
     pub(crate) fn read_patience(&self) -> Duration {
         self.put_timeout / 10
     }
 
-    /// The same for a put, before the segment is put again to a group without the store: a sync may wait for what is ahead of it.
+    /// The same for a put, before the segment is put again to a group without the store: a sync may
+    /// wait for what is ahead of it.
     pub(crate) fn put_patience(&self) -> Duration {
         self.put_timeout * 3 / 10
     }
@@ -60,7 +64,8 @@ impl Default for Options {
 pub(crate) struct Store {
     pub(crate) id: StoreId,
     pub(crate) api: Arc<dyn Storage>,
-    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other questions a store whose disk hangs may answer.
+    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other questions
+    /// a store whose disk hangs may answer.
     answered_at: AtomicU64,
     /// It has let somebody wait for too long, and has not answered since.
     slow: AtomicBool,
@@ -69,8 +74,8 @@ pub(crate) struct Store {
 /// Called with a segment that is complete, and the bytes it takes on the stores.
 type OnStored = Box<dyn Fn(SegmentId, u64) + Send + Sync>;
 
-/// The stores of one file system, as one reliable log store. Stores are numbered inside by their place in ascending order of
-/// their ids (`at`).
+/// The stores of one file system, as one reliable log store. Stores are numbered inside by their
+/// place in ascending order of their ids (`at`).
 pub struct Stripe {
     /// For tasks of its own, which must not keep it alive.
     pub(crate) me: Weak<Stripe>,
@@ -80,8 +85,9 @@ pub struct Stripe {
     pub(crate) options: Options,
     pub(crate) health: Mutex<Health>,
     pub(crate) layouts: Mutex<LayoutCache>,
-    /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's number is never used
-    /// twice with different fragments, not even when the caller gave up in between.
+    /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's
+    /// number is never used twice with different fragments, not even when the caller gave up in
+    /// between.
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
     /// Who follows which segments there are.
     pub(crate) on_stored: OnceLock<OnStored>,
@@ -92,8 +98,8 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// All stores are taken for healthy until they show otherwise. `options.parity` is brought into 1..=2. With fewer than
-    /// `parity + 1` stores nothing can ever be put.
+    /// All stores are taken for healthy until they show otherwise. `options.parity` is brought into
+    /// 1..=2. With fewer than `parity + 1` stores nothing can ever be put.
     pub fn new(host: Host, fs: FsUuid, stores: Vec<(StoreId, Arc<dyn Storage>)>, mut options: Options) -> Arc<Stripe> {
         options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
         let mut stores: Vec<Store> = stores
@@ -122,8 +128,9 @@ impl Stripe {
         &self.host
     }
 
-    /// Calls `follow` for every segment that is put from now on, once it is complete, with the bytes it takes on the stores. It must
-    /// be short and must not wait. One follower for good: false if there is one.
+    /// Calls `follow` for every segment that is put from now on, once it is complete, with the
+    /// bytes it takes on the stores. It must be short and must not wait. One follower for good:
+    /// false if there is one.
     pub fn on_stored(&self, follow: impl Fn(SegmentId, u64) + Send + Sync + 'static) -> bool {
         self.on_stored.set(Box::new(follow)).is_ok()
     }
@@ -138,21 +145,24 @@ impl Stripe {
         self.rebuilt_count.load(Relaxed)
     }
 
-    /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when there are too few stores.
+    /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when
+    /// there are too few stores.
     pub fn redundancy(&self) -> (u8, u8) {
         let m = self.options.parity;
         (self.stores.len().saturating_sub(usize::from(m)).min(DATA_FRAGMENTS_MAX) as u8, m)
     }
 
-    /// Longest payload of a segment in bytes: `max(k_max - m, 1)` MiB. It is that of the stripes that are left after the loss of
-    /// `m` stores, so that whatever is accepted can still be put then; with all stores a full segment is striped over `k_max`
-    /// shorter fragments (4 + 1: 3 MiB in fragments of 768 KiB).
+    /// Longest payload of a segment in bytes: `max(k_max - m, 1)` MiB. It is that of the stripes
+    /// that are left after the loss of `m` stores, so that whatever is accepted can still be put
+    /// then; with all stores a full segment is striped over `k_max` shorter fragments (4 + 1: 3 MiB
+    /// in fragments of 768 KiB).
     pub fn payload_len_max(&self) -> u32 {
         let (k_max, m) = self.redundancy();
         u32::from(k_max.saturating_sub(m).max(1)) * FRAGMENT_LEN_MAX
     }
 
-    /// Bytes that segments with so much payload together take on one store, at most: as striped when `m` stores are lost.
+    /// Bytes that segments with so much payload together take on one store, at most: as striped
+    /// when `m` stores are lost.
     pub fn share_of(&self, payload_bytes: u64) -> u64 {
         let (k_max, m) = self.redundancy();
         let share = |payload_len| {
@@ -163,8 +173,9 @@ impl Stripe {
         payload_bytes / segment_len * share(self.payload_len_max()) + share((payload_bytes % segment_len) as u32)
     }
 
-    /// How many stores must answer before anything is concluded from what they say of a log, and must have taken a seal or a
-    /// map: all but `m`, so that acknowledged segments are seen, and more than half, so that any two such sets meet.
+    /// How many stores must answer before anything is concluded from what they say of a log, and
+    /// must have taken a seal or a map: all but `m`, so that acknowledged segments are seen, and
+    /// more than half, so that any two such sets meet.
     pub(crate) fn quorum(&self) -> usize {
         let n = self.stores.len();
         n.saturating_sub(usize::from(self.options.parity)).max(n / 2 + 1)
@@ -186,8 +197,8 @@ impl Stripe {
         self.everyone().into_iter().partition(|&at| health.state(at) != StoreState::Absent)
     }
 
-    /// One request to one store, bounded in time. A store that does not answer, or says that it is not available, is noted as
-    /// absent.
+    /// One request to one store, bounded in time. A store that does not answer, or says that it is
+    /// not available, is noted as absent.
     pub(crate) async fn ask<T>(
         &self,
         at: usize,
@@ -198,8 +209,9 @@ impl Stripe {
         self.judge(at, answer)
     }
 
-    /// As [`ask`](Self::ask), for who can do without the answer: `None` when the store has not answered anybody for
-    /// [`Options::read_patience`]. The request goes on, so that a store which does not answer it is noted as absent in its time.
+    /// As [`ask`](Self::ask), for who can do without the answer: `None` when the store has not
+    /// answered anybody for [`Options::read_patience`]. The request goes on, so that a store which
+    /// does not answer it is noted as absent in its time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
@@ -234,8 +246,8 @@ impl Stripe {
         Some(self.judge(at, None))
     }
 
-    /// One put to one store. A store that answers with anything but Ok, or that the log is sealed, takes no puts until a probe
-    /// finds it well; it may still be good to read from.
+    /// One put to one store. A store that answers with anything but Ok, or that the log is sealed,
+    /// takes no puts until a probe finds it well; it may still be good to read from.
     pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
         self.request_count.fetch_add(1, Relaxed);
         let put = self.stores[at].api.put(fragment);
@@ -292,7 +304,8 @@ impl Stripe {
         !self.is_slow(at) && self.health.lock().state(at) != StoreState::Absent
     }
 
-    /// The same request to several stores at once; the answers with the stores that gave them, in the order of `whom`.
+    /// The same request to several stores at once; the answers with the stores that gave them, in
+    /// the order of `whom`.
     pub(crate) async fn ask_each<T>(
         &self,
         whom: &[usize],
@@ -303,7 +316,8 @@ impl Stripe {
         whom.iter().copied().zip(answers).collect()
     }
 
-    /// Asks the stores that are there, and the absent ones too if the rest is fewer than a quorum. Errs unless a quorum answers.
+    /// Asks the stores that are there, and the absent ones too if the rest is fewer than a quorum.
+    /// Errs unless a quorum answers.
     pub(crate) async fn ask_quorum<T>(
         &self,
         request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,

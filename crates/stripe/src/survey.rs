@@ -1,6 +1,8 @@
-//! What stores have of a log, a page at a time: which segments there are, what they take, and which of them lack fragments.
+//! What stores have of a log, a page at a time: which segments there are, what they take, and which
+//! of them lack fragments.
 //!
-//! Nothing is read but headers, which stores have in memory. A page costs the same however long the log is.
+//! Nothing is read but headers, which stores have in memory. A page costs the same however long the
+//! log is.
 
 use crate::layout::Described;
 use crate::{Stripe, StripeError};
@@ -18,8 +20,8 @@ const DESCRIBED_AT_ONCE: usize = 64;
 pub struct Surveyed {
     /// The segments, by seq, with the bytes that they take on the stores that answered.
     pub segments: Vec<(SegmentId, u64)>,
-    /// Those of them that can be read and lack fragments. Empty unless `all_answered`: of a store that does not answer, nobody
-    /// knows what it has.
+    /// Those of them that can be read and lack fragments. Empty unless `all_answered`: of a store
+    /// that does not answer, nobody knows what it has.
     pub lacking: Vec<SegmentId>,
     /// All stores have answered.
     pub all_answered: bool,
@@ -28,11 +30,13 @@ pub struct Surveyed {
 }
 
 impl Stripe {
-    /// The page of a log that begins at a seq. [`StripeError::NotEnoughStores`] unless a quorum answers.
+    /// The page of a log that begins at a seq. [`StripeError::NotEnoughStores`] unless a quorum
+    /// answers.
     pub async fn survey(&self, log: LogId, from_seq: u64) -> Result<Surveyed, StripeError> {
         let answers = self.ask_quorum(|s| s.list(log, from_seq, PAGE_COUNT)).await?;
         let all_answered = answers.len() == self.stores.len();
-        // A store lists whole seqs, so it has told all it has up to the last. The page ends where the first store stops.
+        // A store lists whole seqs, so it has told all it has up to the last. The page ends where
+        // the first store stops.
         let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
         let through = answers.iter().filter_map(|(_, page)| last(page)).min();
         let Some(through) = through.filter(|seq| *seq >= from_seq) else {
@@ -54,7 +58,8 @@ impl Stripe {
         let suspects: Vec<SegmentId> = suspects.map(|((_, segment), _)| *segment).collect();
         let mut lacking = Vec::new();
         for some in suspects.chunks(DESCRIBED_AT_ONCE) {
-            // A segment that was being put while the stores were asked is complete by now, or still on its way.
+            // A segment that was being put while the stores were asked is complete by now, or still
+            // on its way.
             let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
             let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
             lacking.extend(lacks.map(|(segment, _)| *segment));

@@ -1,9 +1,11 @@
-//! One log's order: segments are named one after the other, put several at a time, and acknowledged in order.
+//! One log's order: segments are named one after the other, put several at a time, and acknowledged
+//! in order.
 //!
-//! A segment is *committed* when it and all before it are durable. It is put only when all but the `in_flight_max` before it are
-//! committed: a recovery that finds it knows that these were there. While there are too few healthy stores, segments stay in
-//! memory and are tried again without end: waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a
-//! later wait can still succeed; nothing is lost but time. Being fenced is final.
+//! A segment is *committed* when it and all before it are durable. It is put only when all but the
+//! `in_flight_max` before it are committed: a recovery that finds it knows that these were there.
+//! While there are too few healthy stores, segments stay in memory and are tried again without end:
+//! waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a later wait
+//! can still succeed; nothing is lost but time. Being fenced is final.
 
 use crate::log_tail::LogTail;
 use crate::{Stripe, StripeError};
@@ -87,8 +89,8 @@ impl LogWriter {
         self.log
     }
 
-    /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it: nothing later is committed before
-    /// it is.
+    /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it:
+    /// nothing later is committed before it is.
     pub fn begin(&self) -> (SegmentId, Option<SegmentId>) {
         let mut state = self.state.lock();
         let id = SegmentId { log: self.log, epoch: self.epoch, seq: state.next_seq };
@@ -97,15 +99,17 @@ impl LogWriter {
         (id, state.last.replace(id))
     }
 
-    /// Puts a segment together and on the stores, in the background, at the same time as others. Each segment once.
+    /// Puts a segment together and on the stores, in the background, at the same time as others.
+    /// Each segment once.
     pub fn submit(self: &Arc<Self>, draft: SegmentDraft) {
         if let Some(work) = self.accept(draft) {
             self.stripe.host.tasks.spawn(work);
         }
     }
 
-    /// As [`submit`](Self::submit), for a caller who is going to wait: a short segment is put together and sent to the stores
-    /// before this returns, which saves a hand-over to another thread. The caller must hold no lock.
+    /// As [`submit`](Self::submit), for a caller who is going to wait: a short segment is put
+    /// together and sent to the stores before this returns, which saves a hand-over to another
+    /// thread. The caller must hold no lock.
     pub fn submit_here(self: &Arc<Self>, draft: SegmentDraft) {
         if draft.payload_len() > SHORT_LEN_MAX {
             self.submit(draft);
@@ -166,7 +170,8 @@ impl LogWriter {
         self.deliver();
     }
 
-    /// Commits what is durable from the front on, and tells the callbacks, one segment at a time, in order, by one thread.
+    /// Commits what is durable from the front on, and tells the callbacks, one segment at a time,
+    /// in order, by one thread.
     fn deliver(&self) {
         if std::mem::replace(&mut self.state.lock().delivering, true) {
             // Whoever delivers looks again after each segment, so it sees this one.
@@ -192,7 +197,8 @@ impl LogWriter {
         self.changed.notify_waiters();
     }
 
-    /// Why the log cannot be written any more; it stays so. What was not committed by then is unknown.
+    /// Why the log cannot be written any more; it stays so. What was not committed by then is
+    /// unknown.
     pub fn ended(&self) -> Option<StripeError> {
         self.ended.get().copied()
     }
@@ -208,9 +214,10 @@ impl LogWriter {
         self.state.lock().committed
     }
 
-    /// Done when the segment and all before it (seq 0: none) are durable and their [`on_commit`](Self::on_commit) calls have returned.
-    /// [`StripeError::NotEnoughStores`] when one of them could not be put since this was called; it is still being tried, so a
-    /// later call may succeed.
+    /// Done when the segment and all before it (seq 0: none) are durable and their
+    /// [`on_commit`](Self::on_commit) calls have returned. [`StripeError::NotEnoughStores`] when
+    /// one of them could not be put since this was called; it is still being tried, so a later call
+    /// may succeed.
     pub async fn wait_committed(&self, seq: u64) -> Result<(), StripeError> {
         let failures = self.state.lock().failures;
         self.wait_for(|state| {
@@ -226,7 +233,8 @@ impl LogWriter {
         .await
     }
 
-    /// Done when fewer payload bytes than `bytes` are in flight, or nothing is, or the log cannot go on.
+    /// Done when fewer payload bytes than `bytes` are in flight, or nothing is, or the log cannot
+    /// go on.
     pub async fn wait_in_flight_below(&self, bytes: u64) {
         self.wait_for(|state| {
             let below = state.bytes_in_flight < bytes || state.flights.is_empty() || self.ended.get().is_some();
@@ -235,8 +243,8 @@ impl LogWriter {
         .await
     }
 
-    /// Calls `callback` for every segment that is committed from now on: in log order, once each, never two at a time. It must be
-    /// short and must not wait; it may call back into the writer.
+    /// Calls `callback` for every segment that is committed from now on: in log order, once each,
+    /// never two at a time. It must be short and must not wait; it may call back into the writer.
     pub fn on_commit(&self, callback: Box<dyn Fn(SegmentId) + Send + Sync>) {
         self.state.lock().callbacks.push(Arc::from(callback));
     }

@@ -1,5 +1,5 @@
-//! How fast segments are striped and rebuilt on one core, in GB of payload per second and time per call (best of several rounds):
-//! `cargo run --release -p striped-log --example parity_speed`.
+//! How fast segments are striped and rebuilt on one core, in GB of payload per second and time per
+//! call (best of several rounds): `cargo run --release -p striped-log --example parity_speed`.
 
 use bytes::Bytes;
 use std::hint::black_box;

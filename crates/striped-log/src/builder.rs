@@ -1,8 +1,8 @@
 //! What a writer does at a cut: lays blocks and deltas out as one segment.
 //!
-//! Addresses are given out while the blocks are pushed, and the bytes are copied together later, so that the cut itself
-//! (which holds the client's lock) costs no copying. The layout is: full blocks, so that each begins at a chunk boundary;
-//! short blocks, packed; the delta section.
+//! Addresses are given out while the blocks are pushed, and the bytes are copied together later, so
+//! that the cut itself (which holds the client's lock) costs no copying. The layout is: full
+//! blocks, so that each begins at a chunk boundary; short blocks, packed; the delta section.
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
 use crate::segment::Segment;
@@ -13,7 +13,8 @@ use types::{BlockAddr, SegmentId};
 /// Longest payload of any segment in bytes: the widest stripe.
 pub const PAYLOAD_LEN_MAX: u32 = DATA_FRAGMENTS_MAX as u32 * FRAGMENT_LEN_MAX;
 
-/// Collects a segment's blocks: first all full ones, then the short ones, then [`finish`](Self::finish).
+/// Collects a segment's blocks: first all full ones, then the short ones, then
+/// [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct SegmentBuilder {
     id: SegmentId,
@@ -44,7 +45,8 @@ impl SegmentBuilder {
         self.blocks.is_empty()
     }
 
-    /// Adds a block whose length is a multiple of [`CHUNK_LEN`], before any other kind of block. Returns its address.
+    /// Adds a block whose length is a multiple of [`CHUNK_LEN`], before any other kind of block.
+    /// Returns its address.
     ///
     /// # Panics
     /// When the blocks together exceed [`PAYLOAD_LEN_MAX`].
@@ -99,7 +101,8 @@ impl SegmentDraft {
         self.delta_offset + self.deltas.len() as u32
     }
 
-    /// Copies the blocks and deltas into one payload, page-aligned, so that its fragments can go to disks as they are.
+    /// Copies the blocks and deltas into one payload, page-aligned, so that its fragments can go to
+    /// disks as they are.
     pub fn assemble(self) -> Segment {
         let mut payload = AlignedBuffer::with_room(self.payload_len() as usize);
         self.blocks.iter().for_each(|block| payload.put_slice(block));

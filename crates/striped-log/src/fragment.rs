@@ -1,15 +1,18 @@
-//! Fragment headers: what a fragment says of itself, so that any one of a segment's fragments tells how to read the rest.
+//! Fragment headers: what a fragment says of itself, so that any one of a segment's fragments tells
+//! how to read the rest.
 //!
-//! A header is [`HEADER_LEN`] bytes with every field at a fixed place (docs/disk-format.md) and a CRC-32C of its own at the end.
-//! It must survive: torn and stray writes (checksum), rot (checksum), and bytes that were made to deceive a decoder (every
-//! length is bounded and checked against the others, so what decodes can be used without further checks). Decoding
-//! accepts exactly what encoding writes: each header has one encoding.
+//! A header is [`HEADER_LEN`] bytes with every field at a fixed place (docs/disk-format.md) and a
+//! CRC-32C of its own at the end. It must survive: torn and stray writes (checksum), rot
+//! (checksum), and bytes that were made to deceive a decoder (every length is bounded and checked
+//! against the others, so what decodes can be used without further checks). Decoding accepts
+//! exactly what encoding writes: each header has one encoding.
 
 pub use crate::geometry::Geometry;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, SegmentId, StoreId};
 
-/// Checksummed unit of a fragment's payload, in bytes; also the unit in which payload is read and cached.
+/// Checksummed unit of a fragment's payload, in bytes; also the unit in which payload is read and
+/// cached.
 pub const CHUNK_LEN: u32 = 64 * 1024;
 /// Largest payload of one fragment in bytes.
 pub const FRAGMENT_LEN_MAX: u32 = 1024 * 1024;
@@ -26,8 +29,8 @@ pub const MEMBERS_MAX: usize = DATA_FRAGMENTS_MAX + PARITY_FRAGMENTS_MAX;
 
 /// The first bytes of every fragment.
 pub const MAGIC: [u8; 8] = *b"STARFRAG";
-/// The format this program reads and writes: of the header, and of what it describes. Version 1 had another code for two parity
-/// fragments.
+/// The format this program reads and writes: of the header, and of what it describes. Version 1 had
+/// another code for two parity fragments.
 pub const FORMAT_VERSION: u16 = 2;
 
 /// Flag bit: the field `previous` is meaningful.
@@ -42,7 +45,8 @@ pub struct FragmentHeader {
     pub fs: FsUuid,
     /// Its name.
     pub id: FragmentId,
-    /// Which try at storing the segment this is; a later attempt has the same payload, maybe another geometry.
+    /// Which try at storing the segment this is; a later attempt has the same payload, maybe
+    /// another geometry.
     pub attempt: u16,
     /// The stripe.
     pub geometry: Geometry,
@@ -95,8 +99,9 @@ impl FragmentHeader {
         self.encode_with_generation(0)
     }
 
-    /// The encoding as a store writes it: `generation` says which use of its pages the fragment belongs to, and means nothing
-    /// elsewhere. The header must pass [`check`](Self::check); otherwise what is encoded will not decode.
+    /// The encoding as a store writes it: `generation` says which use of its pages the fragment
+    /// belongs to, and means nothing elsewhere. The header must pass [`check`](Self::check);
+    /// otherwise what is encoded will not decode.
     pub fn encode_with_generation(&self, generation: u64) -> [u8; HEADER_LEN] {
         debug_assert_eq!(self.check(), Ok(()), "only well-formed headers are encoded");
         let g = &self.geometry;
@@ -134,12 +139,14 @@ impl FragmentHeader {
         bytes
     }
 
-    /// Reads a header, whatever its store generation. `bytes` may be longer than a header; the rest is not looked at.
+    /// Reads a header, whatever its store generation. `bytes` may be longer than a header; the rest
+    /// is not looked at.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Self::decode_with_generation(bytes).map(|(header, _)| header)
     }
 
-    /// Reads a header and its store generation. `bytes` may be longer than a header; the rest is not looked at.
+    /// Reads a header and its store generation. `bytes` may be longer than a header; the rest is
+    /// not looked at.
     pub fn decode_with_generation(bytes: &[u8]) -> Result<(Self, u64), DecodeError> {
         let bytes = bytes.get(..HEADER_LEN).ok_or(DecodeError::Truncated("fragment header"))?;
         let (body, checksum) = bytes.split_at(CHECKSUM_OFFSET);
@@ -190,7 +197,8 @@ impl FragmentHeader {
         Ok((header, generation))
     }
 
-    /// Checks that every field is in bounds and agrees with the others. What [`decode`](Self::decode) returns has passed.
+    /// Checks that every field is in bounds and agrees with the others. What
+    /// [`decode`](Self::decode) returns has passed.
     pub fn check(&self) -> Result<(), DecodeError> {
         self.geometry.check()?;
         if self.id.index >= self.geometry.width() {
@@ -214,7 +222,8 @@ impl FragmentHeader {
         Ok(())
     }
 
-    /// True when `bytes` are chunk `chunk_index` of this fragment's payload: the whole chunk, unchanged.
+    /// True when `bytes` are chunk `chunk_index` of this fragment's payload: the whole chunk,
+    /// unchanged.
     pub fn verify_chunk(&self, chunk_index: usize, bytes: &[u8]) -> bool {
         let Some(&expected) = self.chunk_crcs.get(chunk_index) else { return false };
         let begin = chunk_index * CHUNK_LEN as usize;
@@ -227,8 +236,8 @@ impl FragmentHeader {
         self.geometry.members.get(usize::from(self.id.index)).copied()
     }
 
-    /// The fragment with index `index` and this payload of the same attempt of the same segment: what repair puts in the place of
-    /// one that was lost.
+    /// The fragment with index `index` and this payload of the same attempt of the same segment:
+    /// what repair puts in the place of one that was lost.
     pub fn sibling(&self, index: u8, payload: bytes::Bytes) -> Fragment {
         let id = FragmentId { segment: self.id.segment, index };
         let header = FragmentHeader { id, chunk_crcs: chunk_crcs(&payload), len: payload.len() as u32, ..self.clone() };

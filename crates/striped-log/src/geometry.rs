@@ -1,4 +1,5 @@
-//! How a payload is spread over the fragments of a stripe. Pure arithmetic; every field was checked before it is used.
+//! How a payload is spread over the fragments of a stripe. Pure arithmetic; every field was checked
+//! before it is used.
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
 use crate::parity::BLOCK_LEN;
@@ -8,9 +9,10 @@ use types::codec::DecodeError;
 
 /// How a segment was striped: enough to find and rebuild everything from any one fragment's header.
 ///
-/// Data fragment `i` holds payload bytes `i * fragment_len .. min((i + 1) * fragment_len, payload_len)` at its true length;
-/// parity fragments are `fragment_len` long (computed as if short data fragments were zero-padded). With one data fragment,
-/// `fragment_len == payload_len`; otherwise `fragment_len` is a multiple of [`CHUNK_LEN`], so chunk `c` of the payload is in data
+/// Data fragment `i` holds payload bytes `i * fragment_len .. min((i + 1) * fragment_len,
+/// payload_len)` at its true length; parity fragments are `fragment_len` long (computed as if short
+/// data fragments were zero-padded). With one data fragment, `fragment_len == payload_len`;
+/// otherwise `fragment_len` is a multiple of [`CHUNK_LEN`], so chunk `c` of the payload is in data
 /// fragment `c / (fragment_len / CHUNK_LEN)` and never crosses fragments.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Geometry {
@@ -27,13 +29,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// How a payload of `payload_len` bytes is striped over at most `k_max` data fragments: `(k, fragment_len)`. Up to one
-    /// chunk, and whenever one data fragment is all there may be, `k` is 1; otherwise fragments are as short as whole chunks allow,
-    /// and `k` is what that takes. `m` takes no part in it.
+    /// How a payload of `payload_len` bytes is striped over at most `k_max` data fragments: `(k,
+    /// fragment_len)`. Up to one chunk, and whenever one data fragment is all there may be, `k` is
+    /// 1; otherwise fragments are as short as whole chunks allow, and `k` is what that takes. `m`
+    /// takes no part in it.
     ///
     /// # Panics
-    /// When `k_max` is not in `1..=16` or the payload exceeds `k_max` fragments of [`FRAGMENT_LEN_MAX`]: the writer cuts
-    /// segments to that size.
+    /// When `k_max` is not in `1..=16` or the payload exceeds `k_max` fragments of
+    /// [`FRAGMENT_LEN_MAX`]: the writer cuts segments to that size.
     pub fn plan(payload_len: u32, k_max: u8, m: u8) -> (u8, u32) {
         assert!((1..=DATA_FRAGMENTS_MAX).contains(&usize::from(k_max)), "k_max out of range");
         assert!((1..=PARITY_FRAGMENTS_MAX).contains(&usize::from(m)), "m out of range");
@@ -45,7 +48,8 @@ impl Geometry {
         (payload_len.div_ceil(fragment_len) as u8, fragment_len)
     }
 
-    /// The planned geometry on `members`, of which there must be `k + m` as [`plan`](Self::plan) tells.
+    /// The planned geometry on `members`, of which there must be `k + m` as [`plan`](Self::plan)
+    /// tells.
     ///
     /// # Panics
     /// As `plan`, and when the number of members is another.
@@ -60,8 +64,8 @@ impl Geometry {
         self.k + self.m
     }
 
-    /// Where chunk `chunk` of the payload is: data fragment and chunk number in it. For a chunk beyond the payload the answer
-    /// means nothing.
+    /// Where chunk `chunk` of the payload is: data fragment and chunk number in it. For a chunk
+    /// beyond the payload the answer means nothing.
     pub fn fragment_of_chunk(&self, chunk: u32) -> (u8, u32) {
         if self.k == 1 {
             return (0, chunk);
@@ -92,8 +96,9 @@ impl Geometry {
         begin..range.end.min(len).max(begin)
     }
 
-    /// The bytes of other fragments that it takes to rebuild bytes `range` of one; `range` is within the fragment. XOR and copies
-    /// take the same bytes, the code for two parity fragments whole blocks.
+    /// The bytes of other fragments that it takes to rebuild bytes `range` of one; `range` is
+    /// within the fragment. XOR and copies take the same bytes, the code for two parity fragments
+    /// whole blocks.
     pub fn columns(&self, range: &Range<u32>) -> Range<u32> {
         if self.k == 1 || self.m == 1 || range.is_empty() {
             return range.clone();

@@ -1,7 +1,7 @@
 //! Segments: striping into fragments, reading back, rebuilding what was lost.
 //!
-//! A segment is the unit of commit: blocks and the deltas that describe them, immutable once striped. With `m` parity fragments,
-//! any `k` of its `k + m` fragments give all of it back.
+//! A segment is the unit of commit: blocks and the deltas that describe them, immutable once
+//! striped. With `m` parity fragments, any `k` of its `k + m` fragments give all of it back.
 
 pub use crate::builder::{PAYLOAD_LEN_MAX, SegmentBuilder, SegmentDraft};
 use crate::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry, crc32c};
@@ -12,8 +12,8 @@ use thiserror::Error;
 use types::aligned::AlignedBuffer;
 use types::{FragmentId, FsUuid, SegmentId};
 
-/// A segment that is complete in memory and on its way to the stores. The payload is: full blocks first (so that they are
-/// chunk-aligned), then short blocks, then the delta section.
+/// A segment that is complete in memory and on its way to the stores. The payload is: full blocks
+/// first (so that they are chunk-aligned), then short blocks, then the delta section.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// Its name.
@@ -37,21 +37,22 @@ pub enum RebuildError {
         /// Fragments needed (`k`).
         need: usize,
     },
-    /// The fragment with this index is not of this stripe, or its bytes have not the length they must have, or it is there
-    /// twice.
+    /// The fragment with this index is not of this stripe, or its bytes have not the length they
+    /// must have, or it is there twice.
     #[error("fragment {0} does not fit the stripe")]
     Unfit(u8),
     /// The range is not within the fragment.
     #[error("range is outside the fragment")]
     Range,
-    /// The library that computes two parity fragments takes no such pieces. Geometry and pieces are checked before, so none is known.
+    /// The library that computes two parity fragments takes no such pieces. Geometry and pieces are
+    /// checked before, so none is known.
     #[error("the erasure code refuses the pieces: {0}")]
     Code(#[from] reed_solomon_simd::Error),
 }
 
 impl Segment {
-    /// The fragments to put, in order of index: `k` slices of the payload, then the parity, all with checksums. `geometry` must be
-    /// for a payload of this length.
+    /// The fragments to put, in order of index: `k` slices of the payload, then the parity, all
+    /// with checksums. `geometry` must be for a payload of this length.
     ///
     /// # Panics
     /// When it is not: the payload and its geometry come from one caller.
@@ -67,7 +68,8 @@ impl Segment {
             .collect();
         let mut crcs: Vec<Vec<u32>> = vec![Vec::new(); usize::from(width)];
         if k == 1 {
-            // Parity of one fragment is a copy of it: a mirrored write, for which there is nothing to compute.
+            // Parity of one fragment is a copy of it: a mirrored write, for which there is nothing
+            // to compute.
             crcs.fill(crate::fragment::chunk_crcs(&payloads[0]));
             payloads.resize(usize::from(width), payloads[0].clone());
         } else {
@@ -94,8 +96,8 @@ impl Segment {
         fragments.collect()
     }
 
-    /// The segment of which these are at least `k` whole fragments of one attempt, in any order. Headers and checksums must have been
-    /// checked.
+    /// The segment of which these are at least `k` whole fragments of one attempt, in any order.
+    /// Headers and checksums must have been checked.
     pub fn from_fragments(fragments: &[Fragment]) -> Result<Segment, RebuildError> {
         let Some(first) = fragments.first() else { return Err(RebuildError::TooFew { have: 0, need: 1 }) };
         let header = &first.header;
@@ -134,8 +136,8 @@ fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
     Bytes::from(payload)
 }
 
-/// Computes the parity fragments of two or more `data` fragments, chunk by chunk so that the data is read from memory once, and the
-/// checksums of all while they are in the CPU's cache.
+/// Computes the parity fragments of two or more `data` fragments, chunk by chunk so that the data
+/// is read from memory once, and the checksums of all while they are in the CPU's cache.
 fn encode(
     data: &[Bytes],
     parities: &mut [&mut [u8]],
@@ -165,14 +167,15 @@ fn encode(
     Ok(())
 }
 
-/// Gives the whole fragments `wanted`, in that order, from the whole fragments `have`, of which at least `k` are needed.
+/// Gives the whole fragments `wanted`, in that order, from the whole fragments `have`, of which at
+/// least `k` are needed.
 pub fn rebuild(geometry: &Geometry, wanted: &[u8], have: &[(u8, Bytes)]) -> Result<Vec<(u8, Bytes)>, RebuildError> {
     solve(geometry, wanted, 0..geometry.fragment_len, have)
 }
 
-/// Gives bytes `range` of fragment `wanted` from others, of which at least `k` are needed. Each piece is that fragment's part of
-/// [`Geometry::columns`] of the range: shorter or empty where a short data fragment ends (a fragment whose part is empty may be
-/// left out: its zeros are known).
+/// Gives bytes `range` of fragment `wanted` from others, of which at least `k` are needed. Each
+/// piece is that fragment's part of [`Geometry::columns`] of the range: shorter or empty where a
+/// short data fragment ends (a fragment whose part is empty may be left out: its zeros are known).
 pub fn rebuild_range(
     geometry: &Geometry,
     wanted: u8,
@@ -244,7 +247,8 @@ fn known_pieces(
     Ok(pieces)
 }
 
-/// Fills in the data pieces that are missing; the caller has seen to it that at least `k >= 2` pieces are there.
+/// Fills in the data pieces that are missing; the caller has seen to it that at least `k >= 2`
+/// pieces are there.
 fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) -> Result<(), RebuildError> {
     let (data, parities) = pieces.split_at(usize::from(geometry.k));
     let Some(lost) = (0..geometry.k).find(|&i| data[usize::from(i)].is_none()) else { return Ok(()) };

@@ -1,29 +1,35 @@
-//! The verdict on a log's tail: which segments count, from the fragments that the stores still have.
+//! The verdict on a log's tail: which segments count, from the fragments that the stores still
+//! have.
 //!
-//! Pure: the same fragments give the same verdict. What it must survive: up to `m` stores that do not answer, segments
-//! of which only some fragments were stored before a crash, fragments of earlier epochs that a store kept because it was away while
-//! they were discarded, and attempts that were given up. Every acknowledged segment counts: all its fragments and all of
-//! every segment before it were stored, so `k` are found while at most `m` stores are bad.
+//! Pure: the same fragments give the same verdict. What it must survive: up to `m` stores that do
+//! not answer, segments of which only some fragments were stored before a crash, fragments of
+//! earlier epochs that a store kept because it was away while they were discarded, and attempts
+//! that were given up. Every acknowledged segment counts: all its fragments and all of every
+//! segment before it were stored, so `k` are found while at most `m` stores are bad.
 //!
-//! Where several epochs wrote the same seq, the newest evidence decides. A fragment of epoch `e` tells two things that were true
-//! when `e` wrote it: its own segment is at its seq, and its `previous` is at the seq before. Recovery to epoch `e` has seen
-//! what earlier epochs had acknowledged, so of contradicting evidence for a seq, that of the highest epoch holds, and what it
-//! contradicts was discarded by a recovery, even if all its fragments turn up again.
+//! Where several epochs wrote the same seq, the newest evidence decides. A fragment of epoch `e`
+//! tells two things that were true when `e` wrote it: its own segment is at its seq, and its
+//! `previous` is at the seq before. Recovery to epoch `e` has seen what earlier epochs had
+//! acknowledged, so of contradicting evidence for a seq, that of the highest epoch holds, and what
+//! it contradicts was discarded by a recovery, even if all its fragments turn up again.
 //!
-//! A store that was away may show discarded segments of which no fragment of a later epoch tells: callers first drop what the seals
-//! that they know have discarded.
+//! A store that was away may show discarded segments of which no fragment of a later epoch tells:
+//! callers first drop what the seals that they know have discarded.
 //!
-//! More than `m` bad stores can make an acknowledged segment look torn. [`doubt`] tells a verdict that is certain from one that is a
-//! guess; callers discard nothing on a guess. A segment is torn for certain only if every attempt lacks a fragment on a store that
-//! answers and still has its state: that store would have the fragment if the segment had been acknowledged. A store that lacks the
-//! seal of an epoch whose writer used it, or could have, has lost its state (its disk is new, or an old copy), and proves nothing.
+//! More than `m` bad stores can make an acknowledged segment look torn. [`doubt`] tells a verdict
+//! that is certain from one that is a guess; callers discard nothing on a guess. A segment is torn
+//! for certain only if every attempt lacks a fragment on a store that answers and still has its
+//! state: that store would have the fragment if the segment had been acknowledged. A store that
+//! lacks the seal of an epoch whose writer used it, or could have, has lost its state (its disk is
+//! new, or an old copy), and proves nothing.
 
 use crate::fragment::{FragmentHeader, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{SegmentId, StoreId};
 
-/// Most segments of a log that its writer puts at the same time, unless it was told otherwise. A segment is put only when all that are this much before it are
-/// complete, so a gap in the log that is longer was not left by a writer that died.
+/// Most segments of a log that its writer puts at the same time, unless it was told otherwise. A
+/// segment is put only when all that are this much before it are complete, so a gap in the log that
+/// is longer was not left by a writer that died.
 pub const IN_FLIGHT_MAX: u64 = 64;
 
 /// A segment that is part of the log.
@@ -37,7 +43,8 @@ pub struct CountedSegment {
     pub header: FragmentHeader,
     /// Where that attempt's fragments are: store and fragment index, in order of index.
     pub present: Vec<(StoreId, u8)>,
-    /// All `k + m` fragments are there; otherwise the segment must be put again before the log goes on.
+    /// All `k + m` fragments are there; otherwise the segment must be put again before the log goes
+    /// on.
     pub complete: bool,
 }
 
@@ -52,10 +59,11 @@ pub struct TailVerdict {
     pub next_seq: u64,
 }
 
-/// Judges the tail of one log from seq `from_seq` on. `after` is the segment with seq `from_seq - 1`, where it is known; without it
-/// the first segment need not chain to anything. With it, the first segment may still be one of a later epoch that names no previous
-/// one: when that epoch began, `after` was deleted already, and a store that was away shows it again. `found` holds the fragments of that log with their stores, in any
-/// order; earlier ones are ignored.
+/// Judges the tail of one log from seq `from_seq` on. `after` is the segment with seq `from_seq -
+/// 1`, where it is known; without it the first segment need not chain to anything. With it, the
+/// first segment may still be one of a later epoch that names no previous one: when that epoch
+/// began, `after` was deleted already, and a store that was away shows it again. `found` holds the
+/// fragments of that log with their stores, in any order; earlier ones are ignored.
 pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, FragmentHeader)>) -> TailVerdict {
     let found: Vec<_> = found.into_iter().filter(|(_, h)| h.id.segment.seq >= from_seq).collect();
     let in_force = newest_evidence(&found);
@@ -91,7 +99,8 @@ pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, Fra
 pub struct Stores {
     /// All stores of the file system.
     pub all: BTreeSet<StoreId>,
-    /// Those that answered, with the epoch of their seal of the log; 0 if they have none, or have lost fragments since.
+    /// Those that answered, with the epoch of their seal of the log; 0 if they have none, or have
+    /// lost fragments since.
     pub sealed: BTreeMap<StoreId, u32>,
     /// The newest epoch whose writer is known to have begun, and the stores that had its seal then.
     pub begun: Option<(u32, BTreeSet<StoreId>)>,
@@ -116,15 +125,16 @@ impl Stores {
 /// Why a verdict may be wrong about where the log ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// The log lost segments: `beyond` was put after all segments up to `beyond - in_flight_max` were complete.
+    /// The log lost segments: `beyond` was put after all segments up to `beyond - in_flight_max`
+    /// were complete.
     Lost {
         /// The seq of the first segment that cannot be read.
         next_seq: u64,
         /// The seq of the last that is there.
         beyond: u64,
     },
-    /// The segment at `next_seq` may have been acknowledged: of its fragments, those are missing that were on stores which do not
-    /// answer or have lost their state.
+    /// The segment at `next_seq` may have been acknowledged: of its fragments, those are missing
+    /// that were on stores which do not answer or have lost their state.
     Unknown {
         /// The seq of the first segment that cannot be read.
         next_seq: u64,
@@ -133,8 +143,8 @@ pub enum Doubt {
     },
 }
 
-/// What makes `verdict` a guess about the segments that it does not count. `found` holds the fragments that it was given. `None`, as
-/// long as at most `m` stores are bad.
+/// What makes `verdict` a guess about the segments that it does not count. `found` holds the
+/// fragments that it was given. `None`, as long as at most `m` stores are bad.
 pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores: &Stores) -> Option<Doubt> {
     let next_seq = verdict.next_seq;
     let in_force = newest_evidence(found);
@@ -159,8 +169,9 @@ pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores:
     (at_end.is_empty() && bad.len() > usize::from(stores.m)).then_some(Doubt::Unknown { next_seq, stores: bad })
 }
 
-/// The stores that keep a segment from being torn for certain, given fragments of it that do not suffice to read it: they do not
-/// answer, or have lost their state. `None`: it is torn, or there is enough of it.
+/// The stores that keep a segment from being torn for certain, given fragments of it that do not
+/// suffice to read it: they do not answer, or have lost their state. `None`: it is torn, or there
+/// is enough of it.
 pub fn may_have_the_rest<'a>(
     fragments: impl IntoIterator<Item = &'a (StoreId, FragmentHeader)>,
     stores: &Stores,
@@ -177,14 +188,16 @@ pub fn may_have_the_rest<'a>(
     })
 }
 
-/// For each seq, the segment that the highest epoch's fragments name there, be it as their own or as their previous one.
+/// For each seq, the segment that the highest epoch's fragments name there, be it as their own or
+/// as their previous one.
 fn newest_evidence(found: &[(StoreId, FragmentHeader)]) -> BTreeMap<u64, SegmentId> {
     let mut evidence: BTreeMap<u64, (u32, SegmentId)> = BTreeMap::new();
     for (_, header) in found {
         let witness = header.id.segment.epoch;
         for named in std::iter::once(header.id.segment).chain(header.previous) {
             let entry = evidence.entry(named.seq).or_insert((witness, named));
-            // One epoch has one writer and does not contradict itself; by name then, so that order never matters.
+            // One epoch has one writer and does not contradict itself; by name then, so that order
+            // never matters.
             *entry = (*entry).max((witness, named));
         }
     }
@@ -194,9 +207,11 @@ fn newest_evidence(found: &[(StoreId, FragmentHeader)]) -> BTreeMap<u64, Segment
 /// The fragments of one attempt, by index.
 type Present<'a> = BTreeMap<u8, (StoreId, &'a FragmentHeader)>;
 
-/// The segment of which these are the fragments, if it `follows` the last one and one of its attempts can be read.
+/// The segment of which these are the fragments, if it `follows` the last one and one of its
+/// attempts can be read.
 fn judge(follows: impl Fn(&FragmentHeader) -> bool, fragments: &[(StoreId, FragmentHeader)]) -> Option<CountedSegment> {
-    // Attempts are told apart by geometry too: two recoveries that did not see each other's may use one number.
+    // Attempts are told apart by geometry too: two recoveries that did not see each other's may use
+    // one number.
     let mut attempts: BTreeMap<(u16, &Geometry), Present<'_>> = BTreeMap::new();
     for (store, header) in fragments {
         if follows(header) && header.member() == Some(*store) {
@@ -227,7 +242,8 @@ mod tests {
 
     type Found = Vec<(StoreId, FragmentHeader)>;
 
-    /// The fragments of one attempt with `k` data and one parity fragment on stores `first ..`, as their stores have them.
+    /// The fragments of one attempt with `k` data and one parity fragment on stores `first ..`, as
+    /// their stores have them.
     fn attempt(segment: SegmentId, previous: Option<SegmentId>, attempt: u16, k: u8, first: u16) -> Found {
         let members = (first..first + u16::from(k) + 1).map(StoreId::new).collect();
         stripe(segment, previous, attempt, k, members)
@@ -259,7 +275,8 @@ mod tests {
         verdict.counted.iter().map(|c| c.id).collect()
     }
 
-    /// Stores 0 to 5 with one parity fragment, sealed in epoch 1, but for `absent` ones and those with an older state.
+    /// Stores 0 to 5 with one parity fragment, sealed in epoch 1, but for `absent` ones and those
+    /// with an older state.
     fn stores(absent: &[u16], forgot: &[u16]) -> Stores {
         let all: BTreeSet<StoreId> = (0..6).map(StoreId::new).collect();
         let answered = all.iter().filter(|s| !absent.contains(&s.raw()));
@@ -296,7 +313,8 @@ mod tests {
         assert_eq!(doubted(&[], &[0, 2]), unknown([0, 2]));
     }
 
-    /// All that was put there was on two stores, of which one was set back and the other lost: nothing that was left named them.
+    /// All that was put there was on two stores, of which one was set back and the other lost:
+    /// nothing that was left named them.
     #[test]
     fn regression_stores_that_had_the_seal_may_have_been_used() {
         let found = attempt(id(1, 1), None, 0, 2, 0);
@@ -364,8 +382,9 @@ mod tests {
         assert_eq!(counted(&verdict(5, None, found)), [id(2, 5)]);
     }
 
-    /// A store that was away showed a segment again that had been deleted everywhere else. The log had gone on without knowing it,
-    /// and all of it was discarded because it did not chain to that segment.
+    /// A store that was away showed a segment again that had been deleted everywhere else. The log
+    /// had gone on without knowing it, and all of it was discarded because it did not chain to that
+    /// segment.
     #[test]
     fn regression_a_deleted_segment_that_turns_up_before_the_tail_discards_nothing() {
         let mut found = attempt(id(1, 2), Some(id(1, 1)), 0, 1, 0);
@@ -453,15 +472,17 @@ mod tests {
     /// What happens to a log between two recoveries.
     #[derive(Clone, Debug)]
     struct Life {
-        /// For each segment in turn: its width wish and, for each attempt, which fragments got stored (as bits); the last
-        /// attempt of all but the `torn` last segments is stored whole, and so acknowledged.
+        /// For each segment in turn: its width wish and, for each attempt, which fragments got
+        /// stored (as bits); the last attempt of all but the `torn` last segments is stored whole,
+        /// and so acknowledged.
         segments: Vec<(u8, Vec<u32>)>,
         /// How many of the last segments were in flight when the writer died.
         torn: usize,
-        /// Stores (as bits, at most `m` of them are used) that do not answer during the recovery that follows.
+        /// Stores (as bits, at most `m` of them are used) that do not answer during the recovery
+        /// that follows.
         away: u32,
-        /// The recovery dies after putting this many segments again, with these fragments of the last one; then it runs anew with
-        /// other stores away.
+        /// The recovery dies after putting this many segments again, with these fragments of the
+        /// last one; then it runs anew with other stores away.
         dies: Option<(usize, u32, u32)>,
         /// Where groups begin.
         shift: u16,
@@ -476,7 +497,8 @@ mod tests {
 
     const STORES: u16 = 7;
 
-    /// Stores with fragments and the latest seal `(epoch, through)`, and what must be true of the log.
+    /// Stores with fragments and the latest seal `(epoch, through)`, and what must be true of the
+    /// log.
     struct World {
         m: u8,
         stores: Vec<BTreeMap<(SegmentId, u8, u16), FragmentHeader>>,
@@ -514,7 +536,8 @@ mod tests {
             (0..STORES).filter(|i| bits >> i & 1 == 1).take(usize::from(self.m)).collect()
         }
 
-        /// Asks the stores that answer, drops what their newest seal discards, and judges from the beginning.
+        /// Asks the stores that answer, drops what their newest seal discards, and judges from the
+        /// beginning.
         fn judge(&self, away: &BTreeSet<u16>) -> TailVerdict {
             let present = || (0..STORES).filter(|i| !away.contains(i));
             let (epoch, through) = present().map(|i| self.seals[usize::from(i)]).max().unwrap_or_default();
@@ -525,7 +548,8 @@ mod tests {
             verdict(1, None, found.collect())
         }
 
-        /// What may be doubted of the verdict, which is nothing: no more stores are bad than parity makes up for.
+        /// What may be doubted of the verdict, which is nothing: no more stores are bad than parity
+        /// makes up for.
         fn doubt(&self, away: &BTreeSet<u16>) -> Option<Doubt> {
             let all: BTreeSet<StoreId> = (0..STORES).map(StoreId::new).collect();
             let present = (0..STORES).filter(|i| !away.contains(i));
@@ -585,7 +609,8 @@ mod tests {
             Ok(())
         }
 
-        /// Puts the first `count` of the counted segments that are not complete again; of the last of these, `bits`.
+        /// Puts the first `count` of the counted segments that are not complete again; of the last
+        /// of these, `bits`.
         fn put_again(&mut self, away: &BTreeSet<u16>, count: usize, bits: u32) -> Result<TailVerdict, TestCaseError> {
             let verdict = self.judge(away);
             self.check(&verdict)?;
@@ -613,8 +638,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is torn, put again half way, or kept by stores that were away: what was acknowledged counts, and what a
-        /// recovery had discarded does not come back.
+        /// Whatever is torn, put again half way, or kept by stores that were away: what was
+        /// acknowledged counts, and what a recovery had discarded does not come back.
         #[test]
         fn model_every_acknowledged_segment_counts_through_all_recoveries(
             m in 1u8..=2,

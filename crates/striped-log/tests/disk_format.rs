@@ -1,5 +1,5 @@
-//! Holds `docs/disk-format.md` and the code together: the document's examples are what the program encodes, and its offsets
-//! and lengths are those of the examples.
+//! Holds `docs/disk-format.md` and the code together: the document's examples are what the program
+//! encodes, and its offsets and lengths are those of the examples.
 
 mod documented;
 

@@ -1,4 +1,5 @@
-//! What a study shows: curves over something that was varied, as data. Programs draw them, and write them as JSON.
+//! What a study shows: curves over something that was varied, as data. Programs draw them, and
+//! write them as JSON.
 
 use serde::Serialize;
 
@@ -38,7 +39,8 @@ pub enum Shape {
     Lines,
     /// They are not: each is of something else.
     Points,
-    /// Bars beside each other, for what has no order: x are whole numbers from 1, which the axis's label names, as in "request: 1 read, 2 write".
+    /// Bars beside each other, for what has no order: x are whole numbers from 1, which the axis's
+    /// label names, as in "request: 1 read, 2 write".
     Bars,
     /// The same on top of each other: their sum says something, too.
     Stacks,
@@ -59,18 +61,21 @@ pub struct Figure {
     pub y: Axis,
     /// What was measured.
     pub curves: Vec<Curve>,
-    /// The paper's own points, where it states numbers. They are drawn as marks on top of what was measured.
+    /// The paper's own points, where it states numbers. They are drawn as marks on top of what was
+    /// measured.
     pub theirs: Vec<Curve>,
 }
 
 /// The curve that others are compared with.
 const BASE: &str = "base";
-/// Curves whose points are nearer to each other than this part of the figure's height look like one.
+/// Curves whose points are nearer to each other than this part of the figure's height look like
+/// one.
 const NEAR: f64 = 0.02;
 
 impl Figure {
-    /// The same as ratios to the base case, where curves of this figure lie on top of each other: over half of the points of some pair are near each other. Nothing
-    /// where they do not, or without a base case.
+    /// The same as ratios to the base case, where curves of this figure lie on top of each other:
+    /// over half of the points of some pair are near each other. Nothing where they do not, or
+    /// without a base case.
     pub fn relative(&self) -> Option<Figure> {
         let base = self.curves.iter().find(|curve| curve.name == BASE).filter(|_| self.shape == Shape::Lines)?;
         let at = |curve: &Curve, x: f64| curve.points.iter().find(|point| point.0 == x).map(|point| point.1);
@@ -106,7 +111,8 @@ impl Figure {
 pub enum Kind {
     /// A simulation gave it, and could have given something else.
     Measured,
-    /// A formula or a constant gave it, or it follows from how algorithms are defined. A "no" means that our arithmetic is wrong.
+    /// A formula or a constant gave it, or it follows from how algorithms are defined. A "no" means
+    /// that our arithmetic is wrong.
     Computed,
 }
 
@@ -117,7 +123,8 @@ pub struct Finding {
     pub stated: String,
     /// What is compared: "write cost of 512 KiB segments".
     pub what: String,
-    /// What they found, with its unit. Where it says that it is computed, it is what a formula gives that is known to be right.
+    /// What they found, with its unit. Where it says that it is computed, it is what a formula
+    /// gives that is known to be right.
     pub theirs: String,
     /// What was found here.
     pub ours: String,

@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What `study` finds for each of these, in their order, however many processors there are. `done` is told whenever one is.
+/// What `study` finds for each of these, in their order, however many processors there are. `done`
+/// is told whenever one is.
 pub fn sweep<P: Sync, R: Send>(of: &[P], study: impl Fn(&P) -> R + Sync, done: impl Fn() + Sync) -> Vec<R> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(of.len())));
     let work = || {

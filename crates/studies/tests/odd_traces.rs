@@ -1,5 +1,6 @@
-//! All studies on small traces that are odd: one client or one file, no reads or no writes, times all equal or far apart, offsets at the end of what can be. Nothing
-//! panics, what is counted adds up, and what is refused is named.
+//! All studies on small traces that are odd: one client or one file, no reads or no writes, times
+//! all equal or far apart, offsets at the end of what can be. Nothing panics, what is counted adds
+//! up, and what is refused is named.
 
 use host::SplitMix64;
 use studies::cooperative::experiments::comparison::Workload;

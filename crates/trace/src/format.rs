@@ -1,7 +1,10 @@
-//! How traces are kept: a header, records in the order of time, compressed, and a checksum (docs/trace-format.md).
+//! How traces are kept: a header, records in the order of time, compressed, and a checksum
+//! (docs/trace-format.md).
 //!
-//! A trace ends with the number of its records, so that one that breaks off is not taken for a short one, and each byte is under a checksum. Whatever is not a
-//! trace is refused with the number of the record where that shows; nothing in a file makes a reader panic, or take memory by what it says.
+//! A trace ends with the number of its records, so that one that breaks off is not taken for a
+//! short one, and each byte is under a checksum. Whatever is not a trace is refused with the number
+//! of the record where that shows; nothing in a file makes a reader panic, or take memory by what
+//! it says.
 
 use crate::{Deed, Record};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -19,7 +22,8 @@ const CHECKSUM_LEN: usize = 4;
 /// The origin's flags.
 const HAS_BEGUN: u8 = 1;
 const IS_CUT_SHORT: u8 = 2;
-/// Largest window of the compression, as a power of two: what decoders should bear (RFC 8878, section 3.1.1.1.2), and more than [`LEVEL`] takes.
+/// Largest window of the compression, as a power of two: what decoders should bear (RFC 8878,
+/// section 3.1.1.1.2), and more than [`LEVEL`] takes.
 const WINDOW_LOG_MAX: u32 = 23;
 /// Longest text that says where a trace is from, in bytes.
 const SOURCE_LEN_MAX: u64 = 4096;
@@ -161,7 +165,8 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace; `source` says what it is of, for people. It is of no [`Origin`] unless it is [finished with one](Writer::finish_with).
+    /// Begins a trace; `source` says what it is of, for people. It is of no [`Origin`] unless it is
+    /// [finished with one](Writer::finish_with).
     pub fn new(mut to: W, source: &str) -> Result<Writer<W>, TraceError> {
         to.write_all(&Origin::default().header())?;
         let mut to = zstd::stream::write::Encoder::new(Summed::new(to), LEVEL)?;
@@ -211,7 +216,8 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// [Ends](Writer::finish) the trace, which is at the beginning of what it is written to, and says where it is from.
+    /// [Ends](Writer::finish) the trace, which is at the beginning of what it is written to, and
+    /// says where it is from.
     pub fn finish_with(self, origin: &Origin) -> Result<W, TraceError> {
         let mut to = self.finish()?;
         to.seek(SeekFrom::Start(0))?;
@@ -345,7 +351,8 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Why nothing can be read after so many records: the disk, the trace's end, or bytes that cannot be decompressed.
+/// Why nothing can be read after so many records: the disk, the trace's end, or bytes that cannot
+/// be decompressed.
 fn broken(record: u64, error: std::io::Error) -> TraceError {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => TraceError::Truncated(record),
@@ -434,7 +441,8 @@ mod tests {
             let garbage = [kept, &bytes].concat();
             prop_assume!(garbage != trace);
             prop_assert!(read(&garbage).is_err());
-            // As what is compressed, under a checksum that matches: what is no number of no records, or does not end with it.
+            // As what is compressed, under a checksum that matches: what is no number of no
+            // records, or does not end with it.
             let framed = framed(&bytes);
             prop_assert!(read(&framed).is_err());
         }

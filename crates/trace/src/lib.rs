@@ -1,6 +1,8 @@
-//! What clients did with files, in the order of time: traces, from which the crate `studies` makes its figures.
+//! What clients did with files, in the order of time: traces, from which the crate `studies` makes
+//! its figures.
 //!
-//! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other programs.
+//! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other
+//!   programs.
 //! - [`import`]: what other programs write.
 //! - [`merge`]: several traces as one.
 //! - [`summary`]: what is in a trace.

@@ -1,7 +1,9 @@
 //! Several traces as one, in the order of time: what several clients did, each recorded for itself.
 //!
-//! Clients get new numbers, in the order in which they first do something: two traces never share one. Files keep their numbers where the traces are of one file
-//! system ([`Files::Same`]), or get new ones, so that each trace has its own ([`Files::Distinct`]); the latter takes memory for each file.
+//! Clients get new numbers, in the order in which they first do something: two traces never share
+//! one. Files keep their numbers where the traces are of one file system ([`Files::Same`]), or get
+//! new ones, so that each trace has its own ([`Files::Distinct`]); the latter takes memory for each
+//! file.
 
 use crate::Record;
 use std::cmp::Reverse;
@@ -58,7 +60,8 @@ pub struct Source<I> {
     pub begins_us: u64,
 }
 
-/// Merges them: an iterator of records, which ends after the first error. What is done at the same time is in the order of the traces.
+/// Merges them: an iterator of records, which ends after the first error. What is done at the same
+/// time is in the order of the traces.
 pub fn merge<I, E>(sources: impl IntoIterator<Item = Source<I>>, files: Files) -> Merged<I, E>
 where
     I: Iterator<Item = Result<Record, E>>,

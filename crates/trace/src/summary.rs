@@ -1,9 +1,12 @@
-//! What is in a trace: who did how much with what, how large requests are, how long what is written lasts, what is shared.
+//! What is in a trace: who did how much with what, how large requests are, how long what is written
+//! lasts, what is shared.
 //!
-//! Memory is bounded: where there are more files, and more written pieces of them, than [`PIECE_COUNT_MAX`], only a part of the files is looked at, chosen by their
-//! numbers as by chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of requests and clients is of all of them. What a client
-//! writes in a row within a second is one piece, of which all is as old as what was written first. Where one file alone has more pieces than that, every other one of
-//! them is forgotten, and what is said of overwriting is too little.
+//! Memory is bounded: where there are more files, and more written pieces of them, than
+//! [`PIECE_COUNT_MAX`], only a part of the files is looked at, chosen by their numbers as by
+//! chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of
+//! requests and clients is of all of them. What a client writes in a row within a second is one
+//! piece, of which all is as old as what was written first. Where one file alone has more pieces
+//! than that, every other one of them is forgotten, and what is said of overwriting is too little.
 
 use crate::{Deed, Record};
 use host::{Random, SplitMix64};
@@ -14,7 +17,8 @@ use std::collections::{BTreeMap, HashMap};
 pub const PIECE_COUNT_MAX: usize = 1 << 22;
 /// Clients that are told apart; those with higher numbers count as one.
 pub const CLIENT_COUNT_MAX: u32 = 1 << 20;
-/// Who does nothing for longer than this is not active (Froese and Bunt, section 4.2), in microseconds.
+/// Who does nothing for longer than this is not active (Froese and Bunt, section 4.2), in
+/// microseconds.
 pub const PAUSE_US: u64 = 15 * 60 * 1_000_000;
 
 /// Bounds of ages, in seconds.
@@ -50,7 +54,8 @@ pub struct Facts {
     pub read_sizes: Vec<Bucket>,
     /// The same of writes.
     pub write_sizes: Vec<Bucket>,
-    /// Hours in which somebody is active: the trace without the pauses of all that are longer than 15 minutes.
+    /// Hours in which somebody is active: the trace without the pauses of all that are longer than
+    /// 15 minutes.
     pub active_hours: f64,
     /// Hours in which a client is active, on average.
     pub client_active_hours: f64,
@@ -311,7 +316,8 @@ fn sizes(counts: &[u64; 65]) -> Vec<Bucket> {
     counts[..last].iter().enumerate().map(|(bits, count)| Bucket { up_to: bound(bits), count: *count }).collect()
 }
 
-/// Cuts a range out of what is written; gives what was there, each with its bytes, when, and by whom.
+/// Cuts a range out of what is written; gives what was there, each with its bytes, when, and by
+/// whom.
 fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
     let mut gone = Vec::new();
     while let Some((at, (stop, written_us, writer))) =
@@ -329,7 +335,8 @@ fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec
     gone
 }
 
-/// Puts in what is written, where nothing is; with what the same client wrote in the same second next to it, as one piece.
+/// Puts in what is written, where nothing is; with what the same client wrote in the same second
+/// next to it, as one piece.
 fn insert(
     pieces: &mut BTreeMap<u64, (u64, u64, u32)>,
     mut start: u64,

@@ -1,7 +1,10 @@
-//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin, section 3.3.4.3).
+//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin,
+//! section 3.3.4.3).
 //!
-//! Each client has its own data, of which it reads blocks at random, in bursts that are on average much longer than its cache: between a tenth of and ten
-//! times as many requests. Three things are set: how large each one's data are, how long clients pause between bursts, and how much they read of others' data.
+//! Each client has its own data, of which it reads blocks at random, in bursts that are on average
+//! much longer than its cache: between a tenth of and ten times as many requests. Three things are
+//! set: how large each one's data are, how long clients pause between bursts, and how much they
+//! read of others' data.
 
 use crate::{Deed, Record};
 use host::SplitMix64;

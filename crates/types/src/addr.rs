@@ -4,8 +4,9 @@ use crate::codec::{DecodeError, Put, Reader};
 use crate::ids::LogId;
 use std::fmt;
 
-/// One segment of one log. `(log, epoch, seq)` is never reused. `seq` grows by one per segment through all epochs of a log;
-/// the epoch changes when the log's tail was recovered, so a discarded segment and its successor never share a name.
+/// One segment of one log. `(log, epoch, seq)` is never reused. `seq` grows by one per segment
+/// through all epochs of a log; the epoch changes when the log's tail was recovered, so a discarded
+/// segment and its successor never share a name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId {
     /// The log.
@@ -67,8 +68,9 @@ impl fmt::Display for FragmentId {
     }
 }
 
-/// A log address: `len` bytes at `offset` of a segment's payload. Independent of how the segment was striped, so it stays
-/// true when a segment is put again with another geometry. What is at an address never changes.
+/// A log address: `len` bytes at `offset` of a segment's payload. Independent of how the segment
+/// was striped, so it stays true when a segment is put again with another geometry. What is at an
+/// address never changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockAddr {
     /// The segment.
@@ -103,8 +105,8 @@ impl BlockAddr {
     }
 }
 
-/// A run of `count` consecutive blocks of a file, stored back to back at `addr`. All blocks but the last of the run are
-/// full; `addr.len` is the whole run's length in bytes.
+/// A run of `count` consecutive blocks of a file, stored back to back at `addr`. All blocks but the
+/// last of the run are full; `addr.len` is the whole run's length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// First block number in the file.
@@ -124,14 +126,15 @@ impl Extent {
         self.first + u64::from(self.count)
     }
 
-    /// The blocks `[from, to)` of this run as an extent of its own, where `block_size` is the file's block size in bytes.
-    /// `None` when the ranges do not meet.
+    /// The blocks `[from, to)` of this run as an extent of its own, where `block_size` is the
+    /// file's block size in bytes. `None` when the ranges do not meet.
     pub fn slice(&self, from: u64, to: u64, block_size: u32) -> Option<Extent> {
         let (from, to) = (from.max(self.first), to.min(self.end()));
         if from >= to {
             return None;
         }
-        // Extents come from disks and clients, and may claim more blocks than bytes: no product may leave `addr`.
+        // Extents come from disks and clients, and may claim more blocks than bytes: no product may
+        // leave `addr`.
         let bytes = |blocks: u64| (blocks * u64::from(block_size)).min(u64::from(self.addr.len)) as u32;
         let skip = bytes(from - self.first);
         let end = if to == self.end() { self.addr.len } else { bytes(to - self.first) };
@@ -142,7 +145,8 @@ impl Extent {
         })
     }
 
-    /// True when `next` continues this run in the file and in the segment, so that both can be one extent.
+    /// True when `next` continues this run in the file and in the segment, so that both can be one
+    /// extent.
     pub fn continues(&self, next: &Extent, block_size: u32) -> bool {
         self.end() == next.first
             && self.addr.segment == next.addr.segment

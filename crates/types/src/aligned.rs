@@ -1,7 +1,7 @@
 //! Byte buffers that begin at a disk page, so that disks can take them without a copy in between.
 //!
-//! The memory of large ones is kept for the next when they are dropped: the kernel would have to zero fresh pages for each,
-//! which costs as much as filling them. At most [`KEPT_BYTES_MAX`] wait.
+//! The memory of large ones is kept for the next when they are dropped: the kernel would have to
+//! zero fresh pages for each, which costs as much as filling them. At most [`KEPT_BYTES_MAX`] wait.
 
 use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
@@ -107,7 +107,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Memory for `len` bytes of which at most a quarter is too much; what was dropped last is taken first.
+    /// Memory for `len` bytes of which at most a quarter is too much; what was dropped last is
+    /// taken first.
     fn take(&mut self, len: usize) -> Option<Memory> {
         let fits = |memory: &Memory| (len..=len + len / 4).contains(&memory.layout.size());
         let memory = self.waiting.remove(self.waiting.iter().rposition(fits)?)?;
@@ -145,7 +146,8 @@ impl std::ops::DerefMut for AlignedBuffer {
     }
 }
 
-// SAFETY: `chunk_mut` is the memory behind the bytes that have a value, `remaining_mut` its length, and `advance_mut` refuses more.
+// SAFETY: `chunk_mut` is the memory behind the bytes that have a value, `remaining_mut` its length,
+// and `advance_mut` refuses more.
 unsafe impl BufMut for AlignedBuffer {
     fn remaining_mut(&self) -> usize {
         self.len_max - self.len
@@ -157,7 +159,8 @@ unsafe impl BufMut for AlignedBuffer {
     }
 
     fn chunk_mut(&mut self) -> &mut UninitSlice {
-        // SAFETY: the memory from `start + len` on for `remaining_mut` bytes belongs to this buffer and is borrowed mutably.
+        // SAFETY: the memory from `start + len` on for `remaining_mut` bytes belongs to this buffer
+        // and is borrowed mutably.
         unsafe { UninitSlice::from_raw_parts_mut(self.start.as_ptr().add(self.len), self.remaining_mut()) }
     }
 }

@@ -1,7 +1,8 @@
 //! Little-endian encoding into byte vectors and bounded decoding out of slices.
 //!
-//! Every on-disk and on-wire structure of Starling goes through these two types. A [`Reader`] never panics: running
-//! out of bytes, an impossible length or an unknown tag is a [`DecodeError`] that names what was being read.
+//! Every on-disk and on-wire structure of Starling goes through these two types. A [`Reader`] never
+//! panics: running out of bytes, an impossible length or an unknown tag is a [`DecodeError`] that
+//! names what was being read.
 
 use thiserror::Error;
 
@@ -41,7 +42,8 @@ pub trait Put {
     fn put_u64(&mut self, v: u64);
     /// Appends eight bytes, signed.
     fn put_i64(&mut self, v: i64);
-    /// Appends a number, seven bits at a time, the lowest first: all bytes but the last have the highest bit set.
+    /// Appends a number, seven bits at a time, the lowest first: all bytes but the last have the
+    /// highest bit set.
     fn put_number(&mut self, v: u64);
     /// Appends a u32 length and the bytes. The caller keeps `v` below 4 GiB.
     fn put_blob(&mut self, v: &[u8]);
@@ -150,7 +152,8 @@ impl<'a> Reader<'a> {
         let n = self.u32(what)? as usize;
         self.take(n, what)
     }
-    /// A u32 count whose elements take at least `each` bytes, so that a rotten count cannot ask for absurd memory.
+    /// A u32 count whose elements take at least `each` bytes, so that a rotten count cannot ask for
+    /// absurd memory.
     pub fn count(&mut self, each: usize, what: &'static str) -> Result<usize, DecodeError> {
         let n = self.u32(what)? as usize;
         if n.saturating_mul(each.max(1)) > self.rest.len() {

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $errno:ident, $text:literal;)*) => {
-        /// Why a file system operation was not applied. The operation had no effect unless the method's documentation
-        /// says otherwise.
+        /// Why a file system operation was not applied. The operation had no effect unless the
+        /// method's documentation says otherwise.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Error, Hash)]
         pub enum FsError {
             $($(#[$doc])* #[error($text)] $name,)*

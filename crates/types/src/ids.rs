@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-/// A file's identity: 16 bits volume, 48 bits index number. Never reused; also the inode number that applications see.
+/// A file's identity: 16 bits volume, 48 bits index number. Never reused; also the inode number
+/// that applications see.
 ///
-/// The index number is `slot << SLOT_SHIFT | counter`, so that a range of numbers from one slot is contiguous and its
-/// manager is known from the number alone (docs/core.md#manager).
+/// The index number is `slot << SLOT_SHIFT | counter`, so that a range of numbers from one slot is
+/// contiguous and its manager is known from the number alone (docs/core.md#manager).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(u64);
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-/// What a file system is: its identity, its geometry and its manager map. `consensus` decides the maps, and
-/// every store keeps the newest that it was given.
+/// What a file system is: its identity, its geometry and its manager map. `consensus` decides the
+/// maps, and every store keeps the newest that it was given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Maps {
     /// Grows with each change.

@@ -34,7 +34,8 @@ pub fn assert_truncations_are_refused<T: PartialEq + Debug>(
     }
 }
 
-/// With any byte changed to any value, decoding refuses, or gives what encodes to exactly the bytes that were read.
+/// With any byte changed to any value, decoding refuses, or gives what encodes to exactly the bytes
+/// that were read.
 pub fn assert_mutations_are_canonical<T>(bytes: &[u8], encode: fn(&T, &mut Vec<u8>), decode: Decode<T>) {
     for at in 0..bytes.len() {
         for value in 0..=255 {

@@ -1,9 +1,11 @@
-//! POSIX access control lists in the kernel's extended-attribute format, as pure functions over bytes.
+//! POSIX access control lists in the kernel's extended-attribute format, as pure functions over
+//! bytes.
 //!
-//! Owns: the encoding of `system.posix_acl_access` and `system.posix_acl_default` (version 2: a u32 version, then entries
-//! of u16 tag, u16 permissions, u32 id, all little-endian), its validation, the access check, the equivalence between an
-//! access ACL and the permission bits, and what new nodes inherit. An [`Acl`] in memory is always valid: entries in the
-//! kernel's order, permissions within `rwx`, a mask wherever there is a named entry. Decoding never panics.
+//! Owns: the encoding of `system.posix_acl_access` and `system.posix_acl_default` (version 2: a u32
+//! version, then entries of u16 tag, u16 permissions, u32 id, all little-endian), its validation,
+//! the access check, the equivalence between an access ACL and the permission bits, and what new
+//! nodes inherit. An [`Acl`] in memory is always valid: entries in the kernel's order, permissions
+//! within `rwx`, a mask wherever there is a named entry. Decoding never panics.
 
 use crate::fs::Cred;
 use types::codec::{DecodeError, Put, Reader};
@@ -52,8 +54,9 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// Validates as the kernel does: owner, named users, owning group, named groups, mask, other, in this order; exactly
-    /// one owner, owning group and other; a mask exactly once if there are named entries, at most once otherwise.
+    /// Validates as the kernel does: owner, named users, owning group, named groups, mask, other,
+    /// in this order; exactly one owner, owning group and other; a mask exactly once if there are
+    /// named entries, at most once otherwise.
     pub fn new(entries: Vec<AclEntry>) -> Result<Acl, DecodeError> {
         fn rank(tag: Tag) -> u8 {
             match tag {
@@ -96,7 +99,8 @@ impl Acl {
         }
     }
 
-    /// Reads an attribute value. `Ok(None)` for a value without entries, with which the kernel means "no ACL".
+    /// Reads an attribute value. `Ok(None)` for a value without entries, with which the kernel
+    /// means "no ACL".
     pub fn decode(bytes: &[u8]) -> Result<Option<Acl>, DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u32("acl version")? != VERSION {
@@ -149,14 +153,16 @@ impl Acl {
         self.entries.len() == 3
     }
 
-    /// `mode` with its nine permission bits replaced by this access ACL's owner, mask (without one: owning group) and other.
+    /// `mode` with its nine permission bits replaced by this access ACL's owner, mask (without one:
+    /// owning group) and other.
     pub fn apply_to_mode(&self, mode: u32) -> u32 {
         let perm = |tag| self.find(tag).unwrap_or(0);
         let group = self.find(Tag::Mask).unwrap_or_else(|| perm(Tag::GroupObj));
         mode & !0o777 | perm(Tag::UserObj) << 6 | group << 3 | perm(Tag::Other)
     }
 
-    /// This access ACL after chmod(2) to `mode`: owner, mask (without one: owning group) and other are replaced.
+    /// This access ACL after chmod(2) to `mode`: owner, mask (without one: owning group) and other
+    /// are replaced.
     pub fn chmod(&self, mode: u32) -> Acl {
         let mut acl = self.clone();
         *acl.perm_mut(Tag::UserObj) = mode >> 6 & 7;
@@ -165,8 +171,9 @@ impl Acl {
         acl
     }
 
-    /// What a new node gets out of this default ACL of its directory: `mode`, unchanged by any umask, is cut to what the
-    /// ACL allows, and the access ACL is cut to what `mode` asked for. `None`: the mode says it all.
+    /// What a new node gets out of this default ACL of its directory: `mode`, unchanged by any
+    /// umask, is cut to what the ACL allows, and the access ACL is cut to what `mode` asked for.
+    /// `None`: the mode says it all.
     pub fn inherit(&self, mode: u32) -> (u32, Option<Acl>) {
         let mut acl = self.clone();
         *acl.perm_mut(Tag::UserObj) &= mode >> 6;
@@ -176,8 +183,8 @@ impl Acl {
         (mode, (!acl.is_minimal()).then_some(acl))
     }
 
-    /// True if `cred` gets all rights of `mask` (bits 4 read, 2 write, 1 execute) from this access ACL on a node of
-    /// `uid` and `gid`. The POSIX.1e algorithm; the superuser is not special here.
+    /// True if `cred` gets all rights of `mask` (bits 4 read, 2 write, 1 execute) from this access
+    /// ACL on a node of `uid` and `gid`. The POSIX.1e algorithm; the superuser is not special here.
     pub fn allows(&self, cred: &Cred, uid: u32, gid: u32, mask: u32) -> bool {
         let upper = self.find(Tag::Mask).unwrap_or(7);
         let mut in_group = false;
@@ -232,8 +239,8 @@ pub fn apply_to_mode(acl: &[u8], mode: u32) -> Result<u32, DecodeError> {
     Ok(Acl::decode(acl)?.map_or(mode, |a| a.apply_to_mode(mode)))
 }
 
-/// Mode, access ACL and default ACL of a new node in a directory with this default ACL; `None` = no such attribute.
-/// The last one is meant for new directories only.
+/// Mode, access ACL and default ACL of a new node in a directory with this default ACL; `None` = no
+/// such attribute. The last one is meant for new directories only.
 pub type Inherited = (u32, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// What a new node made with `mode` inherits of its directory's default ACL (an attribute value).

@@ -5,8 +5,8 @@ use types::Time;
 /// Access times older than this are updated by any read, in seconds.
 pub const ATIME_AGE_MAX_SEC: i64 = 24 * 60 * 60;
 
-/// True if a read at `now` updates `atime`: it is not newer than the last change of contents or attributes, or it is a
-/// day old.
+/// True if a read at `now` updates `atime`: it is not newer than the last change of contents or
+/// attributes, or it is a day old.
 pub fn needs_update(atime: Time, mtime: Time, ctime: Time, now: Time) -> bool {
     atime <= mtime || atime <= ctime || now.sec.saturating_sub(atime.sec) >= ATIME_AGE_MAX_SEC
 }

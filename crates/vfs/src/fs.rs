@@ -19,7 +19,8 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Most hard links of one file.
 pub const LINK_COUNT_MAX: u32 = 65_000;
 
-/// Who asks. Supplementary groups that the caller's front end cannot see cheaply are looked up by it and passed here.
+/// Who asks. Supplementary groups that the caller's front end cannot see cheaply are looked up by
+/// it and passed here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cred {
     /// File-system user id; 0 passes every permission check.
@@ -45,7 +46,8 @@ impl Cred {
 pub struct Handle(pub u64);
 
 impl Handle {
-    /// Of all directories, where the file system can do without handles of them: the kernel need not ask to open them then, and decides who may read them.
+    /// Of all directories, where the file system can do without handles of them: the kernel need
+    /// not ask to open them then, and decides who may read them.
     pub const NONE: Handle = Handle(0);
 }
 
@@ -74,7 +76,8 @@ pub struct Appended {
 pub struct Entry {
     /// Attributes of what the name means.
     pub attr: Attr,
-    /// How long the caller may cache the name and the attributes (never beyond the lease of the token).
+    /// How long the caller may cache the name and the attributes (never beyond the lease of the
+    /// token).
     pub valid: Duration,
 }
 
@@ -87,8 +90,8 @@ pub struct DirEntry {
     pub id: FileId,
     /// Its type.
     pub kind: Kind,
-    /// Pass this to continue after the entry. Stable: an entry that is there during the whole listing is listed exactly
-    /// once, whatever is created or removed meanwhile.
+    /// Pass this to continue after the entry. Stable: an entry that is there during the whole
+    /// listing is listed exactly once, whatever is created or removed meanwhile.
     pub cookie: u64,
     /// Attributes, when asked for and at hand.
     pub attr: Option<Attr>,
@@ -135,7 +138,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// Flags of rename(2). `exchange` excludes `no_replace`. RENAME_WHITEOUT is not supported (EINVAL in front ends).
+/// Flags of rename(2). `exchange` excludes `no_replace`. RENAME_WHITEOUT is not supported (EINVAL
+/// in front ends).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {
     /// Fail with EEXIST if the new name exists.
@@ -168,7 +172,8 @@ pub enum XattrMode {
     Replace,
 }
 
-/// Modes of fallocate(2). Space is not set aside for holes (a log never overwrites in place); see docs/semantics.md.
+/// Modes of fallocate(2). Space is not set aside for holes (a log never overwrites in place); see
+/// docs/semantics.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
     /// Extend the size if needed.
@@ -197,7 +202,8 @@ pub enum Seek {
 pub struct Backing {
     /// The file of this machine.
     pub file: Arc<dyn AsFd + Send + Sync>,
-    /// Which one it is: as long as this is the same, what is in it changes only by calls, and by stores to mappings of it.
+    /// Which one it is: as long as this is the same, what is in it changes only by calls, and by
+    /// stores to mappings of it.
     pub number: u64,
     /// Reads through the handle may go there.
     pub may_read: bool,
@@ -234,7 +240,8 @@ pub enum LockSpace {
 pub struct FileLock {
     /// Which space.
     pub space: LockSpace,
-    /// Who owns it, opaque and unique per owner: the kernel's 64 bits, and above them the client's number where several mounts share a table.
+    /// Who owns it, opaque and unique per owner: the kernel's 64 bits, and above them the client's
+    /// number where several mounts share a table.
     pub owner: u128,
     /// Process id shown to others.
     pub pid: u32,
@@ -247,8 +254,8 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// True if a file opened so may be locked so: a byte range is locked for writing by who may write it, and for reading by who
-    /// may read it.
+    /// True if a file opened so may be locked so: a byte range is locked for writing by who may
+    /// write it, and for reading by who may read it.
     pub fn is_open_to(&self, flags: &OpenFlags) -> bool {
         match (self.space, self.exclusive) {
             (LockSpace::Posix, Some(true)) => flags.write,
@@ -260,24 +267,27 @@ impl FileLock {
 
 /// A POSIX file system, inode-based. One per mount or upstream; cheap to share.
 ///
-/// Every mutation is *applied* (Ok), *not applied* (Err, unless the error is [`FsError::Io`](types::FsError::Io) or [`FsError::TimedOut`](types::FsError::TimedOut),
-/// which mean *unknown*), and is durable only after [`fsync`](Self::fsync), [`fsync_dir`](Self::fsync_dir) or
-/// [`sync`](Self::sync). Permissions are checked here against `cred`, except on handles, which carry the right they
-/// were opened with. A file that has no name left lives until its last handle is released.
+/// Every mutation is *applied* (Ok), *not applied* (Err, unless the error is
+/// [`FsError::Io`](types::FsError::Io) or [`FsError::TimedOut`](types::FsError::TimedOut), which
+/// mean *unknown*), and is durable only after [`fsync`](Self::fsync),
+/// [`fsync_dir`](Self::fsync_dir) or [`sync`](Self::sync). Permissions are checked here against
+/// `cred`, except on handles, which carry the right they were opened with. A file that has no name
+/// left lives until its last handle is released.
 #[allow(missing_docs)]
 pub trait FileSystem: Send + Sync + 'static {
     /// Finds `name` (also `.` and `..`) in a directory. ENOENT, ENOTDIR, EACCES, ENAMETOOLONG.
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry>;
     /// Attributes; `valid` says for how long they may be cached.
     fn getattr(&self, id: FileId) -> Answer<Entry>;
-    /// chmod, chown, truncate, utimens. `handle`, when given and opened for writing, gives the right to truncate.
-    /// Clears set-id bits as Linux does on chown and truncate by non-owners.
+    /// chmod, chown, truncate, utimens. `handle`, when given and opened for writing, gives the
+    /// right to truncate. Clears set-id bits as Linux does on chown and truncate by non-owners.
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry>;
     /// Target of a symbolic link.
     fn readlink(&self, id: FileId) -> Answer<Bytes>;
     /// Makes a file, FIFO, socket or device.
     fn mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Answer<Entry>;
-    /// Makes a regular file and opens it, as one operation. EEXIST if the name exists (front ends open it then).
+    /// Makes a regular file and opens it, as one operation. EEXIST if the name exists (front ends
+    /// open it then).
     fn create(
         &self,
         cred: &Cred,
@@ -302,17 +312,19 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Answer<()>;
 
-    /// access(2): EACCES unless all of the wanted rights (bits 4 read, 2 write, 1 execute) are there.
+    /// access(2): EACCES unless all of the wanted rights (bits 4 read, 2 write, 1 execute) are
+    /// there.
     fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()>;
     /// Opens a regular file (or device node, without any I/O on it).
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle>;
     /// Up to `len` bytes at `offset`; shorter only at the end of the file.
     fn read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Answer<Bytes>;
-    /// Writes all of `data` at `offset`, or at the end if the handle is append-only; clears set-id bits if `cred` is not
-    /// privileged. ENOSPC and EFBIG mean that nothing was written.
+    /// Writes all of `data` at `offset`, or at the end if the handle is append-only; clears set-id
+    /// bits if `cred` is not privileged. ENOSPC and EFBIG mean that nothing was written.
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32>;
-    /// Writes all of `data` at the end of the file, otherwise as [`write`](Self::write) does. Only the file system knows where the end
-    /// is: a kernel that caches sizes may think it elsewhere, so no offset is passed.
+    /// Writes all of `data` at the end of the file, otherwise as [`write`](Self::write) does. Only
+    /// the file system knows where the end is: a kernel that caches sizes may think it elsewhere,
+    /// so no offset is passed.
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended>;
     /// Everything of this file (and with it all that was acknowledged before) is durable.
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()>;
@@ -324,11 +336,13 @@ pub trait FileSystem: Send + Sync + 'static {
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()>;
 
     fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle>;
-    /// Entries after `cookie` (0 = from the start), at most `count_max`; empty at the end. With `plus`, attributes too.
+    /// Entries after `cookie` (0 = from the start), at most `count_max`; empty at the end. With
+    /// `plus`, attributes too.
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>>;
     fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()>;
 
-    /// The value. ENODATA. POSIX ACLs are `system.posix_acl_access` and `system.posix_acl_default` in the kernel's format.
+    /// The value. ENODATA. POSIX ACLs are `system.posix_acl_access` and `system.posix_acl_default`
+    /// in the kernel's format.
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes>;
     fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()>;
     /// Names of the attributes that `cred` may see.
@@ -339,24 +353,25 @@ pub trait FileSystem: Send + Sync + 'static {
     fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()>;
     /// ENXIO beyond the end, or when no data follows.
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64>;
-    /// Copies up to `len` bytes between files; returns how many. EINVAL when ranges of one file overlap. Clears set-id bits of
-    /// the target as [`write`](Self::write) does.
+    /// Copies up to `len` bytes between files; returns how many. EINVAL when ranges of one file
+    /// overlap. Clears set-id bits of the target as [`write`](Self::write) does.
     fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64>;
     fn statfs(&self) -> Answer<FsStat>;
     /// The first lock that stands in the way of `lock`, if any.
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>>;
-    /// Sets or clears a lock; EAGAIN if it conflicts and not `wait`; with `wait`, `Later` until it is granted (EDEADLK
-    /// when waiting would never end). Dropping the future gives up waiting.
+    /// Sets or clears a lock; EAGAIN if it conflicts and not `wait`; with `wait`, `Later` until it
+    /// is granted (EDEADLK when waiting would never end). Dropping the future gives up waiting.
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()>;
     /// Everything acknowledged so far is durable.
     fn sync(&self) -> Answer<()>;
 
-    /// Where the file is that has what is read through this handle, if somebody may look there in place of asking.
+    /// Where the file is that has what is read through this handle, if somebody may look there in
+    /// place of asking.
     fn backing(&self, _id: FileId, _handle: Handle) -> Answer<Option<Backing>> {
         Answer::ok(None)
     }
-    /// From now on, whoever may write through `handle` can map the file that [`backing`](Self::backing) gave: what is stored there is
-    /// for the file system to find.
+    /// From now on, whoever may write through `handle` can map the file that
+    /// [`backing`](Self::backing) gave: what is stored there is for the file system to find.
     fn will_be_mapped(&self, _id: FileId, _handle: Handle) -> Answer<()> {
         Answer::ok(())
     }

@@ -1,5 +1,5 @@
-//! [`Joined`]: several file systems as one, each of them a directory of its root. What lies in one of them has its number as its volume, counted from 1.
-//! The root itself never changes.
+//! [`Joined`]: several file systems as one, each of them a directory of its root. What lies in one
+//! of them has its number as its volume, counted from 1. The root itself never changes.
 
 use crate::fs::{
     Appended, At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
@@ -29,7 +29,8 @@ struct Part {
     fs: Arc<dyn FileSystem>,
 }
 
-/// The id by which a file of a part, counted from 0, is known outside. `None` if it is none of volume 0.
+/// The id by which a file of a part, counted from 0, is known outside. `None` if it is none of
+/// volume 0.
 pub fn outer(part: usize, id: FileId) -> Option<FileId> {
     let volume = u64::try_from(part + 1).ok().filter(|volume| *volume <= PART_COUNT_MAX as u64)?;
     (id.volume() == 0).then(|| FileId::new(volume << 48 | id.raw()))
@@ -61,8 +62,9 @@ fn entry(part: usize, answer: Answer<Entry>) -> Answer<Entry> {
 }
 
 impl Joined {
-    /// Joins file systems by their names, which differ and are names that a directory may have. The root belongs to a user and a group, and is as old as
-    /// `made`. `None` if there are more than [`PART_COUNT_MAX`].
+    /// Joins file systems by their names, which differ and are names that a directory may have. The
+    /// root belongs to a user and a group, and is as old as `made`. `None` if there are more than
+    /// [`PART_COUNT_MAX`].
     pub fn new(parts: Vec<(String, Arc<dyn FileSystem>)>, (uid, gid): (u32, u32), made: Time) -> Option<Joined> {
         let nlink = 2 + u32::try_from(parts.len()).ok().filter(|count| *count <= PART_COUNT_MAX as u32)?;
         let root = Attr {

@@ -1,11 +1,13 @@
-//! Advisory file locks as a pure state machine: fcntl byte ranges and flock, for any number of files.
+//! Advisory file locks as a pure state machine: fcntl byte ranges and flock, for any number of
+//! files.
 //!
-//! Owns: which locks are held, which requests wait for them, who is woken when one goes, and the refusal of waits that
-//! would never end. It makes no futures: [`LockTable::set`] says that a request waits, later calls say which waiting
-//! requests were granted, and the caller wakes them.
+//! Owns: which locks are held, which requests wait for them, who is woken when one goes, and the
+//! refusal of waits that would never end. It makes no futures: [`LockTable::set`] says that a
+//! request waits, later calls say which waiting requests were granted, and the caller wakes them.
 //!
-//! Invariants: two locks of one file and space that overlap have the same owner or are both shared; locks of one owner
-//! do not overlap, and neighbours of one kind are merged; no request waits that could be granted.
+//! Invariants: two locks of one file and space that overlap have the same owner or are both shared;
+//! locks of one owner do not overlap, and neighbours of one kind are merged; no request waits that
+//! could be granted.
 
 mod waiting;
 
@@ -15,7 +17,8 @@ use types::{FileId, FsError};
 
 pub use waiting::Locks;
 
-/// Most locks held and requests waiting on one file, both spaces together; beyond it locking fails with ENOLCK.
+/// Most locks held and requests waiting on one file, both spaces together; beyond it locking fails
+/// with ENOLCK.
 pub const LOCK_COUNT_MAX: usize = 65_536;
 
 /// A request that waits for its lock.
@@ -55,9 +58,10 @@ impl LockTable {
 
     /// Sets a lock, replacing what its owner holds in the range, or unlocks the range.
     ///
-    /// EAGAIN on conflict unless `wait`; EDEADLK if a byte-range request would wait for owners that wait for its own; EINVAL for
-    /// an empty range; ENOLCK beyond [`LOCK_COUNT_MAX`]. An owner that waits to convert a flock lock gives up the old one
-    /// first, as flock(2) has it; one that is refused keeps it.
+    /// EAGAIN on conflict unless `wait`; EDEADLK if a byte-range request would wait for owners that
+    /// wait for its own; EINVAL for an empty range; ENOLCK beyond [`LOCK_COUNT_MAX`]. An owner that
+    /// waits to convert a flock lock gives up the old one first, as flock(2) has it; one that is
+    /// refused keeps it.
     pub fn set(&mut self, file: FileId, lock: &FileLock, wait: bool) -> Result<SetOutcome, FsError> {
         if lock.start > lock.end {
             return Err(FsError::InvalidArgument);
@@ -91,8 +95,9 @@ impl LockTable {
         Ok(SetOutcome { waits: Some(waiter), woken })
     }
 
-    /// The request gave up waiting. If it was granted in the meantime without its asker having learnt of it, the lock is
-    /// taken back. `lock` is the request as it was made. Returns who is woken by that.
+    /// The request gave up waiting. If it was granted in the meantime without its asker having
+    /// learnt of it, the lock is taken back. `lock` is the request as it was made. Returns who is
+    /// woken by that.
     pub fn cancel(&mut self, file: FileId, waiter: WaiterId, lock: &FileLock) -> Vec<WaiterId> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
         if locks.waiting.remove(&waiter).is_some() {
@@ -107,7 +112,8 @@ impl LockTable {
         self.unlock(file, &FileLock { space, owner, pid: 0, exclusive: None, start: 0, end: u64::MAX })
     }
 
-    /// Drops all locks of some owners, and their requests. Returns who is woken. Looks at every lock.
+    /// Drops all locks of some owners, and their requests. Returns who is woken. Looks at every
+    /// lock.
     pub fn release_owners(&mut self, are_gone: impl Fn(u128) -> bool) -> Vec<WaiterId> {
         let mut woken = Vec::new();
         self.files.retain(|_, locks| {
@@ -157,8 +163,8 @@ impl LockTable {
         }
     }
 
-    /// Would the owner of `lock` wait for itself? Follows "waits for the holder of" from those in its way, over all
-    /// files. Byte ranges only: as on Linux, flock waits are not checked.
+    /// Would the owner of `lock` wait for itself? Follows "waits for the holder of" from those in
+    /// its way, over all files. Byte ranges only: as on Linux, flock waits are not checked.
     fn would_deadlock(&self, file: FileId, lock: &FileLock) -> bool {
         let blockers = |file: &FileId, lock: &FileLock| -> Vec<u128> {
             self.files.get(file).map_or_else(Vec::new, |f| f.blockers(lock).map(|b| b.owner).collect())
@@ -188,7 +194,8 @@ impl FileLocks {
         self.held.iter().filter(|held| conflict(held, lock))
     }
 
-    /// Puts `lock` in place of whatever its owner holds in its range; an unlock leaves nothing there.
+    /// Puts `lock` in place of whatever its owner holds in its range; an unlock leaves nothing
+    /// there.
     fn place(&mut self, lock: &FileLock) {
         let mut new = *lock;
         let mut kept = Vec::with_capacity(self.held.len() + 2);
@@ -213,7 +220,8 @@ impl FileLocks {
         self.held = kept;
     }
 
-    /// Grants what can be granted, first come first served, though nobody waits behind a request that cannot.
+    /// Grants what can be granted, first come first served, though nobody waits behind a request
+    /// that cannot.
     fn grant_waiting(&mut self) -> Vec<WaiterId> {
         let mut woken = Vec::new();
         loop {

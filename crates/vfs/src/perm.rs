@@ -1,8 +1,9 @@
 //! POSIX permission rules as pure functions, shared by every implementation of the file system.
 //!
-//! Owns: who may read, write, search, delete, chmod, chown and set times; when set-id bits go; what a new node's mode, group
-//! and ACLs are; who sees which extended attribute. Linux's rules throughout, with user 0 as the only privileged user.
-//! Nothing here knows where attributes are kept: callers pass a [`Subject`].
+//! Owns: who may read, write, search, delete, chmod, chown and set times; when set-id bits go; what
+//! a new node's mode, group and ACLs are; who sees which extended attribute. Linux's rules
+//! throughout, with user 0 as the only privileged user. Nothing here knows where attributes are
+//! kept: callers pass a [`Subject`].
 
 use crate::acl::{self, Acl};
 use crate::fs::{Cred, OpenFlags, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX};
@@ -54,8 +55,9 @@ fn privileged(cred: &Cred) -> bool {
     cred.uid == 0
 }
 
-/// EACCES unless `cred` has all rights of `mask` ([`READ`], [`WRITE`], [`EXECUTE`]). The superuser has all, except that a
-/// file is executed only if somebody may execute it. EIO for a stored ACL that does not decode.
+/// EACCES unless `cred` has all rights of `mask` ([`READ`], [`WRITE`], [`EXECUTE`]). The superuser
+/// has all, except that a file is executed only if somebody may execute it. EIO for a stored ACL
+/// that does not decode.
 pub fn check(cred: &Cred, s: &Subject, mask: u32) -> Result<(), FsError> {
     let mask = mask & 7;
     let granted = if privileged(cred) {
@@ -97,8 +99,8 @@ pub fn may_create(cred: &Cred, parent: &Subject) -> Result<(), FsError> {
     check(cred, parent, WRITE | EXECUTE)
 }
 
-/// EACCES unless `cred` may change the directory `parent`; EPERM if it is sticky and neither it nor the victim
-/// belongs to `cred`. For rename too: the source always, the target when it exists.
+/// EACCES unless `cred` may change the directory `parent`; EPERM if it is sticky and neither it nor
+/// the victim belongs to `cred`. For rename too: the source always, the target when it exists.
 pub fn may_delete(cred: &Cred, parent: &Subject, victim_uid: u32) -> Result<(), FsError> {
     check(cred, parent, WRITE | EXECUTE)?;
     if parent.mode & STICKY != 0 && !owns(cred, parent) && cred.uid != victim_uid {
@@ -107,14 +109,15 @@ pub fn may_delete(cred: &Cred, parent: &Subject, victim_uid: u32) -> Result<(), 
     Ok(())
 }
 
-/// Checks a setattr and returns it as it is to be applied: a set-group-id bit that `cred` may not set is taken out of the
-/// mode, and a chown or truncate that clears set-id bits says so in `mode`. `handle_writable`: a handle that was opened
-/// for writing was passed, which gives the right to truncate. A caller that applies a mode also updates the access ACL
-/// ([`acl::chmod`]).
+/// Checks a setattr and returns it as it is to be applied: a set-group-id bit that `cred` may not
+/// set is taken out of the mode, and a chown or truncate that clears set-id bits says so in `mode`.
+/// `handle_writable`: a handle that was opened for writing was passed, which gives the right to
+/// truncate. A caller that applies a mode also updates the access ACL ([`acl::chmod`]).
 ///
-/// EPERM for chmod, chown and explicit times by others than the owner; EACCES for truncate and "now" times without write
-/// permission; EISDIR and EINVAL for truncating what is not a file; EFBIG for a size beyond the largest;
-/// EOPNOTSUPP for chmod of a symlink; EINVAL for the ids that mean "none".
+/// EPERM for chmod, chown and explicit times by others than the owner; EACCES for truncate and
+/// "now" times without write permission; EISDIR and EINVAL for truncating what is not a file; EFBIG
+/// for a size beyond the largest; EOPNOTSUPP for chmod of a symlink; EINVAL for the ids that mean
+/// "none".
 pub fn setattr(cred: &Cred, s: &Subject, set: &SetAttr, handle_writable: bool) -> Result<SetAttr, FsError> {
     let mut out = *set;
     if s.kind == Kind::Symlink && set.mode.is_some() {
@@ -179,8 +182,9 @@ pub fn setattr(cred: &Cred, s: &Subject, set: &SetAttr, handle_writable: bool) -
     Ok(out)
 }
 
-/// utimensat: both times "now" needs ownership or write permission, everything else ownership. A modification time of
-/// "now" that comes with a size is the truncate's own and needs no more than that.
+/// utimensat: both times "now" needs ownership or write permission, everything else ownership. A
+/// modification time of "now" that comes with a size is the truncate's own and needs no more than
+/// that.
 fn check_times(cred: &Cred, s: &Subject, set: &SetAttr) -> Result<(), FsError> {
     let truncates = set.size.is_some() && set.atime.is_none() && matches!(set.mtime, None | Some(SetTime::Now));
     if (set.atime, set.mtime) == (None, None) || truncates || owns(cred, s) {
@@ -192,8 +196,8 @@ fn check_times(cred: &Cred, s: &Subject, set: &SetAttr) -> Result<(), FsError> {
     }
 }
 
-/// `mode` without set-id bits, as after a write by somebody unprivileged: the set-group-id bit stays where the group may
-/// not execute, since it then means something else (mandatory locking).
+/// `mode` without set-id bits, as after a write by somebody unprivileged: the set-group-id bit
+/// stays where the group may not execute, since it then means something else (mandatory locking).
 pub fn strip_setid(mode: u32) -> u32 {
     let set_gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
     mode & !(SET_UID | set_gid)
@@ -227,9 +231,10 @@ pub struct NewNodeMode {
     pub default_acl: Option<Vec<u8>>,
 }
 
-/// Mode, group and ACLs of a new node of `kind` that `cred` makes in `parent` (whose default ACL's attribute value is
-/// `parent_default`). A default ACL replaces the umask. In a set-group-id directory the group is the directory's, and
-/// new directories are set-group-id too. EIO for a stored ACL that does not decode. Symlinks always have mode 0777.
+/// Mode, group and ACLs of a new node of `kind` that `cred` makes in `parent` (whose default ACL's
+/// attribute value is `parent_default`). A default ACL replaces the umask. In a set-group-id
+/// directory the group is the directory's, and new directories are set-group-id too. EIO for a
+/// stored ACL that does not decode. Symlinks always have mode 0777.
 pub fn new_node_mode(
     cred: &Cred,
     parent: &Subject,
@@ -270,12 +275,13 @@ pub enum XattrUse {
     Write,
 }
 
-/// Checks name and right for an extended attribute. ERANGE for an empty name or one beyond [`XATTR_NAME_LEN_MAX`];
-/// EOPNOTSUPP for a namespace there is none of (namespaces: `user.`, `trusted.`, `security.`, `system.posix_acl_*`);
-/// EINVAL for a name that is only a namespace, or has a NUL in it.
+/// Checks name and right for an extended attribute. ERANGE for an empty name or one beyond
+/// [`XATTR_NAME_LEN_MAX`]; EOPNOTSUPP for a namespace there is none of (namespaces: `user.`,
+/// `trusted.`, `security.`, `system.posix_acl_*`); EINVAL for a name that is only a namespace, or
+/// has a NUL in it.
 ///
-/// - `user.`: regular files and directories only (EPERM, reading: ENODATA); needs read or write permission (EACCES); in
-///   a sticky directory's own attributes only the owner writes (EPERM).
+/// - `user.`: regular files and directories only (EPERM, reading: ENODATA); needs read or write
+///   permission (EACCES); in a sticky directory's own attributes only the owner writes (EPERM).
 /// - `trusted.`: the superuser only (EPERM, reading: ENODATA).
 /// - `security.`: read by all, written by the superuser (EPERM).
 /// - ACLs: read by all, written by the owner (EPERM); not on symlinks (EOPNOTSUPP).
@@ -325,13 +331,15 @@ pub fn xattr_listed(cred: &Cred, name: &[u8]) -> bool {
 pub enum XattrEffect {
     /// Store this value under the name.
     Store(Vec<u8>),
-    /// Take the attribute away if it is there, since the mode says it all or the value was an empty ACL.
+    /// Take the attribute away if it is there, since the mode says it all or the value was an empty
+    /// ACL.
     Remove,
 }
 
-/// What setting `name` to `value` stores, and the mode afterwards (setting an access ACL sets the permission bits, and
-/// takes the set-group-id bit from a stranger to the group). E2BIG for a value beyond [`XATTR_VALUE_LEN_MAX`]; EINVAL for a malformed
-/// ACL; EACCES for a default ACL on what is not a directory.
+/// What setting `name` to `value` stores, and the mode afterwards (setting an access ACL sets the
+/// permission bits, and takes the set-group-id bit from a stranger to the group). E2BIG for a value
+/// beyond [`XATTR_VALUE_LEN_MAX`]; EINVAL for a malformed ACL; EACCES for a default ACL on what is
+/// not a directory.
 pub fn set_xattr(cred: &Cred, s: &Subject, name: &[u8], value: &[u8]) -> Result<(XattrEffect, u32), FsError> {
     if value.len() > XATTR_VALUE_LEN_MAX {
         return Err(FsError::ArgumentTooBig);

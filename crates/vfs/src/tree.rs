@@ -19,7 +19,8 @@ pub struct TreeEntry {
     pub first_path: Vec<u8>,
     /// Its attributes.
     pub attr: Attr,
-    /// Hash of its contents, the same however they are laid out in blocks and holes; see [`ContentHash`].
+    /// Hash of its contents, the same however they are laid out in blocks and holes; see
+    /// [`ContentHash`].
     pub content: u64,
     /// Target, of symlinks.
     pub target: Option<Vec<u8>>,
@@ -27,7 +28,8 @@ pub struct TreeEntry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What two implementations must agree on of a [`TreeEntry`]: not file ids, times, blocks, nor sizes of directories.
+/// What two implementations must agree on of a [`TreeEntry`]: not file ids, times, blocks, nor
+/// sizes of directories.
 pub type Facts<'a> = (
     (&'a [u8], &'a [u8], Kind, u32),
     (u32, u32, u32, u64),
@@ -65,8 +67,8 @@ pub fn difference(left: &[TreeEntry], right: &[TreeEntry]) -> Option<String> {
     None
 }
 
-/// Hashes sparse contents: zeroes count as holes. Data is added in the order of offsets, in pieces that start and (but for the
-/// last) end on multiples of 4 KiB.
+/// Hashes sparse contents: zeroes count as holes. Data is added in the order of offsets, in pieces
+/// that start and (but for the last) end on multiples of 4 KiB.
 #[derive(Default)]
 pub struct ContentHash(DefaultHasher);
 
@@ -88,7 +90,8 @@ impl ContentHash {
     }
 }
 
-/// Lists the whole tree of `fs` as the superuser, in the order of paths. Reading it may change access times.
+/// Lists the whole tree of `fs` as the superuser, in the order of paths. Reading it may change
+/// access times.
 pub async fn walk(fs: &dyn FileSystem) -> Result<Vec<TreeEntry>, FsError> {
     let root = Cred::ROOT;
     let mut todo = vec![(Vec::new(), FileId::ROOT)];

@@ -1,4 +1,5 @@
-//! What goes wrong with stores: at most as many at a time as there are parity fragments, and never another before those were healed.
+//! What goes wrong with stores: at most as many at a time as there are parity fragments, and never
+//! another before those were healed.
 
 use crate::node::{Node, Weather};
 use crate::remote::Remote;
@@ -53,7 +54,8 @@ pub enum Fault {
     Full,
     /// Not there at the next start; a store elsewhere may appear later.
     Missing,
-    /// As it was a while ago, from the next start on; a store elsewhere may be set back while the file system runs.
+    /// As it was a while ago, from the next start on; a store elsewhere may be set back while the
+    /// file system runs.
     Stale,
     /// Empty from the next start on, or while the file system runs.
     Wiped,
@@ -210,8 +212,8 @@ impl Episode {
         true
     }
 
-    /// Ends all faults, while no file system runs. What they did to the stores' contents is for a scrub to repair. Machines that have to be
-    /// started again are down.
+    /// Ends all faults, while no file system runs. What they did to the stores' contents is for a
+    /// scrub to repair. Machines that have to be started again are down.
     pub fn end(&mut self, stores: &[Store]) {
         for bad in std::mem::take(&mut self.bad) {
             let Store { disk, node } = &stores[bad.store];
@@ -229,7 +231,8 @@ impl Episode {
                 }
             }
             if bad.fault == Fault::FailSyncs {
-                // What readers see of a failed sync may never be durable, and no scrub can tell; a restart of the store's machine can.
+                // What readers see of a failed sync may never be durable, and no scrub can tell; a
+                // restart of the store's machine can.
                 disk.power_loss();
             }
         }
@@ -269,8 +272,8 @@ pub fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
 /// Bytes of a checkpoint file before its body.
 const HEADS_LEN: u64 = 8192;
 
-/// What befalls the consensus folder between two runs of the file system. It holds nothing that the stores cannot give back, so
-/// this may happen at any time, whatever faults the stores have.
+/// What befalls the consensus folder between two runs of the file system. It holds nothing that the
+/// stores cannot give back, so this may happen at any time, whatever faults the stores have.
 #[derive(Default)]
 pub struct Consensus {
     backup: Option<Snapshot>,

@@ -1,18 +1,23 @@
-//! A model of the kernel between applications and the client: what Linux's FUSE keeps and answers without asking, and whom it lets
-//! wait for whom.
+//! A model of the kernel between applications and the client: what Linux's FUSE keeps and answers
+//! without asking, and whom it lets wait for whom.
 //!
-//! Names, attributes (for as long as [`Entry::valid`] says) and pages of files, kept over close and open as the mount option
-//! `keep_cache` has it. Changes made through the mount update or drop what is cached as fs/fuse does; nothing else ever does. Comparing
-//! what this answers with the model therefore shows whether the client keeps to its side: what it let the kernel cache never changes
-//! behind the kernel's back. The locks are in [`locks`](crate::locks); they are held until the answer is there.
+//! Names, attributes (for as long as [`Entry::valid`] says) and pages of files, kept over close and
+//! open as the mount option `keep_cache` has it. Changes made through the mount update or drop what
+//! is cached as fs/fuse does; nothing else ever does. Comparing what this answers with the model
+//! therefore shows whether the client keeps to its side: what it let the kernel cache never changes
+//! behind the kernel's back. The locks are in [`locks`](crate::locks); they are held until the
+//! answer is there.
 //!
-//! - Requests take a while to get to the client; answers take none, so what is cached is what is so. Linux copes with late
-//!   answers by itself (attribute versions, page locks), which would be tested here, and not the client.
-//! - What is read from several pages is read at one instant. Linux promises this for one page only; the difference is not the client's.
-//! - Permissions are the client's to check, but for walking names that are cached, which the kernel does without asking.
+//! - Requests take a while to get to the client; answers take none, so what is cached is what is
+//!   so. Linux copes with late answers by itself (attribute versions, page locks), which would be
+//!   tested here, and not the client.
+//! - What is read from several pages is read at one instant. Linux promises this for one page only;
+//!   the difference is not the client's.
+//! - Permissions are the client's to check, but for walking names that are cached, which the kernel
+//!   does without asking.
 //! - O_APPEND is the kernel's: it is not passed on.
-//! - flock and fcntl locks are the kernel's as well, and nothing of them ever reaches the client. They are not modelled: there would be nothing
-//!   of ours in what was tested.
+//! - flock and fcntl locks are the kernel's as well, and nothing of them ever reaches the client.
+//!   They are not modelled: there would be nothing of ours in what was tested.
 
 use crate::locks::{Held, Locks};
 use crate::twin::Twin;
@@ -381,8 +386,8 @@ impl Kernel {
         Box::new((rename, self.locks.exclusive(first).await, self.locks.exclusive(second).await))
     }
 
-    /// Locks what a rename moves or replaces, directories first. A rename that would make a loop gets no further than to here in Linux; here
-    /// it is passed on, and the client refuses it.
+    /// Locks what a rename moves or replaces, directories first. A rename that would make a loop
+    /// gets no further than to here in Linux; here it is passed on, and the client refuses it.
     async fn lock_children(
         &self,
         from: (FileId, Option<Attr>),
@@ -569,7 +574,8 @@ impl FileSystem for Kernel {
         let (kernel, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
             let _parents = kernel.lock_parents(from.0, to.0).await;
-            // The kernel knows both before it asks; whether they must exist is for the file system to say.
+            // The kernel knows both before it asks; whether they must exist is for the file system
+            // to say.
             let source = kernel.find(&cred, from.0, &from.1).await.ok().map(|found| found.attr);
             let target = kernel.find(&cred, to.0, &to.1).await.ok().map(|found| found.attr);
             let _children = kernel.lock_children((from.0, source), (to.0, target), flags.exchange).await;
@@ -610,7 +616,8 @@ impl FileSystem for Kernel {
             let _inode = kernel.locks.exclusive(id).await;
             let bytes = data.clone();
             if kernel.cached.lock().appends(handle) {
-                // Where the kernel thinks that the file ends; it says so, and the front end does not listen.
+                // Where the kernel thinks that the file ends; it says so, and the front end does
+                // not listen.
                 let offset = kernel.getattr(id).await?.attr.size;
                 let call = move |fs: &Twin| fs.append(&cred, id, handle, &data);
                 let update = move |c: &mut Cached, _, done: &Appended| {

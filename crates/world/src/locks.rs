@@ -2,18 +2,22 @@
 //!
 //! As in Linux 6.18, with a mount like ours (FUSE_PARALLEL_DIROPS, no write-back cache):
 //!
-//! - Each inode has a lock (`i_rwsem`). Exclusively for it: write, truncate, chmod, chown, utimens, fallocate, SEEK_DATA and SEEK_HOLE,
-//!   fsync, setting and removing extended attributes, and being the target of copy_file_range.
-//! - A directory's, exclusively: making, linking, removing and renaming names in it; shared: looking up what the kernel does not know, and
-//!   listing. Then also exclusively that of the file or directory that loses a name or gets another.
-//! - rename between directories has the file system's rename lock first, then both directories, an ancestor before its descendant, then
-//!   the directories that move or vanish, then files, by id.
-//! - No lock: stat, read (of pages or by READ), open (with O_TRUNC too, which FUSE passes on), access, readlink, reading extended attributes.
-//!   They overlap with everything, writes and truncates of the same file too.
+//! - Each inode has a lock (`i_rwsem`). Exclusively for it: write, truncate, chmod, chown, utimens,
+//!   fallocate, SEEK_DATA and SEEK_HOLE, fsync, setting and removing extended attributes, and being
+//!   the target of copy_file_range.
+//! - A directory's, exclusively: making, linking, removing and renaming names in it; shared:
+//!   looking up what the kernel does not know, and listing. Then also exclusively that of the file
+//!   or directory that loses a name or gets another.
+//! - rename between directories has the file system's rename lock first, then both directories, an
+//!   ancestor before its descendant, then the directories that move or vanish, then files, by id.
+//! - No lock: stat, read (of pages or by READ), open (with O_TRUNC too, which FUSE passes on),
+//!   access, readlink, reading extended attributes. They overlap with everything, writes and
+//!   truncates of the same file too.
 //! - close does not wait for its RELEASE.
 //!
-//! One lock is made up. copy_file_range does not keep its source from changing, so that a copy beside a write to its source may
-//! have some of both, and nobody could say which copies are wrong. Here a copy waits for changes of its source, and they for it.
+//! One lock is made up. copy_file_range does not keep its source from changing, so that a copy
+//! beside a write to its source may have some of both, and nobody could say which copies are wrong.
+//! Here a copy waits for changes of its source, and they for it.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

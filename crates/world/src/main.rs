@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use world::{Options, Outcome};
 
-/// Runs Starling on simulated disks under seeds, with crashes and faults, and compares it with a model.
+/// Runs Starling on simulated disks under seeds, with crashes and faults, and compares it with a
+/// model.
 #[derive(Parser)]
 #[command(
     after_help = "Examples:\n  world --seed 17 --verbose    one seed, with every operation\n  world --seconds 600          as many seeds as fit into ten minutes"

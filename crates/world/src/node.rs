@@ -1,7 +1,8 @@
-//! Stores on machines of their own: a machine, its disk, the storage server's process on it, and how well messages get there.
+//! Stores on machines of their own: a machine, its disk, the storage server's process on it, and
+//! how well messages get there.
 //!
-//! The process is what `starling store` runs: a [`Site`]. It ends when the machine crashes, or by itself if its store cannot be opened;
-//! then nobody listens until somebody starts it again.
+//! The process is what `starling store` runs: a [`Site`]. It ends when the machine crashes, or by
+//! itself if its store cannot be opened; then nobody listens until somebody starts it again.
 
 use host::SplitMix64;
 use host::sim::{Link, LinkFaults, Machine, Sim, SimDisk};
@@ -144,7 +145,8 @@ impl Node {
         self.disk.power_loss();
     }
 
-    /// Ends the process as a signal does: the store is closed, if that goes well and does not take too long.
+    /// Ends the process as a signal does: the store is closed, if that goes well and does not take
+    /// too long.
     pub async fn stop(&self) {
         let (machine, process) = {
             let state = self.state.lock();

@@ -1,14 +1,16 @@
 //! What a worker may do, and how the seed chooses it.
 //!
-//! Operations name files by short paths over few names, and open files by slot, so that the same operation means the same on any
-//! file system and often meets what earlier ones left, or what others are just doing.
+//! Operations name files by short paths over few names, and open files by slot, so that the same
+//! operation means the same on any file system and often meets what earlier ones left, or what
+//! others are just doing.
 
 use host::SplitMix64;
 use vfs::fs::{Cred, Fallocate, OpenFlags, RenameFlags, Seek, XattrMode};
 
 /// Open files and directories that a worker can have at once.
 pub const SLOT_COUNT: usize = 5;
-/// Most bytes of one write or copy: below what the client makes atomic in a crash, for every geometry.
+/// Most bytes of one write or copy: below what the client makes atomic in a crash, for every
+/// geometry.
 const DATA_LEN_MAX: u64 = 400 << 10;
 /// Users besides the superuser. Each has a group of its own, and [`SHARED_GROUP`].
 pub const USER_COUNT: u32 = 2;
@@ -107,7 +109,8 @@ pub struct Generator {
 const MAKING_AT_FIRST: u64 = 8;
 
 impl Generator {
-    /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs out.
+    /// A generator whose choices follow from `seed`; with `fill` it writes so much that space runs
+    /// out.
     pub fn new(seed: u64, block_size: u32, fill: bool) -> Self {
         Generator {
             random: SplitMix64::new(seed),

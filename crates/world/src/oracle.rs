@@ -1,16 +1,19 @@
-//! What the file system must answer, and what a crash may leave: the model beside the one under test.
+//! What the file system must answer, and what a crash may leave: the model beside the one under
+//! test.
 //!
-//! Several callers are at work at the same time, so their operations overlap. The client makes each change in one step, at an
-//! instant between the request and its answer: it looks at everything first, and what it does last is to change its memory and
-//! answer. In the simulated world nothing else runs between that change and the answer's arrival here. So the order in which
-//! answers arrive **is** the order in which operations take effect, and the model does each one at that point: an
-//! answer is right if it is exactly the model's there, and every operation has one right answer however many overlap with it.
+//! Several callers are at work at the same time, so their operations overlap. The client makes each
+//! change in one step, at an instant between the request and its answer: it looks at everything
+//! first, and what it does last is to change its memory and answer. In the simulated world nothing
+//! else runs between that change and the answer's arrival here. So the order in which answers
+//! arrive **is** the order in which operations take effect, and the model does each one at that
+//! point: an answer is right if it is exactly the model's there, and every operation has one right
+//! answer however many overlap with it.
 //!
-//! The same order says what a crash may leave: the state after the first so many changes, of which none is missing that was made
-//! before an fsync or sync began that has succeeded.
+//! The same order says what a crash may leave: the state after the first so many changes, of which
+//! none is missing that was made before an fsync or sync began that has succeeded.
 //!
-//! File ids, handles and cookies differ between the two and are translated; times, disk blocks, sizes of directories, and the order of
-//! listings are not compared.
+//! File ids, handles and cookies differ between the two and are translated; times, disk blocks,
+//! sizes of directories, and the order of listings are not compared.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -32,7 +35,8 @@ struct Change {
 /// A listing of a directory that is under way.
 #[derive(Default)]
 struct Listing {
-    /// Names that have been there since it began, with the model's cookies, which a name made anew would not have.
+    /// Names that have been there since it began, with the model's cookies, which a name made anew
+    /// would not have.
     stable: BTreeMap<Vec<u8>, u64>,
     listed: BTreeSet<Vec<u8>>,
 }
@@ -183,8 +187,8 @@ impl Oracle {
         }
     }
 
-    /// A start found this: looks for the point at which the crash cut the changes, and goes on from there. Tells how many
-    /// changes were durable, how many were found, and how many were made.
+    /// A start found this: looks for the point at which the crash cut the changes, and goes on from
+    /// there. Tells how many changes were durable, how many were found, and how many were made.
     pub async fn recover(&mut self, found: &Found) -> Result<(u64, u64, u64), String> {
         let (durable, made) = (self.durable_count, self.mark());
         let mut first = None;
@@ -309,8 +313,8 @@ impl Oracle {
         self.listings.remove(&handle);
     }
 
-    /// Compares a part of a listing: what is listed must be there now, and nothing twice; in the end, everything must have been
-    /// listed that was there all the time.
+    /// Compares a part of a listing: what is listed must be there now, and nothing twice; in the
+    /// end, everything must have been listed that was there all the time.
     pub fn same_listing(
         &mut self,
         (id, handle, cookie): (FileId, Handle, u64),

@@ -1,10 +1,12 @@
-//! A [`Node`]'s store as another machine has it: over connections, as `storage::tcp` does it over a network.
+//! A [`Node`]'s store as another machine has it: over connections, as `storage::tcp` does it over a
+//! network.
 //!
-//! Requests and answers travel as the frames of [`storage::wire`], and are answered by the code that answers them over TCP. What holds of
-//! a connection there holds here:
+//! Requests and answers travel as the frames of [`storage::wire`], and are answered by the code
+//! that answers them over TCP. What holds of a connection there holds here:
 //!
-//! - It ends when the store's process does, or when nothing comes back for [`DEAD_TIME`]. What was under way then ends as `Unavailable`,
-//!   and may have been done or not; it may even be done later, when whoever asked is long gone.
+//! - It ends when the store's process does, or when nothing comes back for [`DEAD_TIME`]. What was
+//!   under way then ends as `Unavailable`, and may have been done or not; it may even be done
+//!   later, when whoever asked is long gone.
 //! - Until another stands, and is attached to the store, requests fail at once.
 
 use crate::node::{Listener, Node};

@@ -1,11 +1,13 @@
-//! Applies operations to a file system, as a process with some open files does, and says in short what it saw.
+//! Applies operations to a file system, as a process with some open files does, and says in short
+//! what it saw.
 
 use crate::operation::{Operation, Path, SLOT_COUNT, data, name};
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, Kind};
 use vfs::fs::{At, Cred, FileSystem, Handle, NewNode, OpenFlags, SetAttr};
 
-/// What an operation answered, for whoever reads about it: the [`Oracle`](crate::oracle::Oracle) has compared it already.
+/// What an operation answered, for whoever reads about it: the [`Oracle`](crate::oracle::Oracle)
+/// has compared it already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// It succeeded and there is nothing more to say.

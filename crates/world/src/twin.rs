@@ -1,4 +1,5 @@
-//! The client with the [`Oracle`] beside it: passes every request on, and compares every answer at the instant of its arrival.
+//! The client with the [`Oracle`] beside it: passes every request on, and compares every answer at
+//! the instant of its arrival.
 
 use crate::oracle::{Oracle, Verdict};
 use crate::worker::Shared;
@@ -95,8 +96,8 @@ impl Twin {
         });
     }
 
-    /// The kernel shows these attributes from memory. A file that has lost its last name may be shown for as long as somebody looks
-    /// at it, though the file system has forgotten it.
+    /// The kernel shows these attributes from memory. A file that has lost its last name may be
+    /// shown for as long as somebody looks at it, though the file system has forgotten it.
     pub fn confirm_attributes(&self, entry: &Entry) {
         let id = entry.attr.id;
         self.compare(&Request("cached getattr", id, String::new()), &Ok(*entry), |o, real| {

@@ -1,4 +1,5 @@
-//! A worker: does one operation after the other, beside others that do the same with the same files.
+//! A worker: does one operation after the other, beside others that do the same with the same
+//! files.
 
 use crate::operation::{Generator, user};
 use crate::session::{Seen, Session};
@@ -95,7 +96,8 @@ impl Desk {
 }
 
 impl Worker {
-    /// How long to wait before the next operation: mostly not at all, sometimes long enough for what happens by itself.
+    /// How long to wait before the next operation: mostly not at all, sometimes long enough for
+    /// what happens by itself.
     fn pause(&self) -> Duration {
         match self.generator.below(40) {
             0 => Duration::from_millis(self.generator.below(8000)),

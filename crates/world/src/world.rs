@@ -1,4 +1,5 @@
-//! One run: a file system on simulated disks, and behind simulated links, from its creation to its last check.
+//! One run: a file system on simulated disks, and behind simulated links, from its creation to its
+//! last check.
 
 use crate::faults::{self, DISK_BYTES, Episode, Fault, Store};
 use crate::kernel::Kernel;
@@ -97,9 +98,11 @@ pub struct Outcome {
     pub ordeals_refused: u64,
     /// Starts that were not.
     pub ordeals_survived: u64,
-    /// Old copies of more stores than that which nothing gave away, so that the file system went on from them.
+    /// Old copies of more stores than that which nothing gave away, so that the file system went on
+    /// from them.
     pub ordeals_unnoticed: u64,
-    /// Starts that were refused for good: stores had been set back behind what a start had written to them.
+    /// Starts that were refused for good: stores had been set back behind what a start had written
+    /// to them.
     pub ordeals_stuck: u64,
     /// Starts for which the operator vouched for stores that had been set back.
     pub ordeals_vouched: u64,
@@ -233,8 +236,8 @@ impl Options {
     }
 }
 
-/// Reads all there is, again and again, while others change it. What it sees depends on the moment, but it never meets an error
-/// that a file's removal does not explain.
+/// Reads all there is, again and again, while others change it. What it sees depends on the moment,
+/// but it never meets an error that a file's removal does not explain.
 async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared: Arc<Mutex<Shared>>, pause: Duration) {
     loop {
         clock.sleep(pause.max(Duration::from_millis(1))).await;
@@ -413,7 +416,8 @@ impl World {
         }
     }
 
-    /// Most stores that may be bad at a time: parity must make up for them, and what is left must hold whole stripes.
+    /// Most stores that may be bad at a time: parity must make up for them, and what is left must
+    /// hold whole stripes.
     fn bad_max(&self) -> u64 {
         let parity = u64::from(self.create.parity);
         parity.min(self.stores.len() as u64 - parity - 1)
@@ -544,7 +548,8 @@ impl World {
                     }
                     0 => {
                         let (machine, clean) = (machine.clone(), self.random.chance(1, 2));
-                        // Fails only if the machine crashes first, or if stores are bad, which others will notice.
+                        // Fails only if the machine crashes first, or if stores are bad, which
+                        // others will notice.
                         let _ = on
                             .run(async move {
                                 match clean {
@@ -579,8 +584,8 @@ impl World {
         self.stores.iter().filter_map(|store| store.node.as_ref())
     }
 
-    /// Starts the machines of stores, and waits for those that nothing is wrong with. Those that are `missing` stay down, and one that keeps
-    /// crashing may.
+    /// Starts the machines of stores, and waits for those that nothing is wrong with. Those that
+    /// are `missing` stay down, and one that keeps crashing may.
     async fn start_nodes(&self, missing: &[usize]) -> Result<(), End> {
         let clock = self.sim.machine("watch").host().clock;
         for (at, store) in self.stores.iter().enumerate() {

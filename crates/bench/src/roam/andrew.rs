@@ -1,5 +1,5 @@
-//! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one (Huston and
-//! Honeyman, section 6.2), and what replay costs it (their Table 6).
+//! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one
+//! (Huston and Honeyman, section 6.2), and what replay costs it (their Table 6).
 
 use std::path::Path;
 use std::time::Duration;
@@ -132,8 +132,8 @@ fn times(samples: &[Sample], case: Case, phase: &str) -> Vec<f64> {
     of.filter_map(|sample| sample.phases.get(phase).copied()).collect()
 }
 
-/// How many times as long one case takes as another: the median of the rounds, in each of which they ran soon after
-/// each other.
+/// How many times as long one case takes as another: the median of the rounds, in each of which
+/// they ran soon after each other.
 fn ratio(samples: &[Sample], case: Case, of: Case) -> f64 {
     let [times, others] = [case, of].map(|case| times(samples, case, "seconds"));
     median(&times.iter().zip(&others).map(|(time, other)| time / other).collect::<Vec<_>>())

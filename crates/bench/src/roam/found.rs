@@ -122,7 +122,8 @@ impl Found {
     }
 }
 
-/// The middle of some numbers; the mean of the two in the middle if they are even in number. NaN for none, and if one is.
+/// The middle of some numbers; the mean of the two in the middle if they are even in number. NaN
+/// for none, and if one is.
 pub fn median(values: &[f64]) -> f64 {
     if values.iter().any(|value| value.is_nan()) {
         return f64::NAN;

@@ -1,4 +1,5 @@
-//! What a new connection costs until a first question is answered, with and without a ticket, and with 0-RTT, which mounts do not use: beside revalidation over one.
+//! What a new connection costs until a first question is answered, with and without a ticket, and
+//! with 0-RTT, which mounts do not use: beside revalidation over one.
 
 use anyhow::{Context, Result, anyhow};
 use linkem::{Direction, Rate, Relay, Settings, Shape};

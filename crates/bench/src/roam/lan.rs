@@ -1,5 +1,5 @@
-//! Near home: what a mount costs when everything is cached and the link is a LAN, when very much is cached, and when
-//! very much waits to go home.
+//! Near home: what a mount costs when everything is cached and the link is a LAN, when very much is
+//! cached, and when very much waits to go home.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ const RATE: Rate = Rate::mbits_per_s(1000);
 /// Each way.
 const DELAY: Duration = Duration::from_micros(100);
 const RUNS: usize = 5;
-/// A foreground that nobody holds up waits no longer than this: what closing a file may wait for a home that is near.
+/// A foreground that nobody holds up waits no longer than this: what closing a file may wait for a
+/// home that is near.
 const WAIT_S_MAX: f64 = 1.0;
 /// A log that is not home after this is not on its way.
 const HOME_TIME_MAX: Duration = Duration::from_secs(1800);

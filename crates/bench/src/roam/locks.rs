@@ -1,13 +1,15 @@
-//! The lock benchmark (Zhao and Figueiredo, section 5.1.2): six clients far from home compete for a lock that is a file,
-//! each until it had it so many times.
+//! The lock benchmark (Zhao and Figueiredo, section 5.1.2): six clients far from home compete for a
+//! lock that is a file, each until it had it so many times.
 //!
-//! Who had it when is told by the machine's clock, so that it is seen whether two had it at once: under `strong` and with
-//! sshfs that is a failure. **Polling gives no mutual exclusion**, not even with `--writes through`: a link is made here
-//! and then at home, where it may turn out that another client had the name; the second one is kept as a conflict, after
-//! its maker was told that it has the lock. There it is counted, and shown.
+//! Who had it when is told by the machine's clock, so that it is seen whether two had it at once:
+//! under `strong` and with sshfs that is a failure. **Polling gives no mutual exclusion**, not even
+//! with `--writes through`: a link is made here and then at home, where it may turn out that
+//! another client had the name; the second one is kept as a conflict, after its maker was told that
+//! it has the lock. There it is counted, and shown.
 //!
-//! Attribute polling is what NFS without a cache of attributes did in the paper. Here it is sshfs without any, of which
-//! each look at a file is a call; `--consistency poll=1s` asks for all files together, which is shown beside.
+//! Attribute polling is what NFS without a cache of attributes did in the paper. Here it is sshfs
+//! without any, of which each look at a file is a call; `--consistency poll=1s` asks for all files
+//! together, which is shown beside.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is asked while replay
-//! saturates it.
+//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is
+//! asked while replay saturates it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ const POINTS_MAX: f64 = 5.0;
 const RATE: Rate = Rate::kbits_per_s(256);
 const STORE_BYTES: u32 = 200_000;
 
-/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and demand always wait.
-/// In simulated time.
+/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and
+/// demand always wait. In simulated time.
 fn simulated_share(replay: u32, time: Duration) -> f64 {
     let sim = Sim::new(1995);
     let host = sim.machine("laptop").host();
@@ -60,7 +60,8 @@ fn simulated_share(replay: u32, time: Duration) -> f64 {
     100.0 * sent / (demand + sent)
 }
 
-/// Shares of tickets and of throughput, for each row of their table and the tickets that mounts have: in simulated time, and over a link.
+/// Shares of tickets and of throughput, for each row of their table and the tickets that mounts
+/// have: in simulated time, and over a link.
 pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     let simulated = Duration::from_secs(if quick { 500 } else { 20_000 });
     let time = Duration::from_secs(if quick { 10 } else { 90 });
@@ -132,7 +133,8 @@ fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
     work(&arguments("make-files", &rig.path("stores"), &numbers)).map(drop)
 }
 
-/// Replay's share of what a mount sends and fetches, in percent. What is fetched takes `asking` bytes up for each that comes down, which are not replay's.
+/// Replay's share of what a mount sends and fetches, in percent. What is fetched takes `asking`
+/// bytes up for each that comes down, which are not replay's.
 fn share_of(wire: &Wire, asking: f64) -> f64 {
     let sent = wire.up_bytes as f64 - asking * wire.down_bytes as f64;
     100.0 * sent / (sent + wire.down_bytes as f64)
@@ -180,7 +182,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Has folders listed that are not cached, and again while stores go home. The log is full, and the link slow.
+    /// Has folders listed that are not cached, and again while stores go home. The log is full, and
+    /// the link slow.
     fn measure(rig: &Rig, case: usize, title: &'static str, settle: Duration) -> Result<Asked> {
         let ask = |when: &str| work(&arguments("list-each", &rig.path(&format!("{when}-{case}")), &[]));
         let idle = ask("idle")?;

@@ -1,7 +1,8 @@
-//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against the figures of the
-//! papers that it follows.
+//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against
+//! the figures of the papers that it follows.
 //!
-//! All ratios are within one run. A study goes on after a failure, reports it, and makes the program fail.
+//! All ratios are within one run. A study goes on after a failure, reports it, and makes the
+//! program fail.
 
 mod andrew;
 pub mod found;
@@ -136,7 +137,8 @@ fn section_of(name: &str) -> String {
     format!("roam-{name}")
 }
 
-/// Runs the studies and reports. Succeeds if nothing failed and no figure was missed; quick sizes judge nothing.
+/// Runs the studies and reports. Succeeds if nothing failed and no figure was missed; quick sizes
+/// judge nothing.
 pub fn run(options: &RoamOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
     let wanted = |name: &&Name| options.only.split(',').any(|part| name_of(**name).contains(part));

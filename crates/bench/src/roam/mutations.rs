@@ -1,5 +1,5 @@
-//! What is done here and goes home later: how long each operation takes, and how long it waits in the log (Huston and
-//! Honeyman, their tables 3 and 5).
+//! What is done here and goes home later: how long each operation takes, and how long it waits in
+//! the log (Huston and Honeyman, their tables 3 and 5).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::report::{count, number};
 use crate::run::{arguments, work};
 use crate::target::Site;
 
-/// Their operations, with their milliseconds over Ethernet, and over SLIP connected and partially connected.
+/// Their operations, with their milliseconds over Ethernet, and over SLIP connected and partially
+/// connected.
 const THEIRS: [(&str, [f64; 3]); 8] = [
     ("setattr", [12.8, 99.3, 52.9]),
     ("create", [18.9, 101.6, 59.8]),

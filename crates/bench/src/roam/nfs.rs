@@ -1,5 +1,6 @@
-//! NFS version 3: a server in a network namespace, and Linux's own client in a guest. The guest is User Mode
-//! Linux with this machine's files as its root. It mounts what the server exports; this machine does not.
+//! NFS version 3: a server in a network namespace, and Linux's own client in a guest. The guest is
+//! User Mode Linux with this machine's files as its root. It mounts what the server exports; this
+//! machine does not.
 //!
 //! Invariant: the server, the guest and their files are gone when it is dropped.
 

@@ -1,5 +1,6 @@
-//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of software that is
-//! updated between runs of what uses it, and a producer whose files a consumer reads.
+//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of
+//! software that is updated between runs of what uses it, and a producer whose files a consumer
+//! reads.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::run::work;
 use crate::target::Site;
 use crate::work::{Random, Work};
 
-/// Files of the repository, and of the part that is updated alone; both are counted without directories.
+/// Files of the repository, and of the part that is updated alone; both are counted without
+/// directories.
 const REPOSITORY: [u32; 2] = [13_460, 540];
 const REPOSITORY_QUICK: [u32; 2] = [300, 30];
 /// Runs before and after an update.
@@ -36,7 +38,8 @@ struct Step {
     wire: Wire,
 }
 
-/// Has a child process list, stat and read all below some folders of the mount, which have so many files.
+/// Has a child process list, stat and read all below some folders of the mount, which have so many
+/// files.
 fn read(rig: &Rig, what: &str, folders: &[&str], files: u32) -> Result<Step> {
     let before = rig.quiet()?;
     let folders = folders.iter().map(|folder| rig.path(folder).display().to_string());
@@ -137,7 +140,8 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// The producer: files are new at home before each run of a consumer, which reads all that there are.
+/// The producer: files are new at home before each run of a consumer, which reads all that there
+/// are.
 pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
     let runs = if quick { 2 * COMPARED as u32 + 1 } else { PRODUCER_RUNS };
     let rig =

@@ -1,9 +1,10 @@
-//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs. Several mounts of one home
-//! have a link each.
+//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs.
+//! Several mounts of one home have a link each.
 //!
-//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a thread of this one.
-//! Invariant: processes, mount and files are gone when it is dropped, those of the home with the last of its mounts.
-//! Files of the mount are touched by child processes only, which have a deadline.
+//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a
+//! thread of this one. Invariant: processes, mount and files are gone when it is dropped, those of
+//! the home with the last of its mounts. Files of the mount are touched by child processes only,
+//! which have a deadline.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,7 +32,8 @@ const MOUNT_READY: &str = "mounted at";
 const QUIET_TIME: Duration = Duration::from_millis(1200);
 /// For so long a link is off after the mount has lost its home.
 pub const GAP: Duration = Duration::from_millis(500);
-/// For longer than this a mount does not take for sure what it knows, when it is asked to make sure.
+/// For longer than this a mount does not take for sure what it knows, when it is asked to make
+/// sure.
 const SURE_TIME: Duration = Duration::from_secs(6);
 /// How often a state is asked for that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
@@ -91,7 +93,8 @@ impl Wire {
     }
 }
 
-/// Fills an exported folder with a project in C of so many sources, headers, and units that are compiled.
+/// Fills an exported folder with a project in C of so many sources, headers, and units that are
+/// compiled.
 pub fn project(folder: &str, [sources, headers, units]: [u32; 3]) -> impl FnOnce(&Path) -> Result<()> {
     move |source| Work::MakeProject { dir: source.join(folder), sources, headers, units }.run().map(drop)
 }
@@ -137,7 +140,8 @@ impl Home {
 }
 
 impl Rig {
-    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is mounted.
+    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is
+    /// mounted.
     pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
         Rig::of(Arc::new(Home::start(site, name, &[], fill)?), "client")
     }
@@ -149,7 +153,8 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Mounted, and attached to a home whose volumes are folders in the one that is filled: directories of the mount.
+    /// Mounted, and attached to a home whose volumes are folders in the one that is filled:
+    /// directories of the mount.
     pub fn mounted_volumes(
         site: &Site,
         name: &str,
@@ -198,7 +203,8 @@ impl Rig {
         Ok([mount.context("nothing is mounted")?, home.context("there is no home")?])
     }
 
-    /// Mounts what the home exports: by an invitation first, later what is cached. Returns how long it took.
+    /// Mounts what the home exports: by an invitation first, later what is cached. Returns how long
+    /// it took.
     pub fn mount(&mut self, arguments: &[&str]) -> Result<Duration> {
         ensure!(self.mount.is_none(), "it is mounted");
         let cache = self.root.join("cache");
@@ -341,9 +347,9 @@ impl Rig {
         Ok(Instant::now())
     }
 
-    /// Turns the link off, has the mount lose its home by a change of settings, or, if there is none, by asking it in vain
-    /// for as long as it waits, and turns the link on. Returns when the mount sent something after that, and what had crossed the link
-    /// before.
+    /// Turns the link off, has the mount lose its home by a change of settings, or, if there is
+    /// none, by asking it in vain for as long as it waits, and turns the link on. Returns when the
+    /// mount sent something after that, and what had crossed the link before.
     pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
         self.quiet()?;
         if set.is_empty() {

@@ -115,7 +115,8 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
         .map(|sample| {
             let what = format!("operations that need not go home, {}", sample.case.title());
             match sample.case {
-                // The session is over before a quarter of an hour is: it is the one without a network.
+                // The session is over before a quarter of an hour is: it is the one without a
+                // network.
                 Case::Delayed => Figure::beside(what, format!("{} %", number(sample.share()))),
                 _ => Figure::at_least(what, sample.share(), 70.0, " %"),
             }

@@ -1,5 +1,5 @@
-//! sshfs over the same kind of link: its server in one network namespace, its clients in another, joined by an emulated
-//! link.
+//! sshfs over the same kind of link: its server in one network namespace, its clients in another,
+//! joined by an emulated link.
 //!
 //! Invariant: its processes, its mounts and its files are gone when it is dropped.
 
@@ -76,7 +76,8 @@ impl Sshfs {
         self.mount_point.join(name)
     }
 
-    /// Mounts it once more, by a client that believes nothing: each look at a file asks the server for its attributes.
+    /// Mounts it once more, by a client that believes nothing: each look at a file asks the server
+    /// for its attributes.
     pub fn polling(self: &Arc<Self>, client: usize) -> Result<Polling> {
         let [mount_point, log] =
             ["mount", "log"].map(|what| self.root.with_extension(format!("client-{client}-{what}")));

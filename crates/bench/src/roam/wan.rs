@@ -1,5 +1,5 @@
-//! The setting of Zhao and Figueiredo (section 5): 40 ms there and back, 4 Mb/s. A build and PostMark, beside sshfs
-//! over the same kind of link and the same client that writes through.
+//! The setting of Zhao and Figueiredo (section 5): 40 ms there and back, 4 Mb/s. A build and
+//! PostMark, beside sshfs over the same kind of link and the same client that writes through.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! What maintenance costs by how much there is: how long a round after one small change takes and how much it writes, what a start after
-//! kill -9 takes, and how much memory there is.
+//! What maintenance costs by how much there is: how long a round after one small change takes and
+//! how much it writes, what a start after kill -9 takes, and how much memory there is.
 //!
-//! Each size is made by a process of its own, and each start is one, so that memory is told apart and a kill is one.
+//! Each size is made by a process of its own, and each start is one, so that memory is told apart
+//! and a kill is one.
 
 mod rig;
 
@@ -29,9 +30,11 @@ const ROUNDS: usize = 21;
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
 /// Status answers within this time.
 const STATUS_MS_MAX: f64 = 100.0;
-/// A round among the most segments may take so many times as long as one among the fewest: tables are trees.
+/// A round among the most segments may take so many times as long as one among the fewest: tables
+/// are trees.
 const ROUND_GROWTH_MAX: f64 = 3.0;
-/// All that is kept in memory of a segment, at most: two fragments in the stores, its row in the table.
+/// All that is kept in memory of a segment, at most: two fragments in the stores, its row in the
+/// table.
 const SEGMENT_MEMORY_BYTES_MAX: f64 = 1024.0;
 const FILES_PER_SEGMENT: u64 = 10;
 const SECTION: &str = "scale";
@@ -39,7 +42,8 @@ const SECTION: &str = "scale";
 /// The options of `bench scale`.
 #[derive(Debug, Args)]
 pub struct ScaleOptions {
-    /// The most segments; the fewest are 10,000, and each size has ten times as many as the one before
+    /// The most segments; the fewest are 10,000, and each size has ten times as many as the one
+    /// before
     #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10_000..))]
     segments: u64,
     /// The most files; there are ten to a segment while there are no more than this
@@ -66,7 +70,8 @@ pub enum Part {
         #[arg(long)]
         files: u64,
     },
-    /// Start it, make small changes with a round of maintenance after each, print what was measured, and be killed
+    /// Start it, make small changes with a round of maintenance after each, print what was
+    /// measured, and be killed
     Run {
         /// The folder
         dir: PathBuf,

@@ -1,8 +1,8 @@
-//! Studies of Starling alone, through real mounts: what overwriting costs when it is nearly full, how long it takes to
-//! start after a crash, and how much memory files need.
+//! Studies of Starling alone, through real mounts: what overwriting costs when it is nearly full,
+//! how long it takes to start after a crash, and how much memory files need.
 //!
-//! A study goes on after a failure (an error, bytes that do not read back, an error at the wrong call), reports it, and makes
-//! the program fail: unlike a slow result, it is a bug.
+//! A study goes on after a failure (an error, bytes that do not read back, an error at the wrong
+//! call), reports it, and makes the program fail: unlike a slow result, it is a bug.
 
 mod memory;
 mod recovery;

@@ -159,7 +159,8 @@ impl Row {
     }
 }
 
-/// Checkpoints everything, creates and syncs files, kills, and starts again; what was synced must be there.
+/// Checkpoints everything, creates and syncs files, kills, and starts again; what was synced must
+/// be there.
 fn crash(serving: &mut Serving, creates: u64, name: &str) -> Result<Start> {
     serving.remount_cold().context("checkpoint")?;
     let folder = serving.path(name);

@@ -1,8 +1,8 @@
 //! Starling in a process that a study starts, kills and looks into.
 //!
-//! Unlike a [`crate::target::Target`], which goes through a script, this holds the serving process itself: the time until it has
-//! mounted is taken from its own first line, and it can be killed and measured. Invariant: process, mount and files are gone when
-//! it is dropped.
+//! Unlike a [`crate::target::Target`], which goes through a script, this holds the serving process
+//! itself: the time until it has mounted is taken from its own first line, and it can be killed and
+//! measured. Invariant: process, mount and files are gone when it is dropped.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Makes the folders; nothing is started. `arguments` are for `starling up`, before those that the site has.
+    /// Makes the folders; nothing is started. `arguments` are for `starling up`, before those that
+    /// the site has.
     pub fn new(site: &Site, name: &str, arguments: &[&str]) -> Result<Serving> {
         let root = site.root.join(name);
         let mount_point = root.join("mount");

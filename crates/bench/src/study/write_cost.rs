@@ -1,4 +1,5 @@
-//! What it costs to overwrite for ever in a file system that is nearly full, and how it says that it is full.
+//! What it costs to overwrite for ever in a file system that is nearly full, and how it says that
+//! it is full.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -9,9 +10,11 @@ use crate::run::{arguments, work};
 use crate::target::Site;
 use crate::work::BLOCK_BYTES;
 
-/// Rounds of overwriting; each writes as much as the file has. The last one counts as the steady state.
+/// Rounds of overwriting; each writes as much as the file has. The last one counts as the steady
+/// state.
 const ROUNDS: u64 = 3;
-/// Share of what was removed that must be free again: the rest may be indices and half-empty segments.
+/// Share of what was removed that must be free again: the rest may be indices and half-empty
+/// segments.
 const ROOM_PERCENT: u64 = 90;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -73,8 +76,8 @@ impl Round {
         (self.written_bytes + self.moved_bytes) as f64 / self.written_bytes as f64
     }
 
-    /// The same with what the cleaner reads (Rosenblum and Ousterhout's write cost). It reads what is live and nothing else, but for the
-    /// segments' indices.
+    /// The same with what the cleaner reads (Rosenblum and Ousterhout's write cost). It reads what
+    /// is live and nothing else, but for the segments' indices.
     fn write_cost_with_reads(&self) -> f64 {
         (self.written_bytes + 2 * self.moved_bytes) as f64 / self.written_bytes as f64
     }

@@ -32,8 +32,8 @@ pub(super) fn create(dir: &Path, files: u32, processes: u32, fsync: bool) -> Res
     Ok(outcome([("files_per_s", f64::from(created) / seconds)]))
 }
 
-/// Starts a process per folder, lets all begin at once, and returns the seconds from the first begin to the last end:
-/// starting and ending the processes is not part of it.
+/// Starts a process per folder, lets all begin at once, and returns the seconds from the first
+/// begin to the last end: starting and ending the processes is not part of it.
 fn create_in_processes(parts: &[PathBuf], files_each: u32, fsync: bool) -> Result<f64> {
     let program = std::env::current_exe().context("find this program")?;
     let mut children: Vec<Child> = Vec::new();

@@ -55,8 +55,8 @@ impl Git {
         self.run_in(dir, &["commit", "-q", "-m", "A change"])
     }
 
-    /// Clones as from another machine: git sends a pack. Without `--no-local` it would copy or link the
-    /// repository's files.
+    /// Clones as from another machine: git sends a pack. Without `--no-local` it would copy or link
+    /// the repository's files.
     fn clone(&self, options: &[&str], source: &Path, target: &Path) -> Result<()> {
         let options = ["clone", "-q", "--no-local"].iter().chain(options).map(OsStr::new);
         self.run(options.chain([source.as_os_str(), target.as_os_str()]))

@@ -1,9 +1,10 @@
 //! A lock that is a file: whoever makes it has it, and gives it back by removing it.
 //!
-//! As in Zhao and Figueiredo's benchmark (section 5.1.2), a client makes a file of its own and links it to the name of the
-//! lock, which fails while somebody has it; as open(2) advises, it then looks whether its own file has two names after
-//! all. When each one had it is told by the machine's clock, which all clients share, so that whoever runs them can see
-//! whether two had it at once.
+//! As in Zhao and Figueiredo's benchmark (section 5.1.2), a client makes a file of its own and
+//! links it to the name of the lock, which fails while somebody has it; as open(2) advises, it then
+//! looks whether its own file has two names after all. When each one had it is told by the
+//! machine's clock, which all clients share, so that whoever runs them can see whether two had it
+//! at once.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -29,8 +30,8 @@ pub(super) struct Use {
     pub time_max: Duration,
 }
 
-/// Takes the lock so many times: `entered_N_s` and `left_N_s` for each time, `tries`, and `lost`, which is how often
-/// it was gone when it was given back.
+/// Takes the lock so many times: `entered_N_s` and `left_N_s` for each time, `tries`, and `lost`,
+/// which is how often it was gone when it was given back.
 pub(super) fn run(dir: &Path, how: &Use) -> Result<Outcome> {
     let (own, lock) = (dir.join(format!("client-{}", how.client)), dir.join("lock"));
     fs::write(&own, "").with_context(|| format!("create {}", own.display()))?;

@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use super::random::Random;
 use super::{Outcome, outcome};
 
-/// Makes files of `bytes` each, `per_dir` to a directory, and fsyncs the folder, which commits everything.
+/// Makes files of `bytes` each, `per_dir` to a directory, and fsyncs the folder, which commits
+/// everything.
 pub(super) fn make(dir: &Path, files: u32, bytes: u32, per_dir: u32) -> Result<Outcome> {
     fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
     let mut content = vec![0; bytes as usize];

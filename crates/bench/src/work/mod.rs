@@ -1,8 +1,9 @@
-//! The workloads. Each runs as a process of its own (`bench work NAME ...`), so that its memory and CPU time are not
-//! mixed with the measuring program's, and prints what it measured as one line of JSON.
+//! The workloads. Each runs as a process of its own (`bench work NAME ...`), so that its memory and
+//! CPU time are not mixed with the measuring program's, and prints what it measured as one line of
+//! JSON.
 //!
-//! A workload knows nothing of targets: it is given a folder and behaves like an ordinary program in it. Any error ends it,
-//! because a number from a workload that failed halfway means nothing.
+//! A workload knows nothing of targets: it is given a folder and behaves like an ordinary program
+//! in it. Any error ends it, because a number from a workload that failed halfway means nothing.
 
 mod directory;
 mod files;
@@ -150,7 +151,8 @@ pub enum Work {
         #[arg(long)]
         beside_stream: bool,
     },
-    /// Create, list and remove many empty files in one directory: `create_per_s`, `list_per_s`, `remove_per_s`
+    /// Create, list and remove many empty files in one directory: `create_per_s`, `list_per_s`,
+    /// `remove_per_s`
     Directory {
         /// Folder that is made, and removed again
         dir: PathBuf,
@@ -191,7 +193,8 @@ pub enum Work {
         #[arg(long)]
         blocks: u64,
     },
-    /// Overwrite blocks of what `fill` made at random, with an fsync after every 50: `writes`, `seconds`
+    /// Overwrite blocks of what `fill` made at random, with an fsync after every 50: `writes`,
+    /// `seconds`
     Overwrite {
         /// The file
         file: PathBuf,
@@ -225,7 +228,8 @@ pub enum Work {
         #[arg(long)]
         hot: bool,
     },
-    /// Write a new file until there is no space left, which write must say and not fsync or close: `bytes`
+    /// Write a new file until there is no space left, which write must say and not fsync or close:
+    /// `bytes`
     FillUp {
         /// The file
         file: PathBuf,
@@ -329,8 +333,8 @@ pub enum Work {
         /// Folder that is made
         target: PathBuf,
     },
-    /// Make, stat, read, rename and remove small files, each timed: `operations_per_s`, `mean_ms`, `p50_ms`, `p99_ms`,
-    /// `max_ms`
+    /// Make, stat, read, rename and remove small files, each timed: `operations_per_s`, `mean_ms`,
+    /// `p50_ms`, `p99_ms`, `max_ms`
     Probe {
         /// Folder that is made
         dir: PathBuf,
@@ -351,7 +355,8 @@ pub enum Work {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
     },
-    /// Take a lock that several clients want, again and again: `entered_N_s` and `left_N_s` of each time, `tries`, `lost`
+    /// Take a lock that several clients want, again and again: `entered_N_s` and `left_N_s` of each
+    /// time, `tries`, `lost`
     Lock {
         /// Existing folder, the same for all
         dir: PathBuf,

@@ -1,8 +1,8 @@
-//! One large file that is written again and again, a block at a time; a file that grows until there is no room; and what
-//! both must read back as.
+//! One large file that is written again and again, a block at a time; a file that grows until there
+//! is no room; and what both must read back as.
 //!
-//! Which block the n-th write goes to, and what it writes, follow from n alone, so another process can tell afterwards
-//! what the file must hold.
+//! Which block the n-th write goes to, and what it writes, follow from n alone, so another process
+//! can tell afterwards what the file must hold.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -145,7 +145,8 @@ pub(super) fn check(path: &Path, bytes: u64, writes: u64, hot: bool) -> Result<O
     Ok(outcome([("bytes", bytes as f64)]))
 }
 
-/// Writes a new file until there is no space left. The error must come from write: fsync and close succeed.
+/// Writes a new file until there is no space left. The error must come from write: fsync and close
+/// succeed.
 pub(super) fn fill_up(path: &Path) -> Result<Outcome> {
     let mut contents = Contents::new();
     let mut file = File::create(path).with_context(|| format!("create {}", path.display()))?;
@@ -182,7 +183,8 @@ pub(super) fn make_room(remove: &Path, write: &Path, blocks: u64, seconds_max: u
 pub(super) fn space(dir: &Path) -> Result<Outcome> {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::CString::new(dir.as_os_str().as_bytes()).context("folder with a NUL in its name")?;
-    // SAFETY: the name is a C string and the structure, for which zero is valid, lives through the call.
+    // SAFETY: the name is a C string and the structure, for which zero is valid, lives through the
+    // call.
     let (result, stat) = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(name.as_ptr(), &mut stat), stat)

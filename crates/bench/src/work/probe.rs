@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Outcome, outcome, percentile};
 
-/// Makes, stats, reads, renames and removes small files without a pause: `operations_per_s`, `p50_ms`, `p99_ms`,
-/// `max_ms`.
+/// Makes, stats, reads, renames and removes small files without a pause: `operations_per_s`,
+/// `p50_ms`, `p99_ms`, `max_ms`.
 pub(super) fn probe(dir: &Path, seconds: u32) -> Result<Outcome> {
     fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
     let (started, time) = (Instant::now(), Duration::from_secs(seconds.into()));
@@ -63,7 +63,8 @@ fn waited(waits: Vec<Duration>, all: Duration) -> Outcome {
     ])
 }
 
-/// The mean time of each operation that changes something, in ms: the operations of Huston and Honeyman's Table 3.
+/// The mean time of each operation that changes something, in ms: the operations of Huston and
+/// Honeyman's Table 3.
 pub(super) fn operations(dir: &Path, times: u32) -> Result<Outcome> {
     fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
     let path = |name: &str, n: u32| dir.join(format!("{name}-{n:04}"));

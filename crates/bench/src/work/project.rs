@@ -1,5 +1,5 @@
-//! A project in C, always the same, and what people do with it: build it, edit and clean it, and the Andrew benchmark
-//! (Howard et al., written anew): make directories, copy, scan, read, build.
+//! A project in C, always the same, and what people do with it: build it, edit and clean it, and
+//! the Andrew benchmark (Howard et al., written anew): make directories, copy, scan, read, build.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,8 +34,8 @@ fn headers_of(unit: u32, headers: u32) -> impl Iterator<Item = u32> {
     (0..HEADERS_PER_UNIT.min(headers)).map(move |n| (unit * HEADERS_PER_UNIT + n) % headers)
 }
 
-/// Makes a project: so many sources and headers, of which so many units are compiled. Each of the others is included by
-/// a unit.
+/// Makes a project: so many sources and headers, of which so many units are compiled. Each of the
+/// others is included by a unit.
 pub(super) fn make(dir: &Path, sources: u32, headers: u32, units: u32) -> Result<Outcome> {
     ensure!(
         (1..=sources).contains(&units) && headers > 0,
@@ -153,7 +153,8 @@ pub(super) fn session(dir: &Path, rounds: u32, edits: u32) -> Result<Outcome> {
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// The Andrew benchmark: `make_dirs_s`, `copy_s`, `scan_s`, `read_s`, `build_s`, and `seconds` for all of it.
+/// The Andrew benchmark: `make_dirs_s`, `copy_s`, `scan_s`, `read_s`, `build_s`, and `seconds` for
+/// all of it.
 pub(super) fn andrew(source: &Path, target: &Path) -> Result<Outcome> {
     let mut tree = Tree::default();
     tree.find(source, &PathBuf::new())?;

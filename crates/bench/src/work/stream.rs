@@ -14,8 +14,8 @@ use super::{Outcome, outcome, percentile};
 
 const MIB: usize = 1 << 20;
 
-/// The writer cycles through this many different MiB, each stamped with its number in the file: a prime, so that neither
-/// compression nor deduplication finds a pattern.
+/// The writer cycles through this many different MiB, each stamped with its number in the file: a
+/// prime, so that neither compression nor deduplication finds a pattern.
 const PATTERN_COUNT: usize = 67;
 
 struct Pattern(Vec<u8>);
@@ -81,7 +81,8 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
 const BESIDE_MIB: u64 = 256;
 /// How long the writer runs before the first fsync is measured, so that its backlog has built up.
 const BESIDE_WARM_UP: Duration = Duration::from_millis(500);
-/// The samples are cut short after this time (a slow peer would need minutes), but not below [`SAMPLES_MIN`].
+/// The samples are cut short after this time (a slow peer would need minutes), but not below
+/// [`SAMPLES_MIN`].
 const TIME_MAX: Duration = Duration::from_secs(30);
 const SAMPLES_MIN: usize = 20;
 
@@ -107,7 +108,8 @@ pub(super) fn fsync_latency(dir: &Path, samples: usize, beside_stream: bool) -> 
     ]))
 }
 
-/// The seconds that each write and fsync took together, ascending: together, since a file system may make either wait.
+/// The seconds that each write and fsync took together, ascending: together, since a file system
+/// may make either wait.
 fn append_and_sync(path: &Path, samples: usize) -> Result<Vec<f64>> {
     let mut file = OpenOptions::new()
         .create(true)

@@ -14,8 +14,8 @@ use super::{Outcome, outcome};
 const FILES_PER_DIR: u32 = 25;
 const DIRS_PER_MODULE: u32 = 8;
 
-/// Makes a tree with the shape of a source tree: modules of 8 folders of 25 files, mostly of a few KiB, a few much
-/// larger (a median of about 3 KiB and a mean of about 6 KiB, as in /usr/include).
+/// Makes a tree with the shape of a source tree: modules of 8 folders of 25 files, mostly of a few
+/// KiB, a few much larger (a median of about 3 KiB and a mean of about 6 KiB, as in /usr/include).
 pub(super) fn make(dir: &Path, files: u32) -> Result<Outcome> {
     let mut random = Random::new(1995);
     let mut bytes = 0;
@@ -45,7 +45,8 @@ fn source_text(random: &mut Random) -> String {
     text
 }
 
-/// Copies with the machine's own `cp -r`, whose way of copying (sizes, copy_file_range, fadvise) is what users get.
+/// Copies with the machine's own `cp -r`, whose way of copying (sizes, copy_file_range, fadvise) is
+/// what users get.
 pub(super) fn copy(source: &Path, target: &Path) -> Result<Outcome> {
     ensure!(!target.exists(), "{} exists", target.display());
     let started = Instant::now();

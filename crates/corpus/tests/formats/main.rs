@@ -1,5 +1,5 @@
-//! The checks of all fuzz targets, over the kept inputs and random changes of them, for toolchains without
-//! a fuzzer.
+//! The checks of all fuzz targets, over the kept inputs and random changes of them, for toolchains
+//! without a fuzzer.
 
 mod client;
 mod cluster;

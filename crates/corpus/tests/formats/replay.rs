@@ -46,7 +46,8 @@ impl Random {
         (self.0 % n.max(1) as u64) as usize
     }
 
-    /// One to four changes such as fuzzers make: bytes set, bits flipped, pieces cut out, doubled or overwritten by extremes.
+    /// One to four changes such as fuzzers make: bytes set, bits flipped, pieces cut out, doubled
+    /// or overwritten by extremes.
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..=self.below(4) {
             let at = self.below(bytes.len());
@@ -80,7 +81,8 @@ fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Runs a check over the corpus of the target and over changes of it; tells how many of either were accepted.
+/// Runs a check over the corpus of the target and over changes of it; tells how many of either were
+/// accepted.
 pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
     let mut files: Vec<_> = std::fs::read_dir(folder(target))
         .expect("the corpus is there")
@@ -101,8 +103,9 @@ pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
     (kept, changed)
 }
 
-/// The corpus of the target follows the format: a change of what is written shows here, and `STARLING_BLESS=1` writes the new
-/// bytes. `encoded` has names of files with what the program writes, after the byte that tells a target's check what it is.
+/// The corpus of the target follows the format: a change of what is written shows here, and
+/// `STARLING_BLESS=1` writes the new bytes. `encoded` has names of files with what the program
+/// writes, after the byte that tells a target's check what it is.
 pub fn compare(target: &str, encoded: &[(&str, Vec<u8>)]) {
     for (name, bytes) in encoded {
         let path = folder(target).join(name);

@@ -1,4 +1,5 @@
-//! What the mount tests share: a mounted [`MemFs`] that cleans up after itself, and a wrapper that changes how it answers.
+//! What the mount tests share: a mounted [`MemFs`] that cleans up after itself, and a wrapper that
+//! changes how it answers.
 
 #![allow(dead_code, missing_docs)]
 
@@ -103,7 +104,8 @@ impl Mannered {
     }
 
     fn pass<T: Send + 'static>(&self, answer: Answer<T>) -> Answer<T> {
-        // A file system may arm timers as it is called, for which it must be within a runtime: this panics outside of one.
+        // A file system may arm timers as it is called, for which it must be within a runtime: this
+        // panics outside of one.
         drop(tokio::runtime::Handle::current());
         if !self.manner.later {
             return answer;
@@ -277,7 +279,8 @@ impl FileSystem for Mannered {
     }
 }
 
-/// A mounted file system. Dropping it unmounts (also when a test panics), then removes the folder, then ends the runtime.
+/// A mounted file system. Dropping it unmounts (also when a test panics), then removes the folder,
+/// then ends the runtime.
 pub struct Mounted {
     pub mount: Option<Mount>,
     pub fs: MemFs,
@@ -358,9 +361,11 @@ pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// Runs `f` in a child process; it must only make system calls. Returns its exit code, or 255 if it was killed.
+/// Runs `f` in a child process; it must only make system calls. Returns its exit code, or 255 if it
+/// was killed.
 pub fn in_child(f: impl FnOnce() -> u8) -> u8 {
-    // SAFETY: the child only calls `f`, which makes nothing but system calls, and leaves without unwinding.
+    // SAFETY: the child only calls `f`, which makes nothing but system calls, and leaves without
+    // unwinding.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "fork failed");

@@ -64,9 +64,9 @@ fn made_by(operations: &[(u64, Operation)]) -> Vec<(FileId, Maybe<'_>)> {
 }
 
 impl Exported {
-    /// Finds operations that were done when the home crashed, and not remembered. What came of them counts as
-    /// done by the client that asked, before a request is answered. The client asks for them again; what was
-    /// not done is done then.
+    /// Finds operations that were done when the home crashed, and not remembered. What came of them
+    /// counts as done by the client that asked, before a request is answered. The client asks for
+    /// them again; what was not done is done then.
     pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
         let pending = self.pending()?;
         for (whose, operations) in &pending {
@@ -122,7 +122,8 @@ impl Exported {
         Ok(pending)
     }
 
-    /// Finds what a client has made, and what it has moved. What is in a directory is found after that.
+    /// Finds what a client has made, and what it has moved. What is in a directory is found after
+    /// that.
     async fn finish_made(&self, whose: &Whose, operations: &[(u64, Operation)]) -> Result<(), FsError> {
         let mut made = made_by(operations);
         loop {
@@ -227,8 +228,8 @@ impl Exported {
         Ok(false)
     }
 
-    /// Finds what a client has stored where others have removed what there was before it, with the home's own
-    /// folder. It is stored again.
+    /// Finds what a client has stored where others have removed what there was before it, with the
+    /// home's own folder. It is stored again.
     async fn find_stored(&self, author: u32, operations: &[(u64, Operation)]) -> Result<(), FsError> {
         for (index, (_, operation)) in operations.iter().enumerate() {
             let Operation::Store { file, change } = operation else { continue };

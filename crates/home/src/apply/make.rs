@@ -28,7 +28,8 @@ impl Doing<'_> {
             return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
         }
         if let Some(kind) = self.volume.with(|volume| volume.file(file).map(|file| file.print.kind))? {
-            // It was made before a crash, with this id, which the client was given for this log; and may be elsewhere by now.
+            // It was made before a crash, with this id, which the client was given for this log;
+            // and may be elsewhere by now.
             return if kind == made.kind { Ok(()) } else { Err(Stop::Refused(FsError::InvalidArgument)) };
         }
         let dir = self.enter(at.0).await?;
@@ -70,9 +71,9 @@ impl Doing<'_> {
         self.bind(at, file, &entry, &identity).await
     }
 
-    /// Makes a file with its contents, in one step, if the first thing that the client did to it was to
-    /// store these, they came with the same message, and nothing is at the place. The store is then [in
-    /// place](crate::seen) when it is asked for.
+    /// Makes a file with its contents, in one step, if the first thing that the client did to it
+    /// was to store these, they came with the same message, and nothing is at the place. The store
+    /// is then [in place](crate::seen) when it is asked for.
     async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
         let about = |sent: &&Sent| made.kind == Kind::File && sent.operation.files().contains(&file);
         let Some(Sent { seq, operation: Operation::Store { change, .. }, data, .. }) =
@@ -161,14 +162,15 @@ impl Doing<'_> {
         self.later.iter().filter(move |sent| sent.operation.files().contains(&file) && !is_set(&sent.operation))
     }
 
-    /// True if all that the client did to the file was to make it, as far as it has sent that, and to give it times.
+    /// True if all that the client did to the file was to make it, as far as it has sent that, and
+    /// to give it times.
     fn is_all(&self, file: FileId) -> bool {
         let mut later = self.later.iter().filter(|sent| sent.operation.files().contains(&file));
         later.all(|sent| matches!(&sent.operation, Operation::Set { attributes, .. } if !attributes.are_rights()))
     }
 
-    /// True if what is there contains what the client has stored in the file that it made, and sent with that, and did nothing else to it but
-    /// give it attributes.
+    /// True if what is there contains what the client has stored in the file that it made, and sent
+    /// with that, and did nothing else to it but give it attributes.
     async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
         let later: Vec<&Sent> = self.later_about(file).collect();
         let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later[..] else {

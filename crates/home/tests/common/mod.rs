@@ -154,7 +154,8 @@ impl World {
         self.sim.block_on(closed).expect("chmod");
     }
 
-    /// All files but those below a path, as text. Who reads a file moves its access time, and whoever can reach it may give it another name.
+    /// All files but those below a path, as text. Who reads a file moves its access time, and
+    /// whoever can reach it may give it another name.
     pub fn tree(&self, but_for: &str) -> BTreeMap<String, String> {
         let entries = self.fs.dump().into_iter().map(|mut entry| {
             (entry.attr.atime, entry.attr.nlink) = (Time::default(), 1);
@@ -211,7 +212,8 @@ pub async fn directory(fs: &MemFs, name: &[u8], mode: u32, uid: u32) -> FileId {
     id
 }
 
-/// `/bob` is his, with a diary; `/closed` is his and closed, with a file that all could read; `/mallory` is the hostile client's.
+/// `/bob` is his, with a diary; `/closed` is his and closed, with a file that all could read;
+/// `/mallory` is the hostile client's.
 pub async fn populate(fs: &MemFs) {
     let bob = directory(fs, b"bob", 0o755, BOB).await;
     let diary = file(fs, bob, b"diary", 0o600, BOB).await;

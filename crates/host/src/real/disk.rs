@@ -1,18 +1,20 @@
 //! A folder on a real disk.
 //!
-//! Every disk owns [`READ_THREADS`] threads for reading and one for writing, so that an operation costs exactly one hand-over
-//! to a thread and back, disks do not wait for each other, and the tasks' runtime never blocks. A short read whose bytes are
-//! all in the page cache costs none: it is done on the caller's thread by a read that refuses to wait.
+//! Every disk owns [`READ_THREADS`] threads for reading and one for writing, so that an operation
+//! costs exactly one hand-over to a thread and back, disks do not wait for each other, and the
+//! tasks' runtime never blocks. A short read whose bytes are all in the page cache costs none: it
+//! is done on the caller's thread by a read that refuses to wait.
 //!
-//! Long reads and writes go past the page cache, to and from memory that is used again: roles cache what is worth it, and
-//! copying it once more would cost more than the disk does.
+//! Long reads and writes go past the page cache, to and from memory that is used again: roles cache
+//! what is worth it, and copying it once more would cost more than the disk does.
 //!
-//! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a task changes costs no hand-over at all,
-//! and holds up only what waits for the same disk. Short tasks of other roles that waited for it go on there too (see `tasks`).
+//! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a
+//! task changes costs no hand-over at all, and holds up only what waits for the same disk. Short
+//! tasks of other roles that waited for it go on there too (see `tasks`).
 //!
-//! Changes of one disk are done in the order they were handed over; those of its own tasks at once. A dropped future does not
-//! stop an operation that was handed over; when the last handle to the disk and its files is gone, its threads finish what
-//! they were given and end.
+//! Changes of one disk are done in the order they were handed over; those of its own tasks at once.
+//! A dropped future does not stop an operation that was handed over; when the last handle to the
+//! disk and its files is gone, its threads finish what they were given and end.
 
 use super::syscall::{self, Wait};
 use super::tasks::{TokioTasks, lend_thread};
@@ -32,7 +34,8 @@ use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
 use types::aligned::{AlignedBuffer, PAGE_LEN};
 
-/// What buffers and lengths of writes past the page cache are multiples of, and where the file system can, those of reads; in bytes.
+/// What buffers and lengths of writes past the page cache are multiples of, and where the file
+/// system can, those of reads; in bytes.
 const SECTOR_LEN: usize = 512;
 /// Shorter reads and writes are faster through the page cache.
 const DIRECT_LEN_MIN: usize = 128 * 1024;
@@ -64,8 +67,8 @@ impl RealDisk {
         Ok(Arc::new(RealDisk { folder: Arc::new(Folder { path, file }), threads: Arc::new(Threads::start()?) }))
     }
 
-    /// Keeps other processes that ask for the same from using the folder, until this disk is dropped or the process ends.
-    /// `WouldBlock` if another has it.
+    /// Keeps other processes that ask for the same from using the folder, until this disk is
+    /// dropped or the process ends. `WouldBlock` if another has it.
     pub fn lock(&self) -> io::Result<()> {
         self.folder.file.try_lock().map_err(io::Error::from)
     }
@@ -97,7 +100,8 @@ impl Folder {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // A name that is not UTF-8 is none of ours and could not be opened through this interface.
+            // A name that is not UTF-8 is none of ours and could not be opened through this
+            // interface.
             if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
                 names.push(name);
             }
@@ -115,7 +119,8 @@ impl Disk for RealDisk {
             let file = fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(&path)?;
             // Not every file system can; then everything goes through the page cache.
             let direct = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
-            // Some file systems take shorter units than they can read so, and read through the page cache after all.
+            // Some file systems take shorter units than they can read so, and read through the page
+            // cache after all.
             let short_sectors = syscall::direct_unit(&file).is_some_and(|unit| unit as usize <= SECTOR_LEN);
             Ok((file, direct, short_sectors))
         });
@@ -180,7 +185,8 @@ struct Opened {
     direct: Option<fs::File>,
     /// False once the file system has refused to read or write so.
     use_direct: AtomicBool,
-    /// False where the file system does not say that it reads units of [`SECTOR_LEN`], or once it has refused to.
+    /// False where the file system does not say that it reads units of [`SECTOR_LEN`], or once it
+    /// has refused to.
     short_sectors: AtomicBool,
     /// False once the file system has said that it cannot tell cached bytes from others.
     cached_reads: AtomicBool,
@@ -189,7 +195,8 @@ struct Opened {
 /// Syncs of files since the process began.
 static SYNC_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// How many times this process has asked for the data of a file of any [`RealDisk`] to be made durable.
+/// How many times this process has asked for the data of a file of any [`RealDisk`] to be made
+/// durable.
 pub fn sync_count() -> u64 {
     SYNC_COUNT.load(Ordering::Relaxed)
 }
@@ -200,8 +207,9 @@ impl Opened {
         self.file.sync_data()
     }
 
-    /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write and all of it lies on
-    /// sector boundaries, else through the page cache. The kernel keeps both views of a file the same.
+    /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write
+    /// and all of it lies on sector boundaries, else through the page cache. The kernel keeps both
+    /// views of a file the same.
     fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
         let fits = |p: &Bytes| (p.as_ptr() as usize).is_multiple_of(SECTOR_LEN) && p.len().is_multiple_of(SECTOR_LEN);
         let len: usize = pieces.iter().map(Bytes::len).sum();
@@ -226,8 +234,9 @@ impl Opened {
         self.direct.as_ref().filter(|_| wanted)
     }
 
-    /// Reads straight from the disk, whole sectors, so that what is wanted begins with a page of memory, which whoever it goes to takes in half
-    /// the time; whole pages from disks that know no shorter sectors. `None` where that cannot be done, or ends before it should.
+    /// Reads straight from the disk, whole sectors, so that what is wanted begins with a page of
+    /// memory, which whoever it goes to takes in half the time; whole pages from disks that know no
+    /// shorter sectors. `None` where that cannot be done, or ends before it should.
     fn read_direct(&self, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
         let Some(direct) = self.direct_for(len) else { return Ok(None) };
         for (unit, works) in [(SECTOR_LEN, &self.short_sectors), (PAGE_LEN, &self.use_direct)] {
@@ -331,7 +340,8 @@ impl File for RealFile {
     }
 
     fn change_mark(&self) -> BoxFuture<io::Result<u128>> {
-        // Once a time was asked for, the kernel gives a later one to the next change, since Linux 6.13 whenever that is.
+        // Once a time was asked for, the kernel gives a later one to the next change, since Linux
+        // 6.13 whenever that is.
         let mark = |metadata: fs::Metadata| (metadata.mtime() as u128) << 32 | metadata.mtime_nsec() as u128;
         Box::pin(std::future::ready(self.opened.file.metadata().map(mark)))
     }
@@ -343,7 +353,8 @@ impl File for RealFile {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads of one disk; they end when this is dropped and their queues are empty. Work that waits for them keeps it.
+/// The threads of one disk; they end when this is dropped and their queues are empty. Work that
+/// waits for them keeps it.
 struct Threads {
     read: Arc<Queue>,
     write: Writer,

@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use types::{BoxFuture, Time};
 
-/// The machine this process runs on; tasks and timers run on the runtime behind `handle`, which must have its time driver
-/// enabled. Fails only if the operating system gives no random seed.
+/// The machine this process runs on; tasks and timers run on the runtime behind `handle`, which
+/// must have its time driver enabled. Fails only if the operating system gives no random seed.
 pub fn host(handle: Handle) -> io::Result<Host> {
     Ok(Host {
         clock: Arc::new(RealClock::new(handle.clone())),
@@ -53,13 +53,15 @@ impl Clock for RealClock {
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<()> {
-        // The caller may be on a thread that is not the runtime's (a FUSE thread): the timer must find its driver.
+        // The caller may be on a thread that is not the runtime's (a FUSE thread): the timer must
+        // find its driver.
         let _entered = self.handle.enter();
         Box::pin(tokio::time::sleep(time))
     }
 }
 
-/// Random numbers of the operating system's, so that none tells the next; from a seed of its own should it ever have none to give.
+/// Random numbers of the operating system's, so that none tells the next; from a seed of its own
+/// should it ever have none to give.
 pub struct RealRandom(SplitMix64);
 
 impl RealRandom {

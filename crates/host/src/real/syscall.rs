@@ -28,13 +28,14 @@ pub fn random_u64() -> io::Result<u64> {
 /// Time since the system was started, with that in which it was suspended.
 pub fn boot_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec that outlives the call. Linux has this clock since 2.6.39, so it cannot fail.
+    // SAFETY: the pointer is to a timespec that outlives the call. Linux has this clock since
+    // 2.6.39, so it cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Makes all that was changed on the file system of an open file durable. `Unsupported` in user space:
-/// syncfs(2) does not reach those, and says that all is well.
+/// Makes all that was changed on the file system of an open file durable. `Unsupported` in user
+/// space: syncfs(2) does not reach those, and says that all is well.
 pub fn sync_all(file: &File) -> io::Result<()> {
     // SAFETY: zeroes are a valid statfs, and the pointer is to one that outlives the call.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
@@ -60,8 +61,9 @@ pub trait Fill: BufMut + std::ops::Deref<Target = [u8]> {}
 
 impl<T: BufMut + std::ops::Deref<Target = [u8]>> Fill for T {}
 
-/// Reads from `offset` on into `buffer` until it has `len` bytes, the file ends, or (with [`Wait::Never`]) the next byte is not
-/// in memory. What `buffer` has already counts as read, and it has room for the rest. `WouldBlock` if `Wait::Never` got nothing.
+/// Reads from `offset` on into `buffer` until it has `len` bytes, the file ends, or (with
+/// [`Wait::Never`]) the next byte is not in memory. What `buffer` has already counts as read, and
+/// it has room for the rest. `WouldBlock` if `Wait::Never` got nothing.
 pub fn read(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, wait: Wait) -> io::Result<()> {
     while buffer.len() < len && read_some(file, buffer, offset, len, wait)? > 0 {}
     Ok(())
@@ -76,11 +78,12 @@ pub fn read_some(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, w
     let want = want.min(spare.len());
     let piece = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: want };
     let got = retry_interrupted(|| {
-        // SAFETY: `piece` describes `want` writable bytes of `buffer`'s spare capacity, borrowed for the whole call; the
-        // kernel only writes there.
+        // SAFETY: `piece` describes `want` writable bytes of `buffer`'s spare capacity, borrowed
+        // for the whole call; the kernel only writes there.
         unsafe { libc::preadv2(file.as_raw_fd(), &piece, 1, position, flags) }
     })?;
-    // SAFETY: the kernel initialised the `got` bytes after the old length, and `got <= want <= ` spare capacity.
+    // SAFETY: the kernel initialised the `got` bytes after the old length, and `got <= want <= `
+    // spare capacity.
     unsafe { buffer.advance_mut(got) };
     Ok(got)
 }
@@ -106,7 +109,8 @@ pub fn write_all(file: &File, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
         }
         let position = file_offset(offset, written)?;
         let mut put = retry_interrupted(|| {
-            // SAFETY: each element of `vector` describes live bytes of `pieces`, which the kernel only reads.
+            // SAFETY: each element of `vector` describes live bytes of `pieces`, which the kernel
+            // only reads.
             unsafe { libc::pwritev(file.as_raw_fd(), vector.as_ptr(), vector.len() as libc::c_int, position) }
         })?;
         if put == 0 {
@@ -124,7 +128,8 @@ pub fn write_all(file: &File, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
     }
 }
 
-/// Sets space aside for the first `len` bytes and extends the file to `len`; on file systems that cannot, only extends it.
+/// Sets space aside for the first `len` bytes and extends the file to `len`; on file systems that
+/// cannot, only extends it.
 pub fn allocate(file: &File, len: u64) -> io::Result<()> {
     let size = file_offset(len, 0)?;
     if size == 0 {
@@ -145,7 +150,8 @@ pub fn allocate(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Size and free space (as an unprivileged process may use it) of the file system that `file` is on.
+/// Size and free space (as an unprivileged process may use it) of the file system that `file` is
+/// on.
 pub fn space(file: &File) -> io::Result<DiskSpace> {
     // SAFETY: `statvfs` is plain data, for which all zeroes is a valid value.
     let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -170,8 +176,8 @@ fn boot_number() -> u64 {
     *NUMBER
 }
 
-/// What offsets and lengths of reads past the page cache must be multiples of, in bytes; `None` where the kernel does not say, or
-/// there are no such reads.
+/// What offsets and lengths of reads past the page cache must be multiples of, in bytes; `None`
+/// where the kernel does not say, or there are no such reads.
 pub fn direct_unit(file: &File) -> Option<u32> {
     // SAFETY: `statx` is plain data, for which all zeroes is a valid value.
     let mut stats: libc::statx = unsafe { std::mem::zeroed() };

@@ -1,9 +1,11 @@
 //! Tasks on threads: those of a tokio runtime, and those that write to disks.
 //!
-//! Waking another thread costs tens of microseconds where processors sleep deeply, much of what a small fsync takes. So a task
-//! is started by the thread that has it, and a short one goes on by the thread that had what it waited for.
+//! Waking another thread costs tens of microseconds where processors sleep deeply, much of what a
+//! small fsync takes. So a task is started by the thread that has it, and a short one goes on by
+//! the thread that had what it waited for.
 //!
-//! A started task belongs to no runtime: it ends when it is done, or when nothing is left that could wake it, not with the runtime.
+//! A started task belongs to no runtime: it ends when it is done, or when nothing is left that
+//! could wake it, not with the runtime.
 
 use crate::Tasks;
 use async_task::Runnable;
@@ -16,7 +18,8 @@ thread_local! {
     static LOCAL: OnceCell<Handle> = const { OnceCell::new() };
 }
 
-/// Makes this thread, which runs `runtime` and nothing else, one where short tasks go on that are woken here.
+/// Makes this thread, which runs `runtime` and nothing else, one where short tasks go on that are
+/// woken here.
 pub(super) fn lend_thread(runtime: Handle) {
     LOCAL.with(|local| drop(local.set(runtime)));
 }
@@ -102,7 +105,8 @@ mod tests {
         }
     }
 
-    /// Whether a task goes on on the lent thread that wakes it, which holds a lock meanwhile that the task needs.
+    /// Whether a task goes on on the lent thread that wakes it, which holds a lock meanwhile that
+    /// the task needs.
     fn goes_on_where_it_is_woken(start: Start) -> bool {
         let background = runtime();
         let lock = Arc::new(Mutex::new(()));

@@ -8,7 +8,8 @@ use std::ops::Range;
 /// The unit that reaches the disk whole or not at all, in bytes.
 pub const SECTOR: u64 = 512;
 
-/// A file. Invariant: `durable` never depends on a change that is still pending or was lost by a failed sync.
+/// A file. Invariant: `durable` never depends on a change that is still pending or was lost by a
+/// failed sync.
 #[derive(Clone, Default)]
 pub struct Content {
     visible: Image,
@@ -77,7 +78,8 @@ impl Content {
         (pages.end - pages.start - self.visible.pages_in(pages.clone())) * PAGE
     }
 
-    /// Disk space that an allocation of the first `len` bytes would take beyond what is taken, in bytes.
+    /// Disk space that an allocation of the first `len` bytes would take beyond what is taken, in
+    /// bytes.
     pub fn allocation_bytes(&self, len: u64) -> u64 {
         let pages = self.reserved_bytes / PAGE..len.div_ceil(PAGE);
         pages.end.saturating_sub(pages.start + self.visible.pages_in(pages.clone())) * PAGE
@@ -119,8 +121,8 @@ impl Content {
         }
     }
 
-    /// A sync of the first `changes` changes that failed: each is durable or never will be, although readers see it (Linux
-    /// marks pages clean when writing them back failed).
+    /// A sync of the first `changes` changes that failed: each is durable or never will be,
+    /// although readers see it (Linux marks pages clean when writing them back failed).
     pub fn fail_sync(&mut self, changes: u64, random: &SplitMix64) {
         for change in self.take_pending(changes) {
             if random.chance(1, 2) {

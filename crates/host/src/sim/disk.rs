@@ -1,7 +1,9 @@
-//! A simulated disk, with the crash model that is written on the [`Disk`](crate::Disk) trait, and its faults.
+//! A simulated disk, with the crash model that is written on the [`Disk`](crate::Disk) trait, and
+//! its faults.
 //!
-//! Names and contents each exist twice: as seen by whoever runs now, and as a power loss would leave them if nothing more
-//! reached the disk. What is between the two is a list of pending changes, of which a power loss keeps any part.
+//! Names and contents each exist twice: as seen by whoever runs now, and as a power loss would
+//! leave them if nothing more reached the disk. What is between the two is a list of pending
+//! changes, of which a power loss keeps any part.
 
 use super::content::{Content, Loss};
 use super::executor::{Sim, World};
@@ -20,7 +22,8 @@ use tokio::sync::Notify;
 /// How long an operation takes on a new disk.
 const LATENCY: Range<Duration> = Duration::from_micros(10)..Duration::from_micros(300);
 
-/// A disk with one folder. Clones are the same disk. It outlives machines; see [`mount`](Self::mount).
+/// A disk with one folder. Clones are the same disk. It outlives machines; see
+/// [`mount`](Self::mount).
 #[derive(Clone)]
 pub struct SimDisk(pub(super) Arc<Shared>);
 
@@ -66,8 +69,8 @@ impl SimDisk {
         Arc::new(Mount::new(self.0.clone(), machine.clone()))
     }
 
-    /// Loses power. What was synced remains; of the rest any part remains, torn at sectors and in any order. Mounts from
-    /// before are dead; crash the machine first, or its roles see errors.
+    /// Loses power. What was synced remains; of the rest any part remains, torn at sectors and in
+    /// any order. Mounts from before are dead; crash the machine first, or its roles see errors.
     pub fn power_loss(&self) {
         let mut state = self.0.state.lock();
         let random = &self.0.random;
@@ -97,8 +100,9 @@ impl SimDisk {
         self.0.state.lock().writes_to_fail = count;
     }
 
-    /// The next `count` syncs of files fail. Of what they should have made durable, any part is; the rest never will be, even
-    /// by a later sync that succeeds, although readers see it until the power is lost.
+    /// The next `count` syncs of files fail. Of what they should have made durable, any part is;
+    /// the rest never will be, even by a later sync that succeeds, although readers see it until
+    /// the power is lost.
     pub fn fail_next_syncs(&self, count: u32) {
         self.0.state.lock().syncs_to_fail = count;
     }
@@ -113,7 +117,8 @@ impl SimDisk {
         self.0.state.lock().capacity_bytes = bytes;
     }
 
-    /// Changes how long each half of an operation takes (before and after its effect). Both ends may be zero.
+    /// Changes how long each half of an operation takes (before and after its effect). Both ends
+    /// may be zero.
     pub fn set_latency(&self, latency: Range<Duration>) {
         self.0.state.lock().latency = latency;
     }
@@ -131,8 +136,8 @@ impl SimDisk {
         }
     }
 
-    /// Flips `bits` random bits, in memory and on disk, within the byte range `range` of the file, as far as the file reaches.
-    /// Returns their offsets: none if there is no such file or range.
+    /// Flips `bits` random bits, in memory and on disk, within the byte range `range` of the file,
+    /// as far as the file reaches. Returns their offsets: none if there is no such file or range.
     pub fn rot(&self, name: &str, range: Range<u64>, bits: u32) -> Vec<u64> {
         let mut state = self.0.state.lock();
         let Some(content) = state.content_named(name) else { return Vec::new() };
@@ -159,8 +164,8 @@ impl SimDisk {
         )
     }
 
-    /// Puts a snapshot in the place of everything, durably: a store that comes back with an old state. Mounts from before
-    /// are dead.
+    /// Puts a snapshot in the place of everything, durably: a store that comes back with an old
+    /// state. Mounts from before are dead.
     pub fn restore(&self, snapshot: &Snapshot) {
         let mut state = self.0.state.lock();
         state.incarnation += 1;
@@ -732,7 +737,8 @@ mod tests {
     }
 
     proptest! {
-        /// After a power loss, the bytes of a sector are as they were at the last sync or after one of the writes since.
+        /// After a power loss, the bytes of a sector are as they were at the last sync or after one
+        /// of the writes since.
         #[test]
         fn model_sector_after_power_loss_is_one_of_its_states_since_the_sync(
             seed in any::<u64>(),
@@ -743,7 +749,8 @@ mod tests {
             setup.write("file", 0, vec![0; size], true).unwrap();
             let file: Arc<dyn File> = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
             let mut visible = vec![0u8; size];
-            // For every sector, the versions of it that the writes not yet synced could leave, alone or together.
+            // For every sector, the versions of it that the writes not yet synced could leave,
+            // alone or together.
             let mut durable: Vec<BTreeSet<Vec<u8>>> = visible.chunks(SECTOR).map(|s| [s.to_vec()].into()).collect();
             for (number, step) in (1u8..).zip(steps) {
                 let synced = match step {

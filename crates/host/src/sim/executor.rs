@@ -1,8 +1,8 @@
-//! The executor: ready tasks in an order that the seed picks, and a heap of timers on virtual time, which passes only when
-//! no task is ready.
+//! The executor: ready tasks in an order that the seed picks, and a heap of timers on virtual time,
+//! which passes only when no task is ready.
 //!
-//! Which task runs next depends on the *set* of tasks that are ready, never on the order in which they were woken, so code
-//! that wakes others in an arbitrary order is still reproducible.
+//! Which task runs next depends on the *set* of tasks that are ready, never on the order in which
+//! they were woken, so code that wakes others in an arbitrary order is still reproducible.
 
 use super::digest::Digest;
 use super::machine::{Machine, MachineState};
@@ -23,8 +23,8 @@ const POLLS_AT_ONE_INSTANT_MAX: u64 = 20_000_000;
 /// The future given to [`Sim::block_on`], which is no machine's.
 const ROOT: u64 = 0;
 
-/// A simulated world. Clones are the same world; when the last is dropped, all its machines stop. To be driven by one
-/// thread at a time.
+/// A simulated world. Clones are the same world; when the last is dropped, all its machines stop.
+/// To be driven by one thread at a time.
 #[derive(Clone)]
 pub struct Sim {
     pub(super) world: Arc<World>,
@@ -54,8 +54,8 @@ impl Sim {
         self.world.state.lock().now
     }
 
-    /// A hash of all scheduling decisions, timers and disk operations (with their bytes) so far. Two runs of the same code
-    /// under the same seed have equal digests at every point.
+    /// A hash of all scheduling decisions, timers and disk operations (with their bytes) so far.
+    /// Two runs of the same code under the same seed have equal digests at every point.
     pub fn digest(&self) -> u64 {
         self.world.state.lock().digest.value()
     }
@@ -65,16 +65,18 @@ impl Sim {
         self.world.note(&[value]);
     }
 
-    /// The machine called `name`: the one that runs, or, if there is none or it crashed, a new one without any tasks.
+    /// The machine called `name`: the one that runs, or, if there is none or it crashed, a new one
+    /// without any tasks.
     pub fn machine(&self, name: &str) -> Machine {
         self.world.machine(name)
     }
 
-    /// Runs the world until `future` is done. `future` belongs to no machine, so it can crash them all.
+    /// Runs the world until `future` is done. `future` belongs to no machine, so it can crash them
+    /// all.
     ///
     /// # Panics
-    /// When nothing can happen any more and `future` still waits, when tasks spin without time passing, and when called
-    /// from inside the world.
+    /// When nothing can happen any more and `future` still waits, when tasks spin without time
+    /// passing, and when called from inside the world.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _driving = self.world.drive();
         let mut future = pin!(future);
@@ -95,7 +97,8 @@ impl Sim {
         }
     }
 
-    /// Runs the world until no task is ready and no timer is set; never returns if a task keeps a timer going.
+    /// Runs the world until no task is ready and no timer is set; never returns if a task keeps a
+    /// timer going.
     pub fn run_until_idle(&self) {
         let _driving = self.world.drive();
         while self.world.turn(None) != Turn::Idle {}
@@ -122,7 +125,8 @@ impl Drop for Owner {
     }
 }
 
-/// What all parts of a world share. `ready` is apart from `state` and locked last, so that waking is possible anywhere.
+/// What all parts of a world share. `ready` is apart from `state` and locked last, so that waking
+/// is possible anywhere.
 pub(super) struct World {
     pub seed: u64,
     random: SplitMix64,
@@ -224,7 +228,8 @@ impl World {
         drop(dropped);
     }
 
-    /// Polls one ready task, after letting time pass to the next timer (not beyond `until`) if none is ready.
+    /// Polls one ready task, after letting time pass to the next timer (not beyond `until`) if none
+    /// is ready.
     fn turn(self: &Arc<Self>, until: Option<Duration>) -> Turn {
         loop {
             if let Some(id) = self.pick() {

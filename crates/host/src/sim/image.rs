@@ -9,7 +9,8 @@ pub const PAGE: u64 = 4096;
 
 type Page = [u8; PAGE as usize];
 
-/// A file's bytes. Pages that are not there are zeroes. Invariant: no non-zero byte at or after `len`.
+/// A file's bytes. Pages that are not there are zeroes. Invariant: no non-zero byte at or after
+/// `len`.
 #[derive(Clone, Default)]
 pub struct Image {
     len: u64,

@@ -60,8 +60,9 @@ impl Link {
         self.0.state.lock().cut = cut;
     }
 
-    /// Has the other machine do `request`. Never done if a message is lost or the other machine is down, so callers need a
-    /// [`timeout`](crate::timeout). A caller that stops waiting does not call the request back.
+    /// Has the other machine do `request`. Never done if a message is lost or the other machine is
+    /// down, so callers need a [`timeout`](crate::timeout). A caller that stops waiting does not
+    /// call the request back.
     pub fn call<T, W>(&self, request: impl Fn() -> W + Send + Sync + 'static) -> BoxFuture<T>
     where
         T: Send + 'static,
@@ -86,7 +87,8 @@ impl Link {
 }
 
 impl Shared {
-    /// Sends one copy of the request, as a task of the machine that serves it; `None` if it is lost.
+    /// Sends one copy of the request, as a task of the machine that serves it; `None` if it is
+    /// lost.
     fn serve<T, W>(
         self: &Arc<Self>,
         request: Arc<impl Fn() -> W + Send + Sync + 'static>,

@@ -69,19 +69,22 @@ impl Machine {
         self.0.is_up()
     }
 
-    /// Stops the machine's processes as `kill -9` does: all tasks, and disk operations under way, end at the await they are
-    /// at. Its disks keep what was written; for a loss of power call [`SimDisk::power_loss`](super::SimDisk::power_loss) next.
+    /// Stops the machine's processes as `kill -9` does: all tasks, and disk operations under way,
+    /// end at the await they are at. Its disks keep what was written; for a loss of power call
+    /// [`SimDisk::power_loss`](super::SimDisk::power_loss) next.
     pub fn crash(&self) {
         self.0.crash();
     }
 
-    /// Crashes the machine after its tasks, including the steps of its disk operations, have been polled `polls` more times.
+    /// Crashes the machine after its tasks, including the steps of its disk operations, have been
+    /// polled `polls` more times.
     pub fn crash_after(&self, polls: u64) {
         let at = self.0.polls.load(Ordering::Relaxed).saturating_add(polls);
         self.0.crash_at.store(at, Ordering::Relaxed);
     }
 
-    /// How often tasks of this machine have been polled: what [`crash_after`](Self::crash_after) can sweep over.
+    /// How often tasks of this machine have been polled: what [`crash_after`](Self::crash_after)
+    /// can sweep over.
     pub fn polls(&self) -> u64 {
         self.0.polls.load(Ordering::Relaxed)
     }
@@ -97,7 +100,8 @@ impl Machine {
         })
     }
 
-    /// Runs `work` as a task of this machine, from now on and whether or not the returned future is polled.
+    /// Runs `work` as a task of this machine, from now on and whether or not the returned future is
+    /// polled.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

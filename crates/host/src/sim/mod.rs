@@ -1,8 +1,9 @@
-//! The simulated world: machines, their disks, and the links between them, in one thread, on virtual time, under a seed.
+//! The simulated world: machines, their disks, and the links between them, in one thread, on
+//! virtual time, under a seed.
 //!
-//! Everything that may go either way is decided by the seed: which ready task runs next, how long a disk takes, what a
-//! power loss leaves. The same seed gives the same run, which [`Sim::digest`] lets a test check; another seed gives another
-//! interleaving of the same, shipped code.
+//! Everything that may go either way is decided by the seed: which ready task runs next, how long a
+//! disk takes, what a power loss leaves. The same seed gives the same run, which [`Sim::digest`]
+//! lets a test check; another seed gives another interleaving of the same, shipped code.
 //!
 //! ```
 //! use host::sim::{Sim, SimDisk};

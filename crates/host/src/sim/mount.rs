@@ -1,8 +1,9 @@
 //! A simulated disk as one machine sees it: the operations, as tasks of the machine that take time.
 //!
-//! An operation sleeps, has its effect, and sleeps again, so that operations overlap, and a crash falls before, in the midst of, or after
-//! each. It runs as a task of its own: a caller that stops waiting does not stop it, the machine's crash does. A
-//! long write may have its effect in two steps.
+//! An operation sleeps, has its effect, and sleeps again, so that operations overlap, and a crash
+//! falls before, in the midst of, or after each. It runs as a task of its own: a caller that stops
+//! waiting does not stop it, the machine's crash does. A long write may have its effect in two
+//! steps.
 
 use super::digest::hash_bytes;
 use super::disk::{Shared, State, StoredFileId};

@@ -1,4 +1,5 @@
-//! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per block.
+//! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per
+//! block.
 
 use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas, SegmentUsage};
 use crate::frontier::COUNTER_FIRST;
@@ -122,7 +123,8 @@ impl Follower {
         }
     }
 
-    /// The follower knows what the manager would tell anew, and every segment there is that is covered.
+    /// The follower knows what the manager would tell anew, and every segment there is that is
+    /// covered.
     async fn compare(&mut self, run: &Running) {
         let covered: BTreeMap<_, _> = run.server.checkpoint().await.unwrap().covered.into_iter().collect();
         self.follow(&run.server, false).await;
@@ -241,7 +243,8 @@ impl World {
         run.server.apply(std::mem::take(&mut self.unsent)).await.unwrap();
     }
 
-    /// The cleaner moves runs that it saw a while ago; some are not there any more by the time it offers the copies.
+    /// The cleaner moves runs that it saw a while ago; some are not there any more by the time it
+    /// offers the copies.
     async fn clean(&mut self, run: &mut Running) {
         self.send(run).await;
         let mut moves = Vec::new();
@@ -288,7 +291,8 @@ impl World {
         run.server.apply(vec![moved]).await.unwrap();
     }
 
-    /// Evacuates some of the manager's own segments, then deletes everything that is free by the rules for cleaners.
+    /// Evacuates some of the manager's own segments, then deletes everything that is free by the
+    /// rules for cleaners.
     async fn reclaim(&mut self, run: &Running) {
         let own: Vec<SegmentId> =
             run.stripe.segments().await.unwrap().into_keys().filter(|s| s.log.raw() == 300).collect();

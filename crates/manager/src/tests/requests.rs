@@ -509,8 +509,8 @@ fn files_of_other_managers_are_ignored_and_not_served() {
     });
 }
 
-/// The newest root could not be read, so an older one was taken. What that told of was deleted since, and everything behind the first
-/// gap was discarded.
+/// The newest root could not be read, so an older one was taken. What that told of was deleted
+/// since, and everything behind the first gap was discarded.
 #[test]
 fn regression_an_unreadable_newest_root_is_not_passed_over() {
     let setup = Setup::new(17);

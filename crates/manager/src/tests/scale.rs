@@ -49,7 +49,8 @@ async fn checkpoint(stripe: &Stripe, server: &Server) -> Cost {
     cost
 }
 
-/// A store with so many files, each `apart` from the next and in a segment of its own; then one of them changes.
+/// A store with so many files, each `apart` from the next and in a segment of its own; then one of
+/// them changes.
 fn cost_of_a_small_change(count: u64, apart: u64) -> Cost {
     let setup = Setup::new(count);
     setup.sim.block_on(async {
@@ -72,7 +73,8 @@ fn cost_of_a_small_change(count: u64, apart: u64) -> Cost {
     })
 }
 
-/// The root grew by 32 bytes for each 256 files and by 24 for each segment, and was written with each checkpoint.
+/// The root grew by 32 bytes for each 256 files and by 24 for each segment, and was written with
+/// each checkpoint.
 #[test]
 fn regression_a_checkpoint_after_a_small_change_costs_the_same_in_a_large_store() {
     for apart in [1, SPARSE] {

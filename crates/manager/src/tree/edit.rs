@@ -1,4 +1,5 @@
-//! Changing a tree: all changes of a checkpoint at once, in order, so that each page is copied once.
+//! Changing a tree: all changes of a checkpoint at once, in order, so that each page is copied
+//! once.
 
 use super::page::{Key, Value};
 use super::{Link, Page, Tree, Unloaded, position};
@@ -29,12 +30,12 @@ struct Edit<K, V, C> {
 }
 
 impl<K: Key, V: Value> Tree<K, V> {
-    /// Changes rows: `combine` says what becomes of a key's value. `changes` ascend by key. Returns the records that are not part
-    /// of the tree any more.
+    /// Changes rows: `combine` says what becomes of a key's value. `changes` ascend by key. Returns
+    /// the records that are not part of the tree any more.
     ///
     /// # Errors
-    /// The pages that must be in memory first, in which case nothing has changed. There may be others next time, as pages that
-    /// become short are joined with those beside them.
+    /// The pages that must be in memory first, in which case nothing has changed. There may be
+    /// others next time, as pages that become short are joined with those beside them.
     pub fn edit<C>(&mut self, changes: &[(K, C)], combine: Combine<K, V, C>) -> Result<Vec<BlockAddr>, Vec<Unloaded>> {
         let (freed, missing, leaves) = (Vec::new(), Vec::new(), Vec::new());
         let mut edit = Edit { rows_max: self.rows_max, combine, freed, missing, leaves };
@@ -50,8 +51,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Ok(edit.freed)
     }
 
-    /// Has a page written anew, and those above it, if it still is where `page` says. Returns the records that are not part of the tree
-    /// any more.
+    /// Has a page written anew, and those above it, if it still is where `page` says. Returns the
+    /// records that are not part of the tree any more.
     ///
     /// # Errors
     /// A page that must be in memory first.
@@ -234,7 +235,8 @@ impl<K, V> Page<K, V> {
     }
 }
 
-/// Cuts rows into parts of at most `rows_max`; none is empty, and none is short unless all of them together are.
+/// Cuts rows into parts of at most `rows_max`; none is empty, and none is short unless all of them
+/// together are.
 fn cut_rows<T>(rows: Vec<T>, rows_max: usize) -> Vec<Vec<T>> {
     let usual = rows_max * 3 / 4;
     let (mut rows, mut parts) = (rows.into_iter(), Vec::new());

@@ -160,8 +160,8 @@ pub fn page_again(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, Dec
     }
 }
 
-/// Appends a key as its distance to the one before: the upper half's, and then the lower half's, or the whole lower half if the
-/// upper halves differ.
+/// Appends a key as its distance to the one before: the upper half's, and then the lower half's, or
+/// the whole lower half if the upper halves differ.
 fn put_key<K: Key>(key: K, before: u128, out: &mut Vec<u8>) -> u128 {
     let key = key.wide();
     let upper = (key >> 64) as u64 - (before >> 64) as u64;

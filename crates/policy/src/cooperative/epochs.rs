@@ -1,6 +1,8 @@
-//! Epochs (Feeley and others, "Implementing Global Memory Management in a Workstation Cluster", 1995; Dahlin, section 3.1.7): from time to time all say how old their
-//! blocks are, and know then where the oldest are. Until the next time, a block that leaves one's cache goes to somebody with the probability of his part of
-//! those, or nowhere if it is as old as they are. Where all are busy, what leaves a cache is old, and nothing is sent.
+//! Epochs (Feeley and others, "Implementing Global Memory Management in a Workstation Cluster",
+//! 1995; Dahlin, section 3.1.7): from time to time all say how old their blocks are, and know then
+//! where the oldest are. Until the next time, a block that leaves one's cache goes to somebody with
+//! the probability of his part of those, or nowhere if it is as old as they are. Where all are
+//! busy, what leaves a cache is old, and nothing is sent.
 
 /// Longest time from one epoch to the next, in microseconds.
 pub const EPOCH_US_MAX: u64 = 10_000_000;
@@ -17,7 +19,8 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Begins one: who has blocks of which age, and how many are expected to be replaced. Room for another is a block of the greatest age that there is.
+    /// Begins one: who has blocks of which age, and how many are expected to be replaced. Room for
+    /// another is a block of the greatest age that there is.
     pub fn begin(nodes: u32, mut ages: Vec<(u64, u32)>, replaced: usize) -> Epoch {
         let count = replaced.min(ages.len());
         let mut sums = vec![0; nodes as usize];
@@ -33,7 +36,8 @@ impl Epoch {
         Epoch { age_min, sums }
     }
 
-    /// To whom a block of that age goes, of which there is no other; `below` draws a number below another. Nothing: it is given up.
+    /// To whom a block of that age goes, of which there is no other; `below` draws a number below
+    /// another. Nothing: it is given up.
     pub fn goes(&self, from: u32, age: u64, below: impl FnOnce(u64) -> u64) -> Option<u32> {
         let before = from.checked_sub(1).map_or(0, |before| self.sums[before as usize]);
         let own = self.sums[from as usize] - before;

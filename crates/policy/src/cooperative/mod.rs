@@ -1,6 +1,6 @@
-//! Cooperative caching: what a client does with a block that leaves its cache, when clients also read from
-//! each other's caches (Dahlin, section 3.1). One file for each algorithm that decides something at that
-//! moment:
+//! Cooperative caching: what a client does with a block that leaves its cache, when clients also
+//! read from each other's caches (Dahlin, section 3.1). One file for each algorithm that decides
+//! something at that moment:
 //!
 //! | File | Algorithm | Section |
 //! | --- | --- | --- |
@@ -10,8 +10,8 @@
 //! | [`two_choices`] | forwarding to the less busy of two clients (Adler and others) | 3.1.7 |
 //! | [`epochs`] | global memory management in epochs (Feeley and others) | 3.1.7 |
 //!
-//! Direct cooperation, central coordination and hash distribution only place blocks; the crate `studies`
-//! does that.
+//! Direct cooperation, central coordination and hash distribution only place blocks; the crate
+//! `studies` does that.
 
 pub mod epochs;
 pub mod greedy;

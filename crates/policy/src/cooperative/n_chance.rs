@@ -1,11 +1,11 @@
 //! N-Chance Forwarding (Dahlin, section 3.1.6).
 //!
-//! A client evicts the block that it used least recently. If that block is a singlet, the only copy in any
-//! cache, the client sends it to another client, chosen at random. A singlet that has moved `n` times
-//! without being used is discarded.
+//! A client evicts the block that it used least recently. If that block is a singlet, the only copy
+//! in any cache, the client sends it to another client, chosen at random. A singlet that has moved
+//! `n` times without being used is discarded.
 
-/// How many times an unused singlet moves to another client before it is discarded, by default (Dahlin,
-/// section 3.3.2.5).
+/// How many times an unused singlet moves to another client before it is discarded, by default
+/// (Dahlin, section 3.3.2.5).
 pub const RECIRCULATIONS: u8 = 2;
 
 /// What a client does with a block that leaves its cache.
@@ -17,14 +17,14 @@ pub enum OnEviction {
     Forward(u8),
 }
 
-/// Decides about the block that a client used least recently. `recirculated`: how many times it has moved
-/// since a client used it; `n`: how many times it may move.
+/// Decides about the block that a client used least recently. `recirculated`: how many times it has
+/// moved since a client used it; `n`: how many times it may move.
 pub fn on_eviction(is_singlet: bool, recirculated: u8, n: u8) -> OnEviction {
     if is_singlet && recirculated < n { OnEviction::Forward(recirculated + 1) } else { OnEviction::Discard }
 }
 
-/// What a full client drops for a block that another client sends. It forwards nothing, so that one move
-/// never causes another.
+/// What a full client drops for a block that another client sends. It forwards nothing, so that one
+/// move never causes another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Victim {
     /// The duplicate that the client used least recently.
@@ -33,8 +33,9 @@ pub enum Victim {
     OldestSinglet(u8),
 }
 
-/// Chooses the victim: a duplicate, otherwise a singlet with the fewest chances left. `singlets[i]` is the
-/// number of the client's singlets with recirculation count `i`. `None` if the client has neither.
+/// Chooses the victim: a duplicate, otherwise a singlet with the fewest chances left. `singlets[i]`
+/// is the number of the client's singlets with recirculation count `i`. `None` if the client has
+/// neither.
 pub fn victim(duplicates: u64, singlets: &[u64]) -> Option<Victim> {
     if duplicates > 0 {
         return Some(Victim::OldestDuplicate);

@@ -1,5 +1,5 @@
-//! Two choices (Dahlin, section 3.1.7, after Adler and others): a client asks two others, chosen at random,
-//! and sends the singlet to the less busy one.
+//! Two choices (Dahlin, section 3.1.7, after Adler and others): a client asks two others, chosen at
+//! random, and sends the singlet to the less busy one.
 
 /// What a client answers when it is asked whether it can take a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,8 +10,8 @@ pub enum Load {
     Full(u64),
 }
 
-/// True if the second of two clients should get the block: it has room and the first has none, or its
-/// oldest block is older.
+/// True if the second of two clients should get the block: it has room and the first has none, or
+/// its oldest block is older.
 pub fn second_is_better(first: Load, second: Load) -> bool {
     match (first, second) {
         (Load::Full(first), Load::Full(second)) => second > first,

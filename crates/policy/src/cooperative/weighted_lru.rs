@@ -1,7 +1,9 @@
-//! Weighted LRU (Dahlin, section 3.1.5): what costs everybody least goes, where the cost of losing a block is the time that its next use will take longer, spread over
-//! the time until then. Until then it is taken to be as long as it is since the last use (table 3-1).
+//! Weighted LRU (Dahlin, section 3.1.5): what costs everybody least goes, where the cost of losing
+//! a block is the time that its next use will take longer, spread over the time until then. Until
+//! then it is taken to be as long as it is since the last use (table 3-1).
 //!
-//! Whoever needs room gives up the duplicate that it used least recently, or the singlet, or sends the singlet to where something cheaper is given up for it.
+//! Whoever needs room gives up the duplicate that it used least recently, or the singlet, or sends
+//! the singlet to where something cheaper is given up for it.
 
 /// How long a block takes from where it may be, in one unit.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,8 +48,9 @@ pub enum Replace {
     ForwardSinglet,
 }
 
-/// What a client does for room, whose duplicate and singlet were used so long ago; `elsewhere`: what another client's room for the singlet costs, nought if it has
-/// some left. Nothing if the client has neither.
+/// What a client does for room, whose duplicate and singlet were used so long ago; `elsewhere`:
+/// what another client's room for the singlet costs, nought if it has some left. Nothing if the
+/// client has neither.
 pub fn replaces(
     of: &Latencies,
     duplicate: Option<Ages>,
@@ -63,7 +66,8 @@ pub fn replaces(
     }
 }
 
-/// What a client gives up for a singlet that is sent to it, and what that costs; it sends nothing on.
+/// What a client gives up for a singlet that is sent to it, and what that costs; it sends nothing
+/// on.
 pub fn gives_up(of: &Latencies, duplicate: Option<Ages>, singlet: Option<Ages>) -> Option<(f64, Replace)> {
     let duplicate = duplicate.map(|ages| (of.of_duplicate(ages), Replace::DiscardDuplicate));
     let singlet = singlet.map(|ages| (of.of_singlet(ages), Replace::DiscardSinglet));

@@ -165,7 +165,8 @@ impl Model {
 }
 
 proptest! {
-    /// Whatever the order: segments and checkpoints fit, removing always works, and gives space back.
+    /// Whatever the order: segments and checkpoints fit, removing always works, and gives space
+    /// back.
     #[test]
     fn model_removing_always_works_and_gives_space_back(
         deeds in prop::collection::vec((0u8..22, any::<usize>()), 1..400), len in 1u64..400_000,

@@ -1,4 +1,5 @@
-//! A service that does as it is told, homes and clients on the loopback interface, and peers that keep no rules.
+//! A service that does as it is told, homes and clients on the loopback interface, and peers that
+//! keep no rules.
 // Not every test uses all of it.
 #![allow(dead_code)]
 
@@ -30,7 +31,8 @@ pub struct Seen {
     pub ended: usize,
 }
 
-/// Answers a request with itself, unless that begins with one of the words in [`answer`](Session::answer).
+/// Answers a request with itself, unless that begins with one of the words in
+/// [`answer`](Session::answer).
 #[derive(Clone)]
 pub struct Desk {
     pub seen: watch::Sender<Seen>,

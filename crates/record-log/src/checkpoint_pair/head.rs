@@ -60,7 +60,8 @@ pub struct Head<O> {
     pub owner: O,
     /// One more with each checkpoint.
     pub sequence: u64,
-    /// Random; carried by what is written after this checkpoint, and by nothing else. 0 where heads have none.
+    /// Random; carried by what is written after this checkpoint, and by nothing else. 0 where heads
+    /// have none.
     pub generation: u64,
     /// Bytes of the body.
     pub body_len: u64,

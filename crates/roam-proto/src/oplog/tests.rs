@@ -263,7 +263,8 @@ fn what_was_replaced_twice_is_gone_twice() {
     assert_eq!(rig.home, rig.here);
 }
 
-/// What was replaced lost its name later than it was said to: by then it was another of its names that was the last.
+/// What was replaced lost its name later than it was said to: by then it was another of its names
+/// that was the last.
 #[test]
 fn regression_what_was_replaced_goes_before_its_other_names_do() {
     let mut rig = Rig::new();
@@ -348,7 +349,8 @@ fn regression_an_acl_that_was_set_and_removed_leaves_its_mode() {
     assert_eq!(rig.home, rig.here);
 }
 
-/// What was stored to a file that begins as another was sent before that, when what depended on the other was logged again.
+/// What was stored to a file that begins as another was sent before that, when what depended on the
+/// other was logged again.
 #[test]
 fn regression_what_is_stored_goes_with_what_a_file_begins_as() {
     let mut rig = Rig::new();
@@ -408,7 +410,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
-    /// Whatever was taken out, the home ends where the client is, and everything can be done there, at any pace of sending.
+    /// Whatever was taken out, the home ends where the client is, and everything can be done there,
+    /// at any pace of sending.
     #[test]
     fn prop_the_home_ends_where_the_client_is(is_root in prop::bool::weighted(0.2), steps in prop::collection::vec(step(), 1..60)) {
         let mut rig = if is_root { Rig::of(Cred::ROOT) } else { Rig::new() };

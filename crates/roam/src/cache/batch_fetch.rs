@@ -1,8 +1,12 @@
-//! Small files together: where a round trip takes longer than their bytes, as many are asked for at once as make a chunk.
+//! Small files together: where a round trip takes longer than their bytes, as many are asked for at
+//! once as make a chunk.
 //!
-//! Whoever had to wait for small files of a directory, one after the other, will want others of it, too: these are fetched ahead, in the order of their
-//! names, for as long as he goes on, first a little and then more; and so are those of the directories beside it, which come next, or when he lists them.
-//! Whoever had to wait for what is in a directory will want to look into those in it, and into those after it if he comes from the one before. What is to be kept in the cache is fetched together, too.
+//! Whoever had to wait for small files of a directory, one after the other, will want others of it,
+//! too: these are fetched ahead, in the order of their names, for as long as he goes on, first a
+//! little and then more; and so are those of the directories beside it, which come next, or when he
+//! lists them. Whoever had to wait for what is in a directory will want to look into those in it,
+//! and into those after it if he comes from the one before. What is to be kept in the cache is
+//! fetched together, too.
 
 use crate::client::Client;
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
@@ -50,7 +54,8 @@ pub(crate) struct Waits {
 }
 
 impl Live {
-    /// Whoever reads had to wait for a file. Gives its directory, if others in it are to be fetched ahead now.
+    /// Whoever reads had to wait for a file. Gives its directory, if others in it are to be fetched
+    /// ahead now.
     fn waited_for(&mut self, id: FileId, now: Duration) -> Option<FileId> {
         let node = self.replica.node(id).ok().filter(|node| node.facts.size <= SMALL_LEN_MAX)?;
         let dir = node.parent;
@@ -79,8 +84,9 @@ impl Live {
         !std::mem::replace(&mut waits.ahead, true)
     }
 
-    /// The directory that comes after this one, files of which are to be fetched ahead, too, if whoever reads has waited for files of several that are beside each
-    /// other, and nobody is at it.
+    /// The directory that comes after this one, files of which are to be fetched ahead, too, if
+    /// whoever reads has waited for files of several that are beside each other, and nobody is at
+    /// it.
     fn next_beside(&mut self, dir: FileId, now: Duration) -> Option<FileId> {
         if self.delegations.is_some() {
             return None;
@@ -93,8 +99,8 @@ impl Live {
         (!std::mem::replace(&mut waits.ahead, true)).then_some(next)
     }
 
-    /// Directories that whoever had to wait for what is in one will want to look into next, so many at most: those in it, and those after it, if he
-    /// comes from the one before.
+    /// Directories that whoever had to wait for what is in one will want to look into next, so many
+    /// at most: those in it, and those after it, if he comes from the one before.
     fn dirs_ahead(&mut self, dir: FileId, count: usize, now: Duration) -> Vec<FileId> {
         // Without delegations of them, listings are of no use to whoever works under such.
         if self.delegations.is_some() {
@@ -181,8 +187,8 @@ impl Client {
         }
     }
 
-    /// A file of which it has to be asked what it is now, if it has, and others after it in its directory of which that will be asked next, as many as make the answer come
-    /// hardly later.
+    /// A file of which it has to be asked what it is now, if it has, and others after it in its
+    /// directory of which that will be asked next, as many as make the answer come hardly later.
     pub(crate) fn stale_together(&self, file: FileId) -> Vec<FileId> {
         let count = self.0.schedule.rate(Direction::Down) * LATER_TIME.as_secs_f64() / FACTS_LEN;
         let live = self.0.live.lock();
@@ -201,7 +207,8 @@ impl Client {
         self.0.settings.lock().unit == Unit::Block
     }
 
-    /// Learns what is in a directory, unless that is known, or somebody else is at it. Whoever wants it meanwhile does not wait for its turn.
+    /// Learns what is in a directory, unless that is known, or somebody else is at it. Whoever
+    /// wants it meanwhile does not wait for its turn.
     async fn list_ahead(&self, dir: FileId) -> Result<(), FsError> {
         let turn = self.0.admit(Class::Prefetch, Direction::Down, LISTING_LEN).await;
         match self.0.try_fetching(Need::Names(dir)) {
@@ -228,8 +235,8 @@ impl Client {
         }));
     }
 
-    /// Fetches small files of a directory, those first whose names come after one of them, and its names before if these are not known. Gives how many, if there
-    /// are no more.
+    /// Fetches small files of a directory, those first whose names come after one of them, and its
+    /// names before if these are not known. Gives how many, if there are no more.
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> Option<usize> {
         let (is_listed, is_delegated) = {
             let live = self.0.live.lock();
@@ -263,8 +270,8 @@ impl Client {
         None
     }
 
-    /// Brings small files into the cache, as far as the home gives them: what it does not is asked for alone when it is wanted. Whoever wants one of them
-    /// meanwhile waits for it.
+    /// Brings small files into the cache, as far as the home gives them: what it does not is asked
+    /// for alone when it is wanted. Whoever wants one of them meanwhile waits for it.
     pub(crate) async fn fetch_together(&self, files: &[FileId]) -> Result<(), FsError> {
         let len = {
             let live = self.0.live.lock();

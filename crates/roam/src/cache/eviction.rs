@@ -1,8 +1,11 @@
 //! Room in the cache, and on its disk (Froese and Bunt; docs/roaming.md#room).
 //!
-//! What can be had from the home again is given up when room is wanted: what was used least lately first, among what is least dear. What is not home yet never
-//! is. Where that alone fills the cache, whoever writes waits until as much as he writes has gone home, though never for long. Where nothing goes home, nobody waits: the cache grows beyond its bound for as long as its disk has room. Where
-//! the disk has none, all that can be had again is given up before anybody is told so.
+//! What can be had from the home again is given up when room is wanted: what was used least lately
+//! first, among what is least dear. What is not home yet never is. Where that alone fills the
+//! cache, whoever writes waits until as much as he writes has gone home, though never for long.
+//! Where nothing goes home, nobody waits: the cache grows beyond its bound for as long as its disk
+//! has room. Where the disk has none, all that can be had again is given up before anybody is told
+//! so.
 
 use crate::client::{Client, Inner, data_name};
 use crate::live::{LinkState, Live, Need, Stop};
@@ -83,7 +86,8 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    /// So many bytes have come into the cache, or are about to. False if it is to be looked how full it is.
+    /// So many bytes have come into the cache, or are about to. False if it is to be looked how
+    /// full it is.
     pub(crate) fn take(&mut self, len: u64) -> bool {
         let left = self.left.checked_sub(len);
         self.left = left.unwrap_or(0);
@@ -171,9 +175,9 @@ impl Live {
         dear
     }
 
-    /// Which files are given up for so many bytes: of those that can be had again, and that no program uses and no
-    /// task fetches; only of what is less dear than a file, if one is said. `at_once`: their bytes go before it is
-    /// durable that they are given up.
+    /// Which files are given up for so many bytes: of those that can be had again, and that no
+    /// program uses and no task fetches; only of what is less dear than a file, if one is said.
+    /// `at_once`: their bytes go before it is durable that they are given up.
     fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>, at_once: bool) -> Vec<FileId> {
         let dear = self.priorities();
         let dear = |file: FileId| dear.get(&file).copied().unwrap_or(0);
@@ -235,8 +239,8 @@ impl Inner {
         room
     }
 
-    /// Gives up so many bytes that can be had again, if there are as many, for any file, or only of those that are less dear. Gives the files of the
-    /// cache that they were in.
+    /// Gives up so many bytes that can be had again, if there are as many, for any file, or only of
+    /// those that are less dear. Gives the files of the cache that they were in.
     fn give_up(&self, bytes: u64, instead: Option<FileId>, at_once: bool) -> Vec<u64> {
         let fetched = self.fetched_now();
         let mut live = self.live.lock();
@@ -246,8 +250,9 @@ impl Inner {
         data
     }
 
-    /// The disk is full: gives up what can be had again, for as many bytes at least, if there is anything. It is gone when this returns; a crash may leave
-    /// the cache without what it thinks that it has, which is noticed when it is opened.
+    /// The disk is full: gives up what can be had again, for as many bytes at least, if there is
+    /// anything. It is gone when this returns; a crash may leave the cache without what it thinks
+    /// that it has, which is noticed when it is opened.
     pub(crate) async fn free_disk(&self, bytes: u64, instead: Option<FileId>) -> bool {
         let given = self.give_up(bytes.max(GIVE_UP_LEN), instead, true);
         // What is open stays on the disk though it was removed.
@@ -312,7 +317,8 @@ impl Drop for Waiter {
 }
 
 impl Client {
-    /// Waits until there is room for so many bytes that are about to be written, but not for long. ENOSPC if nothing can be logged.
+    /// Waits until there is room for so many bytes that are about to be written, but not for long.
+    /// ENOSPC if nothing can be logged.
     pub(crate) async fn wait_for_room(&self, len: u64) -> Result<(), FsError> {
         let inner = &self.0;
         if self.is_log_full() {
@@ -352,7 +358,8 @@ impl Client {
         self.0.log.room().is_some_and(|left| left < MAKE_LEN)
     }
 
-    /// The log is on a full disk: gives up what can be had again until there is room. ENOSPC if that is not enough.
+    /// The log is on a full disk: gives up what can be had again until there is room. ENOSPC if
+    /// that is not enough.
     pub(crate) async fn free_log(&self) -> Result<(), FsError> {
         loop {
             // It looks again with whatever it writes.
@@ -377,7 +384,8 @@ impl Client {
         }
     }
 
-    /// True if so many bytes of a file may be fetched before they are wanted, and makes room for them; `instead`: of what is less dear than that only.
+    /// True if so many bytes of a file may be fetched before they are wanted, and makes room for
+    /// them; `instead`: of what is less dear than that only.
     pub(crate) fn has_room_ahead(&self, len: u64, instead: Option<FileId>) -> bool {
         match self.0.look_for_room(len) {
             Room::Free(_) => !self.0.was_full(),

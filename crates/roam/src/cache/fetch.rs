@@ -21,11 +21,12 @@ use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::fs::NAME_LEN_MAX;
 
-/// The home counts as out of reach when nothing at all comes from it for so long while it is asked something.
+/// The home counts as out of reach when nothing at all comes from it for so long while it is asked
+/// something.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is there.
-/// One that was killed when it had the question, and is up again, says then that it does not know the
-/// connection. It would not without: the client would have nothing to send.
+/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is
+/// there. One that was killed when it had the question, and is up again, says then that it does not
+/// know the connection. It would not without: the client would have nothing to send.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// Calls wait so long for another connection after one has ended: homes are started again.
 const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
@@ -50,23 +51,27 @@ impl<'a> Asking<'a> {
         Asking { inner, since: live.breaks }
     }
 
-    /// True if nobody has changed the file since the home was asked, as far as it has said so; the answer takes all changes up to `seq` into account.
+    /// True if nobody has changed the file since the home was asked, as far as it has said so; the
+    /// answer takes all changes up to `seq` into account.
     pub(crate) fn is_current(&self, live: &Live, file: FileId, seq: u64) -> bool {
         !self.is_broken(live, file, seq) && !self.is_overtaken(live, file)
     }
 
-    /// True if others have changed the file since the home was asked, or wanted it back, and the answer does not know of that.
+    /// True if others have changed the file since the home was asked, or wanted it back, and the
+    /// answer does not know of that.
     pub(crate) fn is_broken(&self, live: &Live, file: FileId, seq: u64) -> bool {
         live.broken.get(&file).is_some_and(|(number, by)| *number > self.since && *by > seq)
     }
 
-    /// True if this client's own operations have changed the file at home since the home was asked: what is known is newer than the answer.
+    /// True if this client's own operations have changed the file at home since the home was asked:
+    /// what is known is newer than the answer.
     fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
         live.overtaken.get(&file).is_some_and(|number| *number > self.since)
     }
 
-    /// True if what is known of a file is newer than an answer that takes all changes up to `seq` into account, since the answer to an operation, or one that
-    /// gave a delegation, came before it.
+    /// True if what is known of a file is newer than an answer that takes all changes up to `seq`
+    /// into account, since the answer to an operation, or one that gave a delegation, came before
+    /// it.
     fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
         let (was_told, is_overtaken) =
             (live.was_told(facts.id, seq.saturating_add(1)), self.is_overtaken(live, facts.id));
@@ -92,7 +97,8 @@ impl Drop for Asking<'_> {
 }
 
 impl Inner {
-    /// Asks over a connection, for as long as anything comes from the home. ETIMEDOUT: the home may or may not have heard it.
+    /// Asks over a connection, for as long as anything comes from the home. ETIMEDOUT: the home may
+    /// or may not have heard it.
     pub(crate) async fn ask_over(
         &self,
         channel: &Arc<dyn Channel>,
@@ -145,7 +151,8 @@ impl Inner {
         reply.map_err(|error| self.garbled(channel, &error))
     }
 
-    /// Waits for an answer for as long as anything at all comes from the home. ETIMEDOUT if nothing does: it is out of reach then.
+    /// Waits for an answer for as long as anything at all comes from the home. ETIMEDOUT if nothing
+    /// does: it is out of reach then.
     pub(crate) async fn patiently<T>(
         &self,
         channel: &Arc<dyn Channel>,
@@ -277,8 +284,8 @@ impl Client {
         }
     }
 
-    /// True if the connection has just ended, and there is another one soon: the home was started again.
-    /// What failed is to be asked once more.
+    /// True if the connection has just ended, and there is another one soon: the home was started
+    /// again. What failed is to be asked once more.
     async fn is_back(&self) -> bool {
         let Some(ended_at) = self.0.live.lock().ended_at else { return false };
         let clock = &self.0.host.clock;
@@ -341,7 +348,8 @@ impl Client {
         gone.map_or(Ok(()), |file| live.replica.node(*file).map(drop))
     }
 
-    /// Takes in what the home has said of files, all changes up to some taken into account: those of which it says nothing are gone.
+    /// Takes in what the home has said of files, all changes up to some taken into account: those
+    /// of which it says nothing are gone.
     pub(crate) fn take_facts(
         &self,
         live: &mut Live,
@@ -362,15 +370,16 @@ impl Client {
             if !asking.is_broken(live, id, seq) {
                 live.record(Record::Known(Box::new(facts)));
             } else if live.replica.node(id).is_ok_and(|node| node.facts.version < version) {
-                // What was learned meanwhile is older still. Whoever changes the file under a delegation that came with this does not look at it again.
+                // What was learned meanwhile is older still. Whoever changes the file under a
+                // delegation that came with this does not look at it again.
                 live.record(Record::Known(Box::new(facts)));
                 live.record(Record::Broken(vec![id]));
             }
         }
     }
 
-    /// Learns what is in a directory, unless it is known. With a turn nobody waits for it, and of a directory that is too long for one answer nothing is
-    /// learned.
+    /// Learns what is in a directory, unless it is known. With a turn nobody waits for it, and of a
+    /// directory that is too long for one answer nothing is learned.
     pub(crate) async fn fetch_names(&self, dir: FileId, turn: Option<&Option<Permit>>) -> Result<(), FsError> {
         let inner = &self.0;
         let (names_of, makes) = {
@@ -525,8 +534,9 @@ impl Client {
         }
     }
 
-    /// Bytes of a file for whoever waits for them where the disk has no room for more: those that are cached, of which some may have been written here, and the
-    /// others as the home has them. Fewer than so many only at its end.
+    /// Bytes of a file for whoever waits for them where the disk has no room for more: those that
+    /// are cached, of which some may have been written here, and the others as the home has them.
+    /// Fewer than so many only at its end.
     pub(crate) async fn read_past_cache(&self, id: FileId, offset: u64, len: u64) -> Result<Bytes, FsError> {
         let inner = &self.0;
         let (mut read, mut changes) = (Vec::new(), 0);
@@ -583,8 +593,9 @@ impl Client {
         }
     }
 
-    /// Puts bytes of a file as the home has it, in these contents, where they are missing. What is there is of later, or was written here; who writes a file
-    /// anew writes another file of the cache, and otherwise all of it is there before.
+    /// Puts bytes of a file as the home has it, in these contents, where they are missing. What is
+    /// there is of later, or was written here; who writes a file anew writes another file of the
+    /// cache, and otherwise all of it is there before.
     pub(crate) async fn cache_bytes(
         &self,
         id: FileId,
@@ -659,7 +670,8 @@ mod tests {
         Facts { version, contents: version, ..testing::facts(FileId::new(7), Kind::File) }
     }
 
-    /// With a delegation, nobody says any more that it is older than what the home has; and what is changed under one is changed as the answer had it.
+    /// With a delegation, nobody says any more that it is older than what the home has; and what is
+    /// changed under one is changed as the answer had it.
     #[test]
     fn regression_what_was_learned_while_a_newer_answer_was_on_its_way_is_not_believed() {
         let sim = Sim::new(1);

@@ -1,8 +1,9 @@
-//! What is kept in the cache: what the user has named, before what was used lately (Coda's hoarding; Froese
-//! and Bunt; docs/roaming.md#room).
+//! What is kept in the cache: what the user has named, before what was used lately (Coda's
+//! hoarding; Froese and Bunt; docs/roaming.md#room).
 //!
-//! A walk brings everything up to date that is cached, and fetches all that is to be kept. It runs now and then and when somebody asks, and
-//! says whether the link may go. What is not home yet is never dropped.
+//! A walk brings everything up to date that is cached, and fetches all that is to be kept. It runs
+//! now and then and when somebody asks, and says whether the link may go. What is not home yet is
+//! never dropped.
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
@@ -57,7 +58,8 @@ impl Walk {
 }
 
 impl Client {
-    /// Keeps a path in the cache, with all below it, as dear as that (up to 100); `None`: no longer. ENOENT if it was not kept.
+    /// Keeps a path in the cache, with all below it, as dear as that (up to 100); `None`: no
+    /// longer. ENOENT if it was not kept.
     pub async fn hoard(&self, path: &[u8], priority: Option<u8>) -> Result<(), FsError> {
         {
             let mut live = self.0.live.lock();
@@ -164,7 +166,8 @@ impl Client {
         }
     }
 
-    /// Makes sure of all that the home has told by now, where it tells: that nothing came lately may mean that nothing gets here.
+    /// Makes sure of all that the home has told by now, where it tells: that nothing came lately
+    /// may mean that nothing gets here.
     async fn confirm(&self) -> Result<(), FsError> {
         let now = self.0.host.clock.now();
         let (told, asks) = {
@@ -203,7 +206,8 @@ impl Client {
         Ok(())
     }
 
-    /// Learns what of some files others have changed: facts only of those that are other than they were.
+    /// Learns what of some files others have changed: facts only of those that are other than they
+    /// were.
     async fn refresh(&self, files: &[FileId]) -> Result<(), FsError> {
         let known: HashMap<FileId, (u64, Facts)> = self.look(|replica, _| {
             let known = |id: &FileId| replica.node(*id).ok().map(|node| (*id, (node.seen, node.facts.clone())));
@@ -247,7 +251,8 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         client.bound_metadata();
         client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
-        // What others change of what is to be kept is of no use if the link is lost before the next walk.
+        // What others change of what is to be kept is of no use if the link is lost before the next
+        // walk.
         let news = client.0.live.lock().news;
         let period = if news == seen { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
         if waited >= period && wanted {

@@ -1,8 +1,8 @@
 //! Bounding the metadata that is cached: attributes, and names of directories.
 //!
-//! The client holds them in memory, and each snapshot of its log writes all of them. So it forgets what
-//! programs used least lately, and asks the home again when a program needs it. Without a network it forgets nothing,
-//! since it could not ask.
+//! The client holds them in memory, and each snapshot of its log writes all of them. So it forgets
+//! what programs used least lately, and asks the home again when a program needs it. Without a
+//! network it forgets nothing, since it could not ask.
 
 use crate::client::Client;
 use crate::live::{Forget, Live};
@@ -31,7 +31,8 @@ impl Live {
         let needed = self.needed_metadata(fetched);
         let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (&self.used, recent), &needed);
         for forgotten in &all {
-            // The kernel must drop it, too: the client reports no changes of files that it does not know.
+            // The kernel must drop it, too: the client reports no changes of files that it does not
+            // know.
             forgotten.dir.into_iter().for_each(|dir| self.forget(dir));
             if let Some(cachers) = &self.cachers {
                 forgotten.files.iter().for_each(|file| drop(cachers.send(Forget::File(*file))));

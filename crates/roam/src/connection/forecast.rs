@@ -1,6 +1,7 @@
 //! Whether the link is about to be lost. Pure.
 //!
-//! Nobody can know. What came before it often enough: the connection was lost several times lately, or the link has become slow, and much slower than it was.
+//! Nobody can know. What came before it often enough: the connection was lost several times lately,
+//! or the link has become slow, and much slower than it was.
 
 use crate::connection::schedule::Direction;
 use std::collections::VecDeque;

@@ -21,7 +21,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// A home that answers within this is near.
 const NEAR: Duration = Duration::from_millis(15);
-/// A home that was near counts as far from this on, so that it does not change its mind all the time.
+/// A home that was near counts as far from this on, so that it does not change its mind all the
+/// time.
 const FAR: Duration = Duration::from_millis(30);
 /// For so long after somebody waited for bytes, what is done here waits where the link is slow,
 const FETCH_TIME: Duration = Duration::from_secs(10);
@@ -32,7 +33,8 @@ const HOLD_TIME_MAX: Duration = Duration::from_secs(120);
 /// How often bytes that were fetched are made durable, and the link is looked at.
 const SETTLE_PERIOD: Duration = Duration::from_secs(2);
 
-/// Right after a change, the home is asked for more this many times as often as when nothing changes.
+/// Right after a change, the home is asked for more this many times as often as when nothing
+/// changes.
 const POLL_DIVISOR: u32 = 16;
 
 /// With fewer ids for new files left, it asks for more.
@@ -84,8 +86,9 @@ impl Client {
         is_over(&self.0.live.lock().told_over, channel)
     }
 
-    /// Goes on over a connection, which may have been lost before. One over which the home has gone on telling of every change is asked only whether all
-    /// that was told has come: that takes the same few bytes for all volumes together.
+    /// Goes on over a connection, which may have been lost before. One over which the home has gone
+    /// on telling of every change is asked only whether all that was told has come: that takes the
+    /// same few bytes for all volumes together.
     async fn come_back(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         if !self.is_told_over(channel) {
             return self.attach(channel).await;
@@ -125,7 +128,8 @@ impl Client {
         }
     }
 
-    /// What is done here does not go home now, since the link is slow and somebody fetches: for how much longer, at most, before some of it does.
+    /// What is done here does not go home now, since the link is slow and somebody fetches: for how
+    /// much longer, at most, before some of it does.
     pub fn held_back(&self) -> Option<Duration> {
         let pinned = self.0.settings.lock().pinned;
         let now = self.0.host.clock.now();
@@ -176,7 +180,8 @@ impl Client {
                 }
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
-                // The home has heard of less than this client remembers to have said, or does not know of an id that it gave: all of that begins anew.
+                // The home has heard of less than this client remembers to have said, or does not
+                // know of an id that it gave: all of that begins anew.
                 Ok(Reply::Refused(Refusal::Forgotten)) => {
                     self.begin_anew();
                     continue;
@@ -282,7 +287,8 @@ impl Client {
         }
     }
 
-    /// The numbers of operations begin anew, and nothing that the home has said counts: it and this client do not agree on what they said to each other.
+    /// The numbers of operations begin anew, and nothing that the home has said counts: it and this
+    /// client do not agree on what they said to each other.
     fn begin_anew(&self) {
         let incarnation = self.0.host.random.next_u64() | 1;
         let mut live = self.0.live.lock();
@@ -317,7 +323,8 @@ impl Client {
 }
 
 impl Client {
-    /// Takes in one thing that the home has pushed. False: nothing more is to be heard, since it makes no sense, or has ended what was attached.
+    /// Takes in one thing that the home has pushed. False: nothing more is to be heard, since it
+    /// makes no sense, or has ended what was attached.
     fn hear(&self, channel: &Arc<dyn Channel>, message: &[u8]) -> bool {
         match unpack::<Pushed>(message) {
             Ok(Pushed::Changed { files, stamp, more }) => {
@@ -355,8 +362,8 @@ impl Client {
 }
 
 impl Client {
-    /// Tells the home that this client, and the kernel that caches its answers, have taken in the changes of
-    /// others up to this one. The clients that made them wait for that.
+    /// Tells the home that this client, and the kernel that caches its answers, have taken in the
+    /// changes of others up to this one. The clients that made them wait for that.
     fn say_heard(&self, seq: u64) {
         let forgotten = self.0.live.lock().forget_all();
         let me = self.clone();
@@ -369,7 +376,8 @@ impl Client {
         }));
     }
 
-    /// Other clients attach, and wait for what was closed here and not sent; or all of them have left.
+    /// Other clients attach, and wait for what was closed here and not sent; or all of them have
+    /// left.
     fn take_company(&self, company: Company) {
         let last = {
             let mut live = self.0.live.lock();
@@ -422,7 +430,8 @@ impl Client {
     }
 }
 
-/// Asks now and then what others have changed, where nobody pushes it: soon after a change, then less and less often.
+/// Asks now and then what others have changed, where nobody pushes it: soon after a change, then
+/// less and less often.
 async fn poll(inner: Weak<Inner>) {
     let mut pause = SETTLE_PERIOD;
     loop {
@@ -459,8 +468,9 @@ struct Signs {
 }
 
 impl Signs {
-    /// On a slow link whoever fetches goes first (Huston and Honeyman, section 2), although the lottery gives him most of it: a chunk that is on its way is
-    /// not overtaken. What waits must not wait for good, though, and others are to see it: some of it goes now and then.
+    /// On a slow link whoever fetches goes first (Huston and Honeyman, section 2), although the
+    /// lottery gives him most of it: a chunk that is on its way is not overtaken. What waits must
+    /// not wait for good, though, and others are to see it: some of it goes now and then.
     fn state(self) -> LinkState {
         let near = if self.was == LinkState::Connected { FAR } else { NEAR };
         let pause = if self.was == LinkState::FetchOnly { REST_TIME } else { FETCH_TIME };
@@ -530,7 +540,8 @@ impl Client {
         }
     }
 
-    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not just out of reach.
+    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not
+    /// just out of reach.
     pub fn turned_away(&self) -> Option<String> {
         self.0.live.lock().turned_away.clone()
     }
@@ -551,7 +562,8 @@ impl Client {
         (attached, channel)
     }
 
-    /// Goes on over a connection that is silent, once it is not any more. One that has ended never is.
+    /// Goes on over a connection that is silent, once it is not any more. One that has ended never
+    /// is.
     async fn revive(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         while !channel.has_ended() {
             // What attaches anew is not sent into a silence: it would get there late, if at all.
@@ -567,8 +579,8 @@ impl Client {
         std::future::pending().await
     }
 
-    /// Goes on over a connection that is silent, or over a new one, whichever is the first to be there. Gives up after a pause and the time that a new one
-    /// may take.
+    /// Goes on over a connection that is silent, or over a new one, whichever is the first to be
+    /// there. Gives up after a pause and the time that a new one may take.
     async fn revive_or_dial(
         &self,
         silent: &Arc<dyn Channel>,
@@ -600,9 +612,11 @@ impl Client {
 enum Next {
     /// As it is: it may have been through a tunnel.
     Again,
-    /// From another socket. That is the second try only, since what proves to each side that the other is there takes several full packets.
+    /// From another socket. That is the second try only, since what proves to each side that the
+    /// other is there takes several full packets.
     Rebound,
-    /// For as long as there is none beside it: to go on over it takes a few bytes, and a new one many.
+    /// For as long as there is none beside it: to go on over it takes a few bytes, and a new one
+    /// many.
     WithAnother,
 }
 

@@ -1,8 +1,9 @@
-//! What is done before the link is lost, if that can be foreseen: files of which a part is cached are of
-//! use then only if all of it is (docs/roaming.md#before-the-link-goes).
+//! What is done before the link is lost, if that can be foreseen: files of which a part is cached
+//! are of use then only if all of it is (docs/roaming.md#before-the-link-goes).
 //!
-//! These are files that are open, and those that are to be kept, of which nothing may be cached where others have just changed them. They are fetched as whatever is fetched ahead, but
-//! before all else of that.
+//! These are files that are open, and those that are to be kept, of which nothing may be cached
+//! where others have just changed them. They are fetched as whatever is fetched ahead, but before
+//! all else of that.
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
@@ -48,7 +49,8 @@ pub struct Missing {
 }
 
 impl Live {
-    /// Files that are open, and only in part cached, or to be kept, and not all cached; `unit`: how much is fetched of what is open.
+    /// Files that are open, and only in part cached, or to be kept, and not all cached; `unit`: how
+    /// much is fetched of what is open.
     fn parts(&self, unit: Unit) -> Vec<Part> {
         let dear = self.priorities();
         let part = |(file, node): (FileId, &crate::replica::Node)| {
@@ -73,14 +75,16 @@ impl Client {
         self.0.schedule.disconnection_is_likely()
     }
 
-    /// What would be missing of open files, and of those that are to be kept, if the link was lost now.
+    /// What would be missing of open files, and of those that are to be kept, if the link was lost
+    /// now.
     pub fn missing(&self) -> Missing {
         let unit = self.0.settings.lock().unit;
         let parts = self.0.live.lock().parts(unit);
         Missing { files: parts.len() as u64, bytes: parts.iter().map(|part| part.missing).sum() }
     }
 
-    /// Fetches what is [missing](Self::missing), for so long at most, as far as the cache has room; tells what is left, and gives it.
+    /// Fetches what is [missing](Self::missing), for so long at most, as far as the cache has room;
+    /// tells what is left, and gives it.
     pub async fn get_ready(&self, time_max: Duration, progress: impl FnMut(Missing) + Send) -> Missing {
         let completed = async {
             let _before_all_else = self.0.ahead.lock().await;
@@ -122,7 +126,8 @@ impl Client {
     }
 }
 
-/// Completes what is there in part when the link may soon be lost, for as long as the client exists.
+/// Completes what is there in part when the link may soon be lost, for as long as the client
+/// exists.
 pub(crate) async fn keep(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };

@@ -1,8 +1,10 @@
 //! Who uses a slow link next (Huston and Honeyman, section 5.1; docs/roaming.md#the-link).
 //!
-//! Small questions that somebody waits for go at once. All else goes in chunks, few of which are under way at a time: as many as the link holds,
-//! and one more, or more of them that are shorter and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a queue of what was drawn before. A chunk is
-//! what the link carries in a moment, so that nobody waits for much longer than that.
+//! Small questions that somebody waits for go at once. All else goes in chunks, few of which are
+//! under way at a time: as many as the link holds, and one more, or more of them that are shorter
+//! and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a
+//! queue of what was drawn before. A chunk is what the link carries in a moment, so that nobody
+//! waits for much longer than that.
 
 use crate::connection::forecast::LossForecast;
 use crate::settings::Writes;
@@ -19,7 +21,8 @@ use tokio::sync::oneshot;
 
 /// What is shorter than a chunk takes so many parts of one, at least one.
 const PARTS: usize = 16;
-/// What somebody waits for and is as short as a part does not wait for its turn: so many may be beside all else.
+/// What somebody waits for and is as short as a part does not wait for its turn: so many may be
+/// beside all else.
 const BESIDE_COUNT_MAX: usize = 2;
 /// Most chunks under way at a time.
 const CHUNK_COUNT_MAX: usize = 64;
@@ -29,16 +32,19 @@ const RATE_AT_FIRST: f64 = 128_000.0;
 const COME_AGAIN_TIME: Duration = Duration::from_millis(2);
 /// For so long after a small question the next may come.
 const ASKED_TIME: Duration = Duration::from_secs(10);
-/// In so long the shortest round trip is taken to have doubled, unless it is seen to be shorter. A link in use is never seen without a queue.
+/// In so long the shortest round trip is taken to have doubled, unless it is seen to be shorter. A
+/// link in use is never seen without a queue.
 const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(300);
-/// Of the time that something took, at least this part was on the link, unless the round trip was seen to be so long: else a queue that is taken for a long link
-/// would make chunks longer, and these the queue.
+/// Of the time that something took, at least this part was on the link, unless the round trip was
+/// seen to be so long: else a queue that is taken for a long link would make chunks longer, and
+/// these the queue.
 const ON_THE_LINK_PART: u32 = 2;
 /// How much a new measurement counts,
 const WEIGHT: f64 = 0.25;
 /// and how much one that took as long as no chunk should: whoever asks meanwhile waits as long.
 const SLOW_WEIGHT: f64 = 0.75;
-/// It says that the link is slower than was known by more than this; less may be others, who were under way in the other direction.
+/// It says that the link is slower than was known by more than this; less may be others, who were
+/// under way in the other direction.
 const SLOW_PART: f64 = 4.0;
 /// What is shorter says nothing of the rate.
 const MEASURED_LEN_MIN: u64 = 2 << 10;
@@ -144,7 +150,8 @@ impl Schedule {
         state.deal();
     }
 
-    /// Somebody waits until something is home: until he does not any more, that is as urgent as what is fetched for others who wait.
+    /// Somebody waits until something is home: until he does not any more, that is as urgent as
+    /// what is fetched for others who wait.
     pub(crate) fn hurry(&self) {
         let mut state = self.state.lock();
         state.hurried += 1;
@@ -158,7 +165,8 @@ impl Schedule {
         state.deal();
     }
 
-    /// Waits for the right to send or fetch so many bytes, of which more than a chunk count as one. Small questions need none.
+    /// Waits for the right to send or fetch so many bytes, of which more than a chunk count as one.
+    /// Small questions need none.
     pub async fn admit(self: &Arc<Self>, class: Class, direction: Direction, len: u64) -> Permit {
         let now = self.host.clock.now();
         let Some(place) = place(class) else {
@@ -190,7 +198,8 @@ impl Schedule {
         turn.await.unwrap_or(Permit { schedule: None, parts: 0, is_demand: false })
     }
 
-    /// A chunk is done. Its place is drawn for when whoever had it has had the time to come with his next, or he would take part in every other draw only.
+    /// A chunk is done. Its place is drawn for when whoever had it has had the time to come with
+    /// his next, or he would take part in every other draw only.
     fn done(self: &Arc<Self>, parts: usize, was_demand: bool) {
         let now = self.host.clock.now();
         let waits = {
@@ -263,8 +272,8 @@ impl Schedule {
         if len >= MEASURED_LEN_MIN && (parts == PARTS || 2 * parts >= state.under_way) {
             let shared = (state.under_way / parts.max(1)).max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
-            // The mean of the times that a byte takes: a link that has become slow is known as slow after a chunk, which is as long as it was thought to
-            // be fast.
+            // The mean of the times that a byte takes: a link that has become slow is known as slow
+            // after a chunk, which is as long as it was thought to be fast.
             let known = &mut state.rates[direction as usize];
             let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / SLOW_PART { SLOW_WEIGHT } else { WEIGHT };
             *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
@@ -284,8 +293,9 @@ impl Schedule {
         self.state.lock().rates[direction as usize]
     }
 
-    /// How long it takes at most until so many requests with so many bytes have gone home one after the other, while the link is as it is: whoever waits for his turn
-    /// for long enough is next. Nothing if he never is.
+    /// How long it takes at most until so many requests with so many bytes have gone home one after
+    /// the other, while the link is as it is: whoever waits for his turn for long enough is next.
+    /// Nothing if he never is.
     pub fn home_within(&self, requests: u64, bytes: u64) -> Option<Duration> {
         let state = self.state.lock();
         let wait_max = place(Class::Replay).and_then(|replay| state.tickets[replay].wait_max)?;
@@ -327,8 +337,9 @@ impl Schedule {
         self.host.clock.now().saturating_sub(self.state.lock().demanded)
     }
 
-    /// True if the shortest chunk takes longer on its way home than a chunk should, so that whoever waits for bytes waits for it. What comes home faster
-    /// than twice that is fast again, if it was slow.
+    /// True if the shortest chunk takes longer on its way home than a chunk should, so that whoever
+    /// waits for bytes waits for it. What comes home faster than twice that is fast again, if it
+    /// was slow.
     pub(crate) fn is_slow(&self, was_slow: bool) -> bool {
         let slow = MEASURED_LEN_MIN as f64 / CHUNK_TIME.as_secs_f64();
         self.rate(Direction::Up) < if was_slow { 2.0 * slow } else { slow }
@@ -355,8 +366,9 @@ impl State {
         self.under_way + parts <= PARTS * self.under_way_max(now)
     }
 
-    /// As many chunks as the link holds, and one. Where that is one and a part, it is one while somebody asks small questions, who would have to wait for both, and
-    /// two while nobody does, so that the link is always in use.
+    /// As many chunks as the link holds, and one. Where that is one and a part, it is one while
+    /// somebody asks small questions, who would have to wait for both, and two while nobody does,
+    /// so that the link is always in use.
     fn under_way_max(&self, now: Duration) -> usize {
         let held = self.round_trip.as_secs_f64() / CHUNK_TIME.as_secs_f64();
         let held = if now.saturating_sub(self.asked) < ASKED_TIME { held.floor() } else { held.ceil() };
@@ -439,7 +451,8 @@ mod tests {
         assert!(longest < CHUNK_TIME * 5 / 2, "{longest:?}");
     }
 
-    /// What is seen of it before is the length of a link, and it may be another on the next connection.
+    /// What is seen of it before is the length of a link, and it may be another on the next
+    /// connection.
     #[test]
     fn regression_a_long_link_is_not_taken_for_a_slow_one() {
         let sim = Sim::new(2);

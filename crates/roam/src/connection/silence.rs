@@ -1,13 +1,17 @@
 //! Whether the home is still there, under `callbacks`.
 //!
-//! A home that has nothing to tell is silent, and so is a link that is lost without a word: nothing else would notice that for hours. So the client asks the home
-//! when something cached is used after a silence. The question is
-//! [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): some bytes, and its answer means that
-//! all has come that the home had told. One question is under way at a time, however many operations there
-//! are. A home that does not answer is out of reach ([`SILENCE_MAX`](crate::SILENCE_MAX)).
+//! A home that has nothing to tell is silent, and so is a link that is lost without a word: nothing
+//! else would notice that for hours. So the client asks the home when something cached is used
+//! after a silence. The question is
+//! [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): some bytes, and its answer
+//! means that all has come that the home had told. One question is under way at a time, however
+//! many operations there are. A home that does not answer is out of reach
+//! ([`SILENCE_MAX`](crate::SILENCE_MAX)).
 //!
-//! Where the home is near, operations wait for the answer, though not for long: that takes a few milliseconds, and they see what was told meanwhile. Where it is far
-//! they go on with what is cached, as to spare that wait is what the cache is for; they may be wrong for as long as the question takes.
+//! Where the home is near, operations wait for the answer, though not for long: that takes a few
+//! milliseconds, and they see what was told meanwhile. Where it is far they go on with what is
+//! cached, as to spare that wait is what the cache is for; they may be wrong for as long as the
+//! question takes.
 
 use crate::client::Client;
 use crate::live::{LinkState, Live};
@@ -16,9 +20,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What is cached is used so long after all that the home had told was known to have come; then the home is asked.
+/// What is cached is used so long after all that the home had told was known to have come; then the
+/// home is asked.
 pub const SILENCE_BELIEVED: Duration = Duration::from_secs(30);
-/// Operations wait for the answer of a near home until the question is so old: eight round trips of the farthest that is near.
+/// Operations wait for the answer of a near home until the question is so old: eight round trips of
+/// the farthest that is near.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(240);
 
 /// A question that is under way.
@@ -40,7 +46,8 @@ enum Next {
     Wait(Duration),
 }
 
-/// Decides by how long the home has been silent, whether that may be believed for so long, and since when a question has been under way.
+/// Decides by how long the home has been silent, whether that may be believed for so long, and
+/// since when a question has been under way.
 fn next(silence: Duration, believed: Duration, asked_before: Option<Duration>, is_near: bool) -> Next {
     match asked_before {
         _ if silence < believed => Next::Use,
@@ -51,7 +58,8 @@ fn next(silence: Duration, believed: Duration, asked_before: Option<Duration>, i
 }
 
 impl Live {
-    /// What to do at some time, in a mount that believes a silence for so long. The home tells of changes under `callbacks` only.
+    /// What to do at some time, in a mount that believes a silence for so long. The home tells of
+    /// changes under `callbacks` only.
     fn before_use(&self, now: Duration, believed: Duration) -> Next {
         if self.is_offline() || self.told_over.is_none() {
             return Next::Use;
@@ -62,7 +70,8 @@ impl Live {
 }
 
 impl Client {
-    /// Something cached is about to be used. Asks the home whether it is there, if it has been silent for long. Gives what to wait for, if anything.
+    /// Something cached is about to be used. Asks the home whether it is there, if it has been
+    /// silent for long. Gives what to wait for, if anything.
     pub(crate) fn look_out(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let believed = self.0.settings.lock().silence_believed;
         let clock = &self.0.host.clock;

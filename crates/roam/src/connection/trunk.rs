@@ -1,5 +1,6 @@
-//! A trunk: the connection that several volumes' clients share, and what else of the link they share. Each has a line of it, which looks like a connection of its
-//! own: when one of them gives up its line, the others do not notice, and the connection ends with the last.
+//! A trunk: the connection that several volumes' clients share, and what else of the link they
+//! share. Each has a line of it, which looks like a connection of its own: when one of them gives
+//! up its line, the others do not notice, and the connection ends with the last.
 
 use crate::connection::schedule::Schedule;
 use bytes::Bytes;
@@ -28,7 +29,8 @@ pub struct Trunk {
     cached: Mutex<BTreeMap<u8, u64>>,
 }
 
-/// The newest connection, and one that is being made since when. Whoever waits for it makes it; when that one has given up, the next goes on.
+/// The newest connection, and one that is being made since when. Whoever waits for it makes it;
+/// when that one has given up, the next goes on.
 #[derive(Default)]
 struct Dialing {
     current: Weak<Shared>,
@@ -116,8 +118,8 @@ struct Shared {
     catching_up: watch::Sender<CatchingUp>,
 }
 
-/// Whether all has come that was pushed is asked once for all who want to know, and goes on being asked when they have given up: whoever wants to know
-/// while it is under way need not ask.
+/// Whether all has come that was pushed is asked once for all who want to know, and goes on being
+/// asked when they have given up: whoever wants to know while it is under way need not ask.
 #[derive(Default)]
 struct CatchingUp {
     under_way: bool,
@@ -157,7 +159,8 @@ impl Shared {
         Shared { tasks, channel, listening, lines: Mutex::default(), catching_up }
     }
 
-    /// A channel on a line. `None` if that was given up before on this connection, or the connection has ended.
+    /// A channel on a line. `None` if that was given up before on this connection, or the
+    /// connection has ended.
     fn join(self: &Arc<Self>, number: u8) -> Option<Arc<dyn Channel>> {
         let mut lines = self.lines.lock();
         let has_ended = !lines.by_number.is_empty() && !lines.by_number.values().any(Heard::is_open);

@@ -1,9 +1,10 @@
-//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what is
-//! cached is believed, and changed, only as far as the home has promised that nobody else does what that
-//! excludes.
+//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what
+//! is cached is believed, and changed, only as far as the home has promised that nobody else does
+//! what that excludes.
 //!
-//! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done under old ones is in the operation log, whose
-//! preconditions tell whether anybody has changed the same since.
+//! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done
+//! under old ones is in the operation log, whose preconditions tell whether anybody has changed the
+//! same since.
 
 use crate::cache::fetch::Asking;
 use crate::client::{Client, Inner};
@@ -24,13 +25,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// The client's own lease is shorter than what the home thinks, so that no difference of their clocks' speeds matters.
+/// The client's own lease is shorter than what the home thinks, so that no difference of their
+/// clocks' speeds matters.
 const OWN_LEASE: Duration = LEASE.saturating_sub(Duration::from_secs(3));
 /// A lease that was not renewed for so long is.
 const RENEW_AFTER: Duration = Duration::from_secs(15);
 /// How often that is looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
-/// Longest wait for an answer that gives what is recalled already, or for what is to be done with it.
+/// Longest wait for an answer that gives what is recalled already, or for what is to be done with
+/// it.
 const USE_TIME_MAX: Duration = Duration::from_millis(500);
 /// When it takes longer to return what is recalled, the home is told what is sent before.
 const RETURN_TIME: Duration = Duration::from_secs(5);
@@ -51,11 +54,13 @@ pub(crate) struct Delegations {
     held: HashMap<FileId, (Hold, u64)>,
     /// Given, and not used yet.
     fresh: HashSet<FileId>,
-    /// The last name that somebody wanted to make in a directory: whoever had a lock that is a file takes it again if nobody has it.
+    /// The last name that somebody wanted to make in a directory: whoever had a lock that is a file
+    /// takes it again if nobody has it.
     made: HashMap<FileId, Vec<u8>>,
     /// What was given names in a directory since others last wanted to know what is in it.
     named: HashMap<FileId, BTreeSet<FileId>>,
-    /// The last recalls that were answered: what was given before is void, although the answer that gives it comes only now.
+    /// The last recalls that were answered: what was given before is void, although the answer that
+    /// gives it comes only now.
     returned: HashMap<FileId, u64>,
     /// All of it ends then, if the home is not heard of.
     until: Duration,
@@ -175,8 +180,9 @@ impl Live {
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
     }
 
-    /// True if something was done to a file under delegations that are lost, and is not home: others may have changed the file since. What is here of it is
-    /// believed when the home has answered.
+    /// True if something was done to a file under delegations that are lost, and is not home:
+    /// others may have changed the file since. What is here of it is believed when the home has
+    /// answered.
     fn is_doubtful(&mut self, file: FileId) -> bool {
         let file = self.replica.real(file);
         let last = self.replica.log().last();
@@ -189,7 +195,8 @@ impl Live {
         !self.is_private(file) && (is_begun || self.replica.log().naming(file).any(|(seq, _)| seq <= through))
     }
 
-    /// Nobody else knows the file yet, or any more. What may have reached the home may be known to others, whether or not it has answered.
+    /// Nobody else knows the file yet, or any more. What may have reached the home may be known to
+    /// others, whether or not it has answered.
     fn is_private(&self, file: FileId) -> bool {
         let (node, pinned) = (self.replica.node(file), self.replica.log().pinned());
         node.is_ok_and(|node| node.facts.nlink == 0) || self.replica.made_at(file).is_some_and(|seq| seq > pinned)
@@ -202,7 +209,8 @@ impl Live {
             || self.is_private(file)
     }
 
-    /// Whoever asked for delegations has done what he wanted to do with them. True if somebody may wait for that.
+    /// Whoever asked for delegations has done what he wanted to do with them. True if somebody may
+    /// wait for that.
     pub(crate) fn used(&mut self, files: &[FileId]) -> bool {
         let fresh = self.delegations.as_mut().map(|delegations| &mut delegations.fresh);
         fresh.is_some_and(|fresh| files.iter().filter(|file| fresh.remove(file)).count() > 0)
@@ -253,7 +261,8 @@ impl Live {
         self.delegations.as_ref()?.made.get(&dir).cloned()
     }
 
-    /// The home has let the client make that name: whoever looked for it has his turn. Without need it is not asked for again.
+    /// The home has let the client make that name: whoever looked for it has his turn. Without need
+    /// it is not asked for again.
     pub(crate) fn may_make(&mut self, dir: FileId) {
         if let Some(delegations) = &mut self.delegations {
             delegations.made.remove(&dir);
@@ -261,7 +270,8 @@ impl Live {
         }
     }
 
-    /// The home has answered an operation: of what may not be believed, others may have done something before it.
+    /// The home has answered an operation: of what may not be believed, others may have done
+    /// something before it.
     pub(crate) fn doubt(&mut self, operation: &Operation) {
         let files = operation.files().into_iter().map(|file| self.replica.real(file));
         let doubtful = files.filter(|file| self.replica.node(*file).is_ok() && !self.may_believe(*file));
@@ -431,7 +441,8 @@ impl Client {
         }
     }
 
-    /// Sends home what was done under delegations that are given up, and tells the home that it has them back.
+    /// Sends home what was done under delegations that are given up, and tells the home that it has
+    /// them back.
     async fn give_back(&self, channel: &Arc<dyn Channel>, recalls: &[Recall]) {
         let (mut numbers, mut lowered) = (Vec::new(), Vec::new());
         for recall in recalls {
@@ -453,8 +464,8 @@ impl Client {
         }
     }
 
-    /// Whoever wants to know the names of a directory wants to know what they are, too: others may read what was named there lately, if nothing was done to
-    /// it that is not sent with that.
+    /// Whoever wants to know the names of a directory wants to know what they are, too: others may
+    /// read what was named there lately, if nothing was done to it that is not sent with that.
     fn lower(&self, recall: &Recall) -> Vec<FileId> {
         let dir = recall.file;
         let named = self.0.live.lock().delegations.as_mut().and_then(|delegations| delegations.named.remove(&dir));
@@ -482,8 +493,8 @@ impl Client {
         self.look(|replica, _| replica.node(file).is_ok_and(|node| node.changes.is_begun()))
     }
 
-    /// Sends home what was done to a file but for a last store of very much, if there is such and others only want to read: its bytes can
-    /// come later.
+    /// Sends home what was done to a file but for a last store of very much, if there is such and
+    /// others only want to read: its bytes can come later.
     async fn send_but_last(&self, file: FileId, recall: &Recall) -> Result<Option<Behind>, FsError> {
         if self.is_begun(file) {
             self.store(file).await?;
@@ -549,7 +560,8 @@ impl Client {
         self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, &recalls).await }));
     }
 
-    /// Tells the home that all delegations are returned, if nothing was done under them that it has not heard of.
+    /// Tells the home that all delegations are returned, if nothing was done under them that it has
+    /// not heard of.
     pub(crate) async fn resign(&self) {
         let works = {
             let live = self.0.live.lock();

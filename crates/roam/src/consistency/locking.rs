@@ -1,7 +1,9 @@
 //! Locks of files under `strong`, where they exclude processes on other mounts, too.
 //!
-//! The home decides about each lock; this client knows which ones it has. It tells the home of an unlock again and again until that is heard, and asks for no
-//! lock of the same owner and file before. Its locks end with its lease: a program that has lost one gets EIO from the file until it unlocks or closes it.
+//! The home decides about each lock; this client knows which ones it has. It tells the home of an
+//! unlock again and again until that is heard, and asks for no lock of the same owner and file
+//! before. Its locks end with its lease: a program that has lost one gets EIO from the file until
+//! it unlocks or closes it.
 
 use crate::client::{Client, Inner};
 use crate::live::Live;
@@ -86,7 +88,8 @@ impl Inner {
 }
 
 impl Client {
-    /// The client is attached again, and had told the home of these locks. In a new term it has those if the home says so, and lost all others.
+    /// The client is attached again, and had told the home of these locks. In a new term it has
+    /// those if the home says so, and lost all others.
     pub(crate) fn relocked(&self, live: &mut Live, kept: Kept, told_of: &[Lock]) {
         if kept.term == live.lockings.term {
             return;
@@ -338,7 +341,8 @@ async fn tell(inner: Weak<Inner>, asked: Locking) {
     }
 }
 
-/// A request that is given up unless it has ended: its program was interrupted, or the home is out of reach.
+/// A request that is given up unless it has ended: its program was interrupted, or the home is out
+/// of reach.
 struct GivesUp {
     client: Client,
     asked: Option<Locking>,

@@ -1,7 +1,8 @@
 //! Reading and writing files of the cache.
 //!
-//! What is written goes to the file of the cache at once, and is logged as one store when the file is closed or synced. Before the first byte of
-//! a file is changed, it is durable that it may be, so that a crash cannot pass off half of a change as the home's.
+//! What is written goes to the file of the cache at once, and is logged as one store when the file
+//! is closed or synced. Before the first byte of a file is changed, it is durable that it may be,
+//! so that a crash cannot pass off half of a change as the home's.
 
 use crate::client::{Client, data_name, disk_error};
 use crate::consistency::delegation::CLAIM_COUNT_MAX;
@@ -32,8 +33,8 @@ pub(crate) const BASE_LEN_MAX: u64 = 16 << 20;
 /// Longest wait for a home that is near to have heard of something.
 const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// With more operations waiting, nobody waits for the home: it could not have heard of all of them in that time, and whoever does one after the other
-/// would wait each time.
+/// With more operations waiting, nobody waits for the home: it could not have heard of all of them
+/// in that time, and whoever does one after the other would wait each time.
 const REACH_COUNT_MAX: usize = 256;
 
 /// Why bytes cannot be read from the cache.
@@ -55,7 +56,8 @@ impl Live {
             Writes::Through => matches!(self.state, LinkState::Connected | LinkState::Weak),
             Writes::Manual | Writes::Delayed(_) => false,
             _ => {
-                // Under delegations others may be about to attach, and are to see all that was answered.
+                // Under delegations others may be about to attach, and are to see all that was
+                // answered.
                 let is_missed = self.company.others || self.delegations.is_some();
                 self.state == LinkState::Connected && is_missed && self.unseen_count() <= REACH_COUNT_MAX
             }
@@ -198,7 +200,8 @@ impl Client {
         }));
     }
 
-    /// Where bytes of a file are in the cache, and how many of those that are wanted there are; `None`: the file ends before.
+    /// Where bytes of a file are in the cache, and how many of those that are wanted there are;
+    /// `None`: the file ends before.
     fn find_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Option<(u64, usize)>, Missing> {
         let live = self.0.live.lock();
         let node = live.node(id).map_err(|stop| match stop {
@@ -227,8 +230,8 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps a file's bytes as the home has them, before they are changed for the first time: gives the number of the file of the cache
-    /// where they are, 0 if they are not kept.
+    /// Keeps a file's bytes as the home has them, before they are changed for the first time: gives
+    /// the number of the file of the cache where they are, 0 if they are not kept.
     async fn keep_base(&self, id: FileId, anew: bool) -> Result<u64, FsError> {
         let (data, size) = {
             let live = self.0.live.lock();
@@ -294,8 +297,9 @@ impl Client {
             let live = self.0.live.lock();
             (live.replica.node(id)?.is_dirty(), live.is_shown(id))
         };
-        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for part of it. But whoever looks at the file of the
-        // cache himself is to see what becomes of it.
+        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for
+        // part of it. But whoever looks at the file of the cache himself is to see what becomes of
+        // it.
         let anew = truncates && !dirty && !is_shown;
         let (number, file) = match anew {
             true => self.0.new_data_file().await?,
@@ -326,7 +330,8 @@ impl Client {
             };
             (node.facts.size, have)
         };
-        // Zeroes at the end need not have been written, and after a crash, it is as long as the file is.
+        // Zeroes at the end need not have been written, and after a crash, it is as long as the
+        // file is.
         if !anew {
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
         }
@@ -374,8 +379,8 @@ impl Client {
         Ok(node.data == number && node.changes.ready())
     }
 
-    /// A range of a file is about to be changed: what waits to go home of it is set aside before, so that what goes home is what was saved. The
-    /// caller is the file's only writer.
+    /// A range of a file is about to be changed: what waits to go home of it is set aside before,
+    /// so that what goes home is what was saved. The caller is the file's only writer.
     pub(crate) async fn spare(&self, id: FileId, range: Range<u64>) -> Result<(), FsError> {
         let len = range.end - range.start;
         let waiting: Vec<(u64, Change)> = {
@@ -452,7 +457,8 @@ impl Client {
         self.outgrow(id, end).await?;
         let _placing = self.0.placing(id).await;
         if let Err(error) = self.put(id, offset, data).await {
-            // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are expected.
+            // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are
+            // expected.
             let spoiled = self.there(id, offset.min(size)..end.min(size))?;
             self.changed(&cred, id, |change| change.ranges.add_all(&spoiled))?;
             let file = self.changing(id).await?;
@@ -493,7 +499,8 @@ impl Client {
         self.resize_to(cred, id, size == 0, |_| size).await
     }
 
-    /// Gives a file a size that depends on the one it has; `empties`: none of what is in it is wanted.
+    /// Gives a file a size that depends on the one it has; `empties`: none of what is in it is
+    /// wanted.
     async fn resize_to(
         &self,
         cred: &Cred,
@@ -562,8 +569,8 @@ impl Client {
         Ok(())
     }
 
-    /// Logs what was written to a file. Its bytes are durable before: now, or when that is written. The
-    /// caller is its only writer.
+    /// Logs what was written to a file. Its bytes are durable before: now, or when that is written.
+    /// The caller is its only writer.
     async fn log_written(&self, id: FileId, syncs: bool) -> Result<(), FsError> {
         let is_begun = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun()));
         let file = if is_begun { Some(self.changing(id).await?) } else { None };
@@ -585,8 +592,8 @@ impl Client {
         Ok(())
     }
 
-    /// Where the home is near, and other clients are attached to the volume, waits until it has what was done
-    /// here up to an operation, but not for long.
+    /// Where the home is near, and other clients are attached to the volume, waits until it has
+    /// what was done here up to an operation, but not for long.
     pub(crate) async fn reach_home(&self, seq: u64) {
         let writes = self.0.settings.lock().writes;
         if writes == Writes::Through {

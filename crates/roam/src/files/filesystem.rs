@@ -1,6 +1,7 @@
 //! The [`FileSystem`] trait.
 //!
-//! Whatever is cached is answered at once. What is not is asked for, and the operation is tried again.
+//! Whatever is cached is answered at once. What is not is asked for, and the operation is tried
+//! again.
 
 use crate::client::Client;
 use crate::files::listings::{self, Listed};
@@ -21,7 +22,8 @@ use vfs::fs::{
 };
 use vfs::perm::{self, XattrUse};
 
-/// How long answers may be believed by who is told when they are not true any more. What such news cross on their way is true again after this.
+/// How long answers may be believed by who is told when they are not true any more. What such news
+/// cross on their way is true again after this.
 pub const VALID: Duration = Duration::from_secs(30);
 /// How often an operation is tried again when others keep changing what it needs.
 const TRY_COUNT_MAX: u32 = 32;
@@ -100,8 +102,8 @@ impl Client {
         }
     }
 
-    /// Does something that is logged: it is in the log when this answers, and, where the home is near, done
-    /// there.
+    /// Does something that is logged: it is in the log when this answers, and, where the home is
+    /// near, done there.
     fn change<T: Send + 'static>(
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
@@ -152,7 +154,8 @@ impl Client {
         self.look(|replica, _| replica.real(id))
     }
 
-    /// As whom somebody acts: the home knows one user only, unless that is the superuser, who may be anybody.
+    /// As whom somebody acts: the home knows one user only, unless that is the superuser, who may
+    /// be anybody.
     fn act_as(&self, cred: &Cred) -> Cred {
         let live = self.0.live.lock();
         match live.replica.membership() {
@@ -164,11 +167,13 @@ impl Client {
         }
     }
 
-    /// Attributes as they are shown here: what belongs to the home's user belongs to whoever mounted it.
+    /// Attributes as they are shown here: what belongs to the home's user belongs to whoever
+    /// mounted it.
     fn shown(&self, attr: Attr) -> Entry {
         let owner = self.0.settings.lock().owner;
         let live = self.0.live.lock();
-        // Nobody waits until the kernel has forgotten: under delegations it is told nothing that it may believe.
+        // Nobody waits until the kernel has forgotten: under delegations it is told nothing that it
+        // may believe.
         let told = live.cachers.is_some() && live.delegations.is_none() && !live.replica.is_stale(attr.id);
         let valid = if told { VALID } else { Duration::ZERO };
         Entry { attr: shown(&live, owner, attr), valid }
@@ -245,8 +250,8 @@ impl Live {
         self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id)
     }
 
-    /// Whatever has a name is known, or the home is asked, once: of what was thought to have lost its last name here, only it knows what it is like. What it does
-    /// not know then is gone.
+    /// Whatever has a name is known, or the home is asked, once: of what was thought to have lost
+    /// its last name here, only it knows what it is like. What it does not know then is gone.
     fn know_named(&mut self, dir: FileId, name: &[u8], id: FileId, has_asked: &AtomicBool) -> Result<(), Stop> {
         self.doubt_nameless(id);
         let is_unknown = self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline();
@@ -639,7 +644,8 @@ impl FileSystem for Client {
 
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
         if is_of_machine(name) {
-            // Programs that list files ask for each, unless they are told that there is none at all.
+            // Programs that list files ask for each, unless they are told that there is none at
+            // all.
             return Answer::err(FsError::NotSupported);
         }
         let (cred, name) = (self.act_as(cred), name.to_vec());
@@ -704,7 +710,8 @@ impl FileSystem for Client {
         }
         let (me, clock) = (self.clone(), self.0.host.clock.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
-        // Whoever only looks does not wait for long, but that the home does not answer is noticed all the same.
+        // Whoever only looks does not wait for long, but that the home does not answer is noticed
+        // all the same.
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Ok(Reply::Space { total, free, files, files_free }) =
                 me.0.ask(Class::Interactive, &Request::Space).await

@@ -1,14 +1,15 @@
 //! Files that are changed though not all of them is cached: what is not is a hole.
 //!
-//! A hole is as the home has the file in the version that the client knows: nothing that waits has written or cut
-//! there. So what is read there is fetched, in that version, and what goes home is what was written. When a change
-//! begins, what is there is durable, and the log says what that is and how long the file is
-//! ([`Record::Dirty`](crate::replica::Record::Dirty)). After a crash, all that was there or lies beyond may have been
-//! changed, and all else is a hole still. A cut of such a file is logged at once, since zeroes that follow it cannot be
-//! told from a hole.
+//! A hole is as the home has the file in the version that the client knows: nothing that waits has
+//! written or cut there. So what is read there is fetched, in that version, and what goes home is
+//! what was written. When a change begins, what is there is durable, and the log says what that is
+//! and how long the file is ([`Record::Dirty`](crate::replica::Record::Dirty)). After a crash, all
+//! that was there or lies beyond may have been changed, and all else is a hole still. A cut of such
+//! a file is logged at once, since zeroes that follow it cannot be told from a hole.
 //!
-//! When others have changed the file at home, the version that the holes are of is nowhere. Reading them fails then (ETIMEDOUT), until what was written is home. There
-//! it is a conflict, and this client's version is the home's with what was written here
+//! When others have changed the file at home, the version that the holes are of is nowhere. Reading
+//! them fails then (ETIMEDOUT), until what was written is home. There it is a conflict, and this
+//! client's version is the home's with what was written here
 //! ([`Operation::Copy`](roam_proto::operation::Operation::Copy)).
 
 use crate::cache::fetch::SILENCE_MAX;
@@ -20,12 +21,13 @@ use std::ops::Range;
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// Changes of a file of which not all is here are at most in so many places. In more of them, the rest is fetched first.
+/// Changes of a file of which not all is here are at most in so many places. In more of them, the
+/// rest is fetched first.
 const PLACE_COUNT_MAX: usize = 1024;
 
 impl Client {
-    /// Has all of a file in the cache before it is changed, unless fetching the rest would take long, or cannot be done now: then some of it may be missing,
-    /// which is true.
+    /// Has all of a file in the cache before it is changed, unless fetching the rest would take
+    /// long, or cannot be done now: then some of it may be missing, which is true.
     pub(crate) async fn complete_or_leave(&self, id: FileId) -> Result<bool, FsError> {
         let (size, is_mapped) = {
             let live = self.0.live.lock();
@@ -41,7 +43,8 @@ impl Client {
         }
     }
 
-    /// Fetches the rest of a file that was changed in very many places. The caller is its only writer.
+    /// Fetches the rest of a file that was changed in very many places. The caller is its only
+    /// writer.
     pub(crate) async fn fill_scattered(&self, id: FileId) -> Result<(), FsError> {
         let is_scattered = {
             let live = self.0.live.lock();
@@ -61,8 +64,10 @@ impl Client {
         Ok(there)
     }
 
-    /// The home's version of a file that was changed here is another than what it was changed from. If that is this client's own doing, waits until it knows.
-    /// ETIMEDOUT if others have done it: what there was before is nowhere, and what they have made of it is shown when the home has what was changed here.
+    /// The home's version of a file that was changed here is another than what it was changed from.
+    /// If that is this client's own doing, waits until it knows. ETIMEDOUT if others have done it:
+    /// what there was before is nowhere, and what they have made of it is shown when the home has
+    /// what was changed here.
     pub(crate) async fn wait_for_answer(&self, id: FileId, contents: u64, until: Duration) -> Result<(), FsError> {
         let inner = &self.0;
         if inner.host.clock.now() >= until {

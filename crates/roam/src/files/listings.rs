@@ -1,8 +1,10 @@
 //! Places in listings: what comes after a cookie, however a directory changes while it is read.
 //!
-//! The kernel may read a directory without a word when it is opened or closed: then a listing that it has cached takes no call at all. So a cookie is a place in
-//! the directory, not in what somebody has open. An entry keeps its own for as long as a listing is remembered and it has its name; new ones get theirs between
-//! those of their neighbours. Only when there is no room left between two of them all begin anew. They are in the order of names.
+//! The kernel may read a directory without a word when it is opened or closed: then a listing that
+//! it has cached takes no call at all. So a cookie is a place in the directory, not in what
+//! somebody has open. An entry keeps its own for as long as a listing is remembered and it has its
+//! name; new ones get theirs between those of their neighbours. Only when there is no room left
+//! between two of them all begin anew. They are in the order of names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ const DISTANCE_MAX: u64 = 1 << 40;
 const END_DISTANCE_MAX: u64 = 1 << 32;
 /// which take at most this part of what is left at a time.
 const END_PART: u64 = 64;
-/// Entries that are remembered, of all directories; of the one that was listed last, as many as there are.
+/// Entries that are remembered, of all directories; of the one that was listed last, as many as
+/// there are.
 const ENTRY_COUNT_MAX: usize = 1 << 18;
 /// Seconds after which a listing that goes on is of what is there by then.
 const AGE_MAX: i64 = 1;
@@ -112,7 +115,8 @@ fn anew(count: usize) -> Vec<u64> {
     (1..=count).map(|at| DOT_COUNT + at * distance).collect()
 }
 
-/// Cookies for names of which some have one already. `None` if there is no room between two of these.
+/// Cookies for names of which some have one already. `None` if there is no room between two of
+/// these.
 fn between(before: &[Listed], names: &BTreeMap<Vec<u8>, FileId>) -> Option<Vec<u64>> {
     let mut known = before.iter().peekable();
     let mut cookies = Vec::with_capacity(names.len());

@@ -1,4 +1,5 @@
-//! What is done to names and attributes, as far as the client can tell: checks in Linux's order, and the operation that is logged.
+//! What is done to names and attributes, as far as the client can tell: checks in Linux's order,
+//! and the operation that is logged.
 
 use crate::live::{Live, Need, Stop};
 use crate::replica::{Child, Node};
@@ -72,8 +73,9 @@ impl Live {
         self.delegations.is_some() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
     }
 
-    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory has been removed. Without a network, a name that nobody here
-    /// knows could be made: the home checks that it is free, and keeps a conflict otherwise.
+    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory
+    /// has been removed. Without a network, a name that nobody here knows could be made: the home
+    /// checks that it is free, and keeps a conflict otherwise.
     fn find_free(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Option<FileId>, Stop> {
         match self.find(cred, parent, name) {
             Ok(id) => Ok(Some(id)),
@@ -185,8 +187,8 @@ impl Live {
         Ok(Operation::Remove { at: (parent, name.to_vec()), file: id, last: true })
     }
 
-    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round in a circle, where
-    /// nothing can be moved.
+    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round
+    /// in a circle, where nothing can be moved.
     fn is_above(&self, id: FileId, below: FileId) -> Result<bool, Stop> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {

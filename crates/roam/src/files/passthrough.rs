@@ -1,7 +1,9 @@
-//! Files of the cache that others look at themselves, as the kernel does where it can pass by this process.
+//! Files of the cache that others look at themselves, as the kernel does where it can pass by this
+//! process.
 //!
-//! What is in a file that is shown changes as the file does here, and by nothing else: what others change at home comes into a file of the cache of its own.
-//! Where somebody may also have mapped it to write, stores are found by its mark: then all of it counts as changed.
+//! What is in a file that is shown changes as the file does here, and by nothing else: what others
+//! change at home comes into a file of the cache of its own. Where somebody may also have mapped it
+//! to write, stores are found by its mark: then all of it counts as changed.
 
 use crate::client::{Client, disk_error};
 use crate::live::Live;
@@ -10,7 +12,8 @@ use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Backing, Cred, FILE_SIZE_MAX, Handle};
 
-/// Shorter files are not shown: reading them gains no more than it costs to open them so (docs/performance.md).
+/// Shorter files are not shown: reading them gains no more than it costs to open them so
+/// (docs/performance.md).
 const SHOWN_LEN_MIN: u64 = 1 << 20;
 
 /// What may be shown to whoever has a handle.
@@ -42,7 +45,8 @@ impl Live {
         (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
     }
 
-    /// True if stores to mappings of a file are to be expected from somebody who has it open: until he closes it, it counts as being written.
+    /// True if stores to mappings of a file are to be expected from somebody who has it open: until
+    /// he closes it, it counts as being written.
     pub(crate) fn expects_stores(&self, id: FileId) -> bool {
         let id = self.replica.real(id);
         self.mark(id).is_some()
@@ -94,7 +98,8 @@ impl Client {
         Ok(())
     }
 
-    /// What was stored to mappings of a file counts as changed. The caller is the file's only writer, and has changed nothing since stores were known.
+    /// What was stored to mappings of a file counts as changed. The caller is the file's only
+    /// writer, and has changed nothing since stores were known.
     pub(crate) async fn find_stores(&self, id: FileId) -> Result<bool, FsError> {
         let known = self.0.live.lock().mark(id);
         let Some((number, mark)) = known else { return Ok(false) };
@@ -120,7 +125,8 @@ impl Client {
         Ok(())
     }
 
-    /// Logs what was stored to mappings of any file since this was asked last. Mappings are there for longer than anybody has the file open.
+    /// Logs what was stored to mappings of any file since this was asked last. Mappings are there
+    /// for longer than anybody has the file open.
     pub(crate) async fn log_stores(&self) {
         let mapped: Vec<(u64, FileId)> = {
             let mut live = self.0.live.lock();

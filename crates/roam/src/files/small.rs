@@ -1,15 +1,16 @@
 //! Contents of small files, in memory and in the log.
 //!
-//! What is written to a small file stays in memory until the file is closed or synced. Then the record that
-//! logs the store ([`Record::Stored`](crate::replica::Record::Stored)) carries the bytes. So a small file
-//! costs no system call and no sync of its own: writing the log once makes all that were closed durable.
-//! Later, in the background, many of them are written to files of the cache together, which are made durable
-//! with one sync ([`Client::file_contents`]).
+//! What is written to a small file stays in memory until the file is closed or synced. Then the
+//! record that logs the store ([`Record::Stored`](crate::replica::Record::Stored)) carries the
+//! bytes. So a small file costs no system call and no sync of its own: writing the log once makes
+//! all that were closed durable. Later, in the background, many of them are written to files of the
+//! cache together, which are made durable with one sync ([`Client::file_contents`]).
 //!
-//! Invariants: the contents that the log has ([`Replica::contents`](crate::replica::Replica::contents)) go
-//! before a file of the cache with the same number, until the log says that the file is durable
-//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which may be
-//! wanted as a base, is never changed in place: writes go to another number.
+//! Invariants: the contents that the log has
+//! ([`Replica::contents`](crate::replica::Replica::contents)) go before a file of the cache with
+//! the same number, until the log says that the file is durable
+//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which
+//! may be wanted as a base, is never changed in place: writes go to another number.
 //!
 //! After a crash, what was written and not logged is not there: the file is as it was logged last.
 
@@ -27,16 +28,16 @@ use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError, Kind, Time};
 use vfs::fs::{Appended, Cred, Handle};
 
-/// Longer files are files of the cache from the start: copying their bytes into the log would cost more than
-/// it saves.
+/// Longer files are files of the cache from the start: copying their bytes into the log would cost
+/// more than it saves.
 pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
-/// Contents stay in memory and in the log up to so many bytes: of files that live for a moment nothing else
-/// is ever written.
+/// Contents stay in memory and in the log up to so many bytes: of files that live for a moment
+/// nothing else is ever written.
 const CONTENTS_LEN: u64 = 16 << 20;
 /// Beyond so many bytes a write waits until some contents are files of the cache.
 const CONTENTS_LEN_MAX: u64 = 64 << 20;
-/// Bytes that small files have and the log has not, with those that wait to be written to the log: a log
-/// keeps more room than this when its disk is full.
+/// Bytes that small files have and the log has not, with those that wait to be written to the log:
+/// a log keeps more room than this when its disk is full.
 const UNLOGGED_LEN_MAX: u64 = 3 << 20;
 /// Files that are synced together at most one by one; more of them with all others on their disk.
 const SYNC_COUNT_MAX: usize = 2;
@@ -180,7 +181,8 @@ impl Live {
         self.replica.node(id).is_ok_and(|node| node.unlogged.is_some())
     }
 
-    /// True if what is written to a file may go to memory; `empties`: none of what is in it is wanted.
+    /// True if what is written to a file may go to memory; `empties`: none of what is in it is
+    /// wanted.
     pub(crate) fn may_be_small(&self, id: FileId, empties: bool) -> bool {
         let Ok(node) = self.replica.node(id) else { return false };
         let fits = empties || node.is_whole() && node.facts.size <= SMALL_LEN_MAX;
@@ -190,8 +192,8 @@ impl Live {
         node.facts.kind == Kind::File && fits && !is_seen && has_room && !node.changes.is_ready()
     }
 
-    /// A file is about to be changed in memory, from what is in it, or from nothing. False if it is not as it
-    /// was when `before` was read.
+    /// A file is about to be changed in memory, from what is in it, or from nothing. False if it is
+    /// not as it was when `before` was read.
     pub(crate) fn begin_small(
         &mut self,
         id: FileId,
@@ -248,7 +250,8 @@ impl Live {
         Ok(true)
     }
 
-    /// Bytes of a file were changed in memory. The log has them within its time, also if the file stays open.
+    /// Bytes of a file were changed in memory. The log has them within its time, also if the file
+    /// stays open.
     pub(crate) fn wrote_small(&mut self, file: FileId) {
         let Ok(Node { data, facts, .. }) = self.replica.node(file) else { return };
         let (data, len) = (*data, facts.size);
@@ -289,8 +292,8 @@ impl Live {
         }
     }
 
-    /// True if so many bytes more may be written in memory: the log has room for them, however full its disk
-    /// is.
+    /// True if so many bytes more may be written in memory: the log has room for them, however full
+    /// its disk is.
     fn has_room_in_memory(&self, len: u64) -> bool {
         let Some(log) = &self.log else { return true };
         log.room().is_none() && log.waiting_len() + self.unheld_len + len <= UNLOGGED_LEN_MAX
@@ -344,7 +347,8 @@ impl Live {
         self.begin_small(id, &before, empties, now)
     }
 
-    /// Writes into a small file, at an offset or at the end. Nothing if that needs waiting for something.
+    /// Writes into a small file, at an offset or at the end. Nothing if that needs waiting for
+    /// something.
     fn write_small(
         &mut self,
         cred: &Cred,
@@ -406,7 +410,8 @@ impl Client {
         live.write_small(cred, (id, handle), offset, data, now)
     }
 
-    /// Logs what was written to a file, if that needs no waiting, neither for the log nor for the home.
+    /// Logs what was written to a file, if that needs no waiting, neither for the log nor for the
+    /// home.
     pub(crate) fn store_now(&self, id: FileId) -> Result<bool, FsError> {
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
@@ -476,8 +481,8 @@ impl Client {
         live.begin_small(id, &Before { bytes, ..before }, empties, now)
     }
 
-    /// A file that is changed in memory and is about to be so long becomes a file of the cache, if that is
-    /// too long, or there is no room for it in the log. The caller is its only writer.
+    /// A file that is changed in memory and is about to be so long becomes a file of the cache, if
+    /// that is too long, or there is no room for it in the log. The caller is its only writer.
     pub(crate) async fn outgrow(&self, id: FileId, len: u64) -> Result<(), FsError> {
         if !self.0.live.lock().is_in_memory(id) {
             return Ok(());
@@ -543,8 +548,8 @@ impl Client {
         Ok(())
     }
 
-    /// Contents that only the log has become a file of the cache, which may be changed in place then. The
-    /// caller is the only writer of the file with these contents, which is not in memory.
+    /// Contents that only the log has become a file of the cache, which may be changed in place
+    /// then. The caller is the only writer of the file with these contents, which is not in memory.
     pub(crate) async fn leave_log(&self, number: u64) -> Result<(), FsError> {
         let _nobody_else = self.0.filing.lock().await;
         let contents = self.0.live.lock().replica.contents(number).cloned();
@@ -564,9 +569,9 @@ impl Client {
         filed
     }
 
-    /// Writes contents that only the log has to files of the cache: those that conflicts keep, which others
-    /// look at, and of the others the oldest, until what is left is little enough. All of them are durable
-    /// with one sync. EIO, ENOSPC.
+    /// Writes contents that only the log has to files of the cache: those that conflicts keep,
+    /// which others look at, and of the others the oldest, until what is left is little enough. All
+    /// of them are durable with one sync. EIO, ENOSPC.
     pub async fn file_contents(&self) -> Result<(), FsError> {
         let _one_at_a_time = self.0.filing.lock().await;
         let wanted = {
@@ -616,8 +621,8 @@ impl Live {
         self.replica.contents_len() > CONTENTS_LEN_MAX
     }
 
-    /// Contents that are to be files of the cache: those of conflicts, which others look at, and the oldest
-    /// of too many.
+    /// Contents that are to be files of the cache: those of conflicts, which others look at, and
+    /// the oldest of too many.
     fn contents_to_file(&self) -> Vec<(u64, Bytes)> {
         let troubles = self.replica.troubles().flat_map(|(_, trouble)| [trouble.base, trouble.kept]);
         let mut numbers: Vec<u64> = troubles.filter(|number| self.replica.contents(*number).is_some()).collect();

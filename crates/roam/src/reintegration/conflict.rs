@@ -1,8 +1,11 @@
-//! What becomes of operations that cannot be done at home as they were (docs/roaming.md#conflicts). Pure.
+//! What becomes of operations that cannot be done at home as they were (docs/roaming.md#conflicts).
+//! Pure.
 //!
-//! The home's version stays where it is. What this client made of a file is kept beside it, as a file of its own under a name that says so, and goes
-//! home like any other. A trouble tells of it until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays in the
-//! cache. So does a copy that meets a conflict itself while its trouble is not seen to: there are never copies of copies.
+//! The home's version stays where it is. What this client made of a file is kept beside it, as a
+//! file of its own under a name that says so, and goes home like any other. A trouble tells of it
+//! until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays
+//! in the cache. So does a copy that meets a conflict itself while its trouble is not seen to:
+//! there are never copies of copies.
 
 use crate::files::content::BASE_LEN_MAX;
 use crate::replica::{Changes, Child, Node, Replica};
@@ -73,9 +76,11 @@ pub struct Trouble {
     pub copy: FileId,
     /// Number of the file of the cache with what both versions were made of; 0: there is none.
     pub base: u64,
-    /// Number of the file of the cache with this client's version, where there is no place for that; 0: there is none.
+    /// Number of the file of the cache with this client's version, where there is no place for
+    /// that; 0: there is none.
     pub kept: u64,
-    /// Of this client's version there is only what was written or read here: the rest was not fetched, and is zeroes.
+    /// Of this client's version there is only what was written or read here: the rest was not
+    /// fetched, and is zeroes.
     pub is_part: bool,
 }
 wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part });
@@ -136,7 +141,8 @@ impl Trouble {
     }
 }
 
-/// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N from 2 on.
+/// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N
+/// from 2 on.
 pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
     let mark = match number {
         0 => b" (conflict)".to_vec(),
@@ -175,11 +181,13 @@ impl Replica {
                 false => Change { size, mtime, ..change.clone() },
             };
             if node.changes.owe(dropped) {
-                // It is being changed again: when that is logged, it will meet the same fate, with this.
+                // It is being changed again: when that is logged, it will meet the same fate, with
+                // this.
                 return;
             }
         }
-        // Where this client's version was to be kept there is something, too, which was not known here.
+        // Where this client's version was to be kept there is something, too, which was not known
+        // here.
         let before = match &operation {
             Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.trouble_kept_at(at),
             Operation::Store { .. } => self.trouble_of_copy(file),
@@ -253,8 +261,9 @@ impl Replica {
         self.troubles().find(|(_, trouble)| trouble.mine.as_ref() == Some(at)).map(|(number, _)| number)
     }
 
-    /// Where this client's version of what is at a place is kept, in a directory. If it was to be kept at the place itself, its name is made of what it is a version of,
-    /// and comes after those that were tried.
+    /// Where this client's version of what is at a place is kept, in a directory. If it was to be
+    /// kept at the place itself, its name is made of what it is a version of, and comes after those
+    /// that were tried.
     fn beside(&self, dir: FileId, at: &Place) -> Place {
         let before = self.trouble_kept_at(at).and_then(|number| self.trouble(number));
         let name = before.and_then(|trouble| trouble.place.as_ref()).map_or(&at.1, |(_, name)| name);
@@ -269,7 +278,8 @@ impl Replica {
         }
     }
 
-    /// Takes back what depends on something that the home refuses. Files that were made are kept out of the tree.
+    /// Takes back what depends on something that the home refuses. Files that were made are kept
+    /// out of the tree.
     fn withdraw(&mut self, since: Vec<u64>, outcome: Outcome, when: Time) {
         for seq in since {
             let Some(operation) = self.unlog(seq) else { continue };
@@ -288,14 +298,16 @@ impl Replica {
         }
     }
 
-    /// Takes a file that was made here out of the tree. Gives the number of the file of the cache that has its bytes.
+    /// Takes a file that was made here out of the tree. Gives the number of the file of the cache
+    /// that has its bytes.
     fn put_aside(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
         node.facts.nlink = 0;
         self.take_bytes(file)
     }
 
-    /// Takes back what was stored to a file, with all stores that wait. Gives the number of the file of the cache that has what they made of it.
+    /// Takes back what was stored to a file, with all stores that wait. Gives the number of the
+    /// file of the cache that has what they made of it.
     fn keep_stored(&mut self, file: FileId) -> u64 {
         let stores = self.log().naming(file).filter(|(_, operation)| matches!(operation, Operation::Store { .. }));
         let stores: Vec<u64> = stores.map(|(seq, _)| seq).collect();
@@ -303,7 +315,8 @@ impl Replica {
         self.take_bytes(file)
     }
 
-    /// A file's bytes are not its own any more. Gives the number of the file of the cache that has them.
+    /// A file's bytes are not its own any more. Gives the number of the file of the cache that has
+    /// them.
     fn take_bytes(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
         (node.have, node.kept, node.changes) = (Ranges::default(), Ranges::default(), Changes::Logged);
@@ -324,8 +337,8 @@ impl Replica {
         }
     }
 
-    /// What was made at a place that somebody else has taken is made beside it, or, if its directory is no more, at the top; with all that was done
-    /// to it since.
+    /// What was made at a place that somebody else has taken is made beside it, or, if its
+    /// directory is no more, at the top; with all that was done to it since.
     fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, outcome: Outcome, when: Time) -> Option<Place> {
         let dir = match outcome {
             Outcome::Conflict(Conflict::Gone) => self.membership()?.root,
@@ -344,8 +357,8 @@ impl Replica {
         Some(beside)
     }
 
-    /// A file that was moved to where the home has something else, as when it was saved by way of another name, is moved beside that, with all that was done
-    /// since.
+    /// A file that was moved to where the home has something else, as when it was saved by way of
+    /// another name, is moved beside that, with all that was done since.
     fn rename_beside(&mut self, file: FileId, from: &Place, to: &Place, when: Time) -> Option<Place> {
         if self.node(file).ok()?.facts.kind != Kind::File {
             return None;
@@ -359,7 +372,8 @@ impl Replica {
         Some(beside)
     }
 
-    /// What this client's version of a file that it has replaced was made of. Gives the number of the file of the cache that has it; 0: there is none.
+    /// What this client's version of a file that it has replaced was made of. Gives the number of
+    /// the file of the cache that has it; 0: there is none.
     fn take_base(&mut self, gone: FileId) -> u64 {
         let is_stored = self.log().naming(gone).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
         let Ok(node) = self.node_mut(gone) else { return 0 };
@@ -401,8 +415,9 @@ impl Replica {
         }
     }
 
-    /// What this client made of a file becomes a file of its own beside the home's. Of a file of which not all is here, this is the home's as it is
-    /// then, with what was written here: nobody has what it was before.
+    /// What this client made of a file becomes a file of its own beside the home's. Of a file of
+    /// which not all is here, this is the home's as it is then, with what was written here: nobody
+    /// has what it was before.
     fn store_beside(&mut self, file: FileId, failed: &Change, place: Option<&Place>, when: Time) -> Option<Place> {
         let written = self.written(file).map_or_else(|| failed.clone(), |later| later.along(failed));
         // It holds what the operations that wait would have made of it, too.

@@ -1,6 +1,8 @@
-//! What of a store the home has already: files are saved whole though little of them has changed, by way of other files, and copied. What was read or written
-//! lately is remembered; of a store that takes long to send, content-defined chunks are looked up in that (Muthitacharoen, Chen and Mazières: A Low-bandwidth Network
-//! File System, section 3.1), and the home is told where it has them. It looks for itself: what is somewhere else by now is sent.
+//! What of a store the home has already: files are saved whole though little of them has changed,
+//! by way of other files, and copied. What was read or written lately is remembered; of a store
+//! that takes long to send, content-defined chunks are looked up in that (Muthitacharoen, Chen and
+//! Mazières: A Low-bandwidth Network File System, section 3.1), and the home is told where it has
+//! them. It looks for itself: what is somewhere else by now is sent.
 
 use crate::client::{Client, disk_error};
 use crate::connection::schedule::Direction;
@@ -51,7 +53,8 @@ struct Chunk {
 }
 
 impl Live {
-    /// A file is closed; what is in it may soon be elsewhere, too. Where the home is near that does not matter.
+    /// A file is closed; what is in it may soon be elsewhere, too. Where the home is near that does
+    /// not matter.
     pub(crate) fn remember(&mut self, id: FileId) {
         if self.state == LinkState::Connected {
             return;
@@ -110,7 +113,8 @@ async fn chunks_of(file: &Arc<dyn File>) -> Result<Vec<Chunk>, FsError> {
 /// Where the home has chunks.
 type Index = HashMap<Hash, (FileId, u64, u64)>;
 
-/// What of some bytes of a store, which begin at an offset of it, the home has: chunks that follow each other here and there are one piece.
+/// What of some bytes of a store, which begin at an offset of it, the home has: chunks that follow
+/// each other here and there are one piece.
 fn pieces_of(bytes: &[u8], offset: u64, index: &Index) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for chunk in cut(bytes, offset) {

@@ -1,8 +1,9 @@
-//! Sending home what was done here (docs/roaming.md#the-operation-log): in order, each operation once,
-//! though messages are lost on the way.
+//! Sending home what was done here (docs/roaming.md#the-operation-log): in order, each operation
+//! once, though messages are lost on the way.
 //!
-//! Operations that may have reached the home stay as they are until it answers; that they do is durable before they are sent. An answer that
-//! was lost is asked for again, with the same operations.
+//! Operations that may have reached the home stay as they are until it answers; that they do is
+//! durable before they are sent. An answer that was lost is asked for again, with the same
+//! operations.
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
@@ -29,7 +30,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Contents are set aside in pieces of so many bytes.
 const CAPTURE_LEN: u64 = 1 << 20;
-/// Contents that are set aside take so much memory, apart from the short ones: longer ones go to files then.
+/// Contents that are set aside take so much memory, apart from the short ones: longer ones go to
+/// files then.
 const INLINE_TOTAL_MAX: u64 = 64 << 20;
 
 /// What a store says was written, set aside.
@@ -88,7 +90,8 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
-                // If nothing was done while the last batch was on its way, nothing will be soon, perhaps.
+                // If nothing was done while the last batch was on its way, nothing will be soon,
+                // perhaps.
                 let logged_before = std::mem::replace(&mut logged, client.look(|replica, _| replica.log().last()));
                 if logged > logged_before {
                     client.gather_some().await;
@@ -165,7 +168,8 @@ impl Client {
         }
     }
 
-    /// How many bytes of operations go home in one message: a home makes all that is in one durable at once.
+    /// How many bytes of operations go home in one message: a home makes all that is in one durable
+    /// at once.
     fn batch_len(&self, state: LinkState) -> u64 {
         match state {
             LinkState::Connected => DATA_LEN_MAX as u64,
@@ -182,7 +186,8 @@ impl Client {
         }
     }
 
-    /// Waits a while for more to send. A client that is alone does so: no other client waits for what it does.
+    /// Waits a while for more to send. A client that is alone does so: no other client waits for
+    /// what it does.
     async fn gather_some(&self) {
         let hurried = async {
             let mut tick = self.0.tick.subscribe();
@@ -201,8 +206,8 @@ impl Client {
         let _ = timeout(&*self.0.host.clock, GATHER_TIME, hurried).await;
     }
 
-    /// Sends all that was done up to now, whatever was said of when, and waits until it is home. ETIMEDOUT if the home cannot be
-    /// reached.
+    /// Sends all that was done up to now, whatever was said of when, and waits until it is home.
+    /// ETIMEDOUT if the home cannot be reached.
     pub async fn send_all(&self) -> Result<(), FsError> {
         let last = self.look(|replica, _| replica.log().last());
         self.send_through(last).await
@@ -234,7 +239,8 @@ impl Client {
         }
     }
 
-    /// Logs what was not logged of a file when it was closed, as of one that had no name then and has one again.
+    /// Logs what was not logged of a file when it was closed, as of one that had no name then and
+    /// has one again.
     fn store_left(&self, file: FileId) {
         let is_left = {
             let live = self.0.live.lock();
@@ -348,8 +354,8 @@ impl Client {
         from.read_at(range.start, len).await.map_err(|error| disk_error(&error))
     }
 
-    /// Part of what a store says was written, which is not set aside since there is no room for that: whoever is about to change it does that first, or
-    /// does not change it.
+    /// Part of what a store says was written, which is not set aside since there is no room for
+    /// that: whoever is about to change it does that first, or does not change it.
     async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
         let _only_writer = self.0.writer(file).await;
         let aside = self.0.live.lock().outgoing.get(seq).cloned();
@@ -438,7 +444,8 @@ impl Client {
         }
     }
 
-    /// Sets aside what a store says was written, since the file may change while that is on its way.
+    /// Sets aside what a store says was written, since the file may change while that is on its
+    /// way.
     pub(crate) async fn capture(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
         if change.ranges.is_empty() {
             return Ok(Outgoing::Inline(Bytes::new()));
@@ -576,8 +583,9 @@ fn contents_len(operation: &Operation) -> u64 {
     }
 }
 
-/// The first operations that the home has not seen, up to one of them, as many as go together: a file that
-/// was made goes with what was stored in it, so that the home can tell whether that is there already.
+/// The first operations that the home has not seen, up to one of them, as many as go together: a
+/// file that was made goes with what was stored in it, so that the home can tell whether that is
+/// there already.
 fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter_after(seen).take(OPERATION_COUNT_MAX) {

@@ -1,9 +1,9 @@
 //! What the home has seen, and may not have durably yet.
 //!
-//! The home answers operations when it has done them ([`Outcome`](roam_proto::message::Outcome)): from then on
-//! all clients see what they did. They stay in this client's log, as they are, until the home says that
-//! they are durable ([`Request::Durable`]). Only then do they count as home, and their answers are taken in.
-//! A home that crashes before is sent them again.
+//! The home answers operations when it has done them ([`Outcome`](roam_proto::message::Outcome)):
+//! from then on all clients see what they did. They stay in this client's log, as they are, until
+//! the home says that they are durable ([`Request::Durable`]). Only then do they count as home, and
+//! their answers are taken in. A home that crashes before is sent them again.
 //!
 //! Not lasting: a client that attaches again sends all that waits.
 
@@ -18,7 +18,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, FsError};
 
-/// The client asks the home to make durable what it has seen after so long, if no call waits for it.
+/// The client asks the home to make durable what it has seen after so long, if no call waits for
+/// it.
 const DURABLE_PERIOD: Duration = Duration::from_millis(300);
 /// With so many answers to take in, it is asked at once.
 const SEEN_COUNT_MAX: usize = 4096;
@@ -35,8 +36,8 @@ pub(crate) struct Seen {
     through: u64,
     /// A call waits until operations up to this one are durable, which the home has seen.
     wanted: u64,
-    /// The same of one that it had not seen when the call began. Asked for after each of many messages, the
-    /// home would sync for each of them.
+    /// The same of one that it had not seen when the call began. Asked for after each of many
+    /// messages, the home would sync for each of them.
     wanted_later: u64,
     /// Counts how often all began anew.
     pub(crate) attached: u64,
@@ -92,15 +93,15 @@ impl Seen {
 }
 
 impl Live {
-    /// The last operation about a file, or names in it, that the home has seen and may not have durably;
-    /// `None`: there is none.
+    /// The last operation about a file, or names in it, that the home has seen and may not have
+    /// durably; `None`: there is none.
     fn seen_about(&self, file: FileId) -> Option<u64> {
         let named = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
         named.take_while(|seq| *seq <= self.seen.through).last()
     }
 
-    /// True if others have changed a file since the home has seen what was done here to it: then what is
-    /// known here is not the newest.
+    /// True if others have changed a file since the home has seen what was done here to it: then
+    /// what is known here is not the newest.
     pub(crate) fn is_passed(&self, file: FileId) -> bool {
         let Ok(node) = self.replica.node(file) else { return false };
         let mut waiting = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
@@ -117,8 +118,8 @@ impl Inner {
 }
 
 impl Client {
-    /// What the home says of a file next takes into account what it has seen of this client's doings: their
-    /// answers are taken in before.
+    /// What the home says of a file next takes into account what it has seen of this client's
+    /// doings: their answers are taken in before.
     pub(crate) async fn take_seen(&self, file: FileId) -> Result<(), FsError> {
         let taken = async {
             let mut tick = self.0.tick.subscribe();
@@ -137,8 +138,8 @@ impl Client {
         timeout(&*self.0.host.clock, TAKE_TIME_MAX, taken).await.map_err(|_| FsError::TimedOut)
     }
 
-    /// Asks the home to make durable what it has seen, and takes in the answers. False if there is nothing to
-    /// ask for.
+    /// Asks the home to make durable what it has seen, and takes in the answers. False if there is
+    /// nothing to ask for.
     async fn harvest(&self) -> Result<bool, FsError> {
         let (through, attached) = {
             let live = self.0.live.lock();
@@ -156,8 +157,8 @@ impl Client {
             if live.seen.attached == attached { live.seen.take(through) } else { Vec::new() }
         };
         for dir in self.answered(applied) {
-            // What others have put there is not missing when the link is lost next. It may need more answers
-            // to be taken in.
+            // What others have put there is not missing when the link is lost next. It may need
+            // more answers to be taken in.
             let me = self.clone();
             self.0.host.tasks.spawn(Box::pin(async move {
                 let _ = me.fetch(Need::Names(dir)).await;

@@ -1,6 +1,8 @@
-//! What the home answers to operations: they leave the log, and what they did to names goes below what was done here since.
+//! What the home answers to operations: they leave the log, and what they did to names goes below
+//! what was done here since.
 //!
-//! What was made here may turn out to be there already: then everything means that, or, if it contains the same, what was made here gives way to it.
+//! What was made here may turn out to be there already: then everything means that, or, if it
+//! contains the same, what was made here gives way to it.
 
 use super::{Node, Replica, makes};
 use roam_proto::message::{Applied, Conflict, Facts, Outcome};
@@ -38,7 +40,8 @@ impl Replica {
         self.forget_done();
     }
 
-    /// True if a file that was made here is empty, and may be forgotten for one at home that is: nothing was done to it but that it was given times.
+    /// True if a file that was made here is empty, and may be forgotten for one at home that is:
+    /// nothing was done to it but that it was given times.
     pub(crate) fn is_just_made(&self, file: FileId) -> bool {
         let is_own = |operation: &Operation| match operation {
             Operation::Set { attributes, .. } => !attributes.are_rights(),
@@ -48,8 +51,9 @@ impl Replica {
             && self.node(file).is_ok_and(|node| !node.is_dirty() && node.facts.size == 0)
     }
 
-    /// True if a file that was made here may be forgotten for one at home that contains what was stored in it: nothing was done to it since, and
-    /// nothing else before but that it was given attributes.
+    /// True if a file that was made here may be forgotten for one at home that contains what was
+    /// stored in it: nothing was done to it since, and nothing else before but that it was given
+    /// attributes.
     pub(crate) fn may_give_way(&self, file: FileId) -> bool {
         let (mut stores, mut others) = (0, 0);
         for (_, operation) in self.log.naming(file) {
@@ -62,7 +66,8 @@ impl Replica {
         (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty())
     }
 
-    /// A file that was made here is there already, as another with the same contents, which takes its place.
+    /// A file that was made here is there already, as another with the same contents, which takes
+    /// its place.
     fn give_way(&mut self, operation: Operation, real: FileId) {
         let file = operation.file();
         let Operation::Make { at, .. } = &operation else { return };
@@ -80,8 +85,8 @@ impl Replica {
         self.is_found(at, real);
     }
 
-    /// What was made here was there already, as another file: everything means that now. Attributes that it was given
-    /// here are not that file's.
+    /// What was made here was there already, as another file: everything means that now. Attributes
+    /// that it was given here are not that file's.
     fn became(&mut self, seq: u64, operation: &Operation, real: FileId, known: &[Facts]) {
         let (file, real) = (operation.file(), self.real(real));
         let Operation::Make { at, .. } = operation else { return };
@@ -97,7 +102,8 @@ impl Replica {
         if let Some(mine) = self.nodes.remove(&file) {
             let facts = known.iter().find(|facts| facts.id == real);
             let node = self.nodes.get_or_insert_with(real, || {
-                // It is not this client's alone, and others may have changed it since the home said anything of it.
+                // It is not this client's alone, and others may have changed it since the home said
+                // anything of it.
                 let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
                 let facts = facts.cloned().unwrap_or(unknown);
                 Node { is_stale: true, ..Node::new(facts) }
@@ -117,13 +123,15 @@ impl Replica {
         self.is_found(at, real);
     }
 
-    /// Files that were made here, and are not home, with the numbers of the operations that make them.
+    /// Files that were made here, and are not home, with the numbers of the operations that make
+    /// them.
     pub(crate) fn made_here(&self) -> impl Iterator<Item = (u64, FileId)> {
         let makes = self.log.iter().filter(|(_, operation)| matches!(operation, Operation::Make { .. }));
         makes.map(|(seq, operation)| (seq, operation.file()))
     }
 
-    /// What was made here, and is not home, has other ids from now on: the home may know something else by those that it had.
+    /// What was made here, and is not home, has other ids from now on: the home may know something
+    /// else by those that it had.
     pub(super) fn renumber_made(&mut self) {
         let made: Vec<FileId> = self.made_here().map(|(_, file)| file).collect();
         for before in made {
@@ -176,7 +184,8 @@ impl Replica {
                 None => names.remove(name),
             };
             if before.is_some_and(|before| before != was) || seq <= node.listed_at {
-                // Somebody else may have put another file there since, or what was put there may have been removed: only the home knows.
+                // Somebody else may have put another file there since, or what was put there may
+                // have been removed: only the home knows.
                 node.names_of = None;
             }
         };
@@ -195,12 +204,14 @@ impl Replica {
         }
     }
 
-    /// What the home says of a file after it did something to it for this client, and nobody else has changed its bytes.
+    /// What the home says of a file after it did something to it for this client, and nobody else
+    /// has changed its bytes.
     fn heard(&mut self, facts: Facts) {
         let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
         let Some(node) = self.nodes.get_mut(&facts.id) else { return };
         if facts.version < node.facts.version {
-            // It has said something newer since, not all of which was taken in while this was not known.
+            // It has said something newer since, not all of which was taken in while this was not
+            // known.
             node.is_stale = true;
             return;
         }

@@ -1,14 +1,16 @@
 //! What of a file's bytes in the cache was not logged yet.
 //!
-//! All transitions are here. Two things hold, whatever fails on the way: what users see and the home will not be told of is [`Changes::Logged`] only if
-//! nothing differs, and a store that was dropped since the file is about to be changed again ([`Changes::owe`]) is part of what is logged next.
+//! All transitions are here. Two things hold, whatever fails on the way: what users see and the
+//! home will not be told of is [`Changes::Logged`] only if nothing differs, and a store that was
+//! dropped since the file is about to be changed again ([`Changes::owe`]) is part of what is logged
+//! next.
 
 use roam_proto::operation::Change;
 use roam_proto::ranges::Ranges;
 use types::Time;
 
-/// What of a file's bytes in the cache was not logged yet. Lasting is only whether it is [`Logged`](Self::Logged): after a crash, all bytes of other files
-/// are logged.
+/// What of a file's bytes in the cache was not logged yet. Lasting is only whether it is
+/// [`Logged`](Self::Logged): after a crash, all bytes of other files are logged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Changes {
     /// Nothing.
@@ -32,7 +34,8 @@ impl Changes {
         }
     }
 
-    /// The file was made ready, with its bytes as they were. False if it is not to be changed any more.
+    /// The file was made ready, with its bytes as they were. False if it is not to be changed any
+    /// more.
     pub(crate) fn ready(&mut self) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,
@@ -60,8 +63,8 @@ impl Changes {
         Some(change)
     }
 
-    /// A store that waited is not sent any more: it had this, of a file that is as long as that says. True if what is logged next has it too; false if
-    /// nothing will be.
+    /// A store that waited is not sent any more: it had this, of a file that is as long as that
+    /// says. True if what is logged next has it too; false if nothing will be.
     pub(crate) fn owe(&mut self, dropped: Change) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,

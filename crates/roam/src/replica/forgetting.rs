@@ -1,8 +1,9 @@
 //! Which metadata a full cache forgets (Froese and Bunt bound only the bytes of contents).
 //!
-//! The client forgets all names of a directory together, and each file that no other cached name leads to. So
-//! a cached name always leads to a cached file, and a directory's names are cached whole or not at all. Files
-//! with pending operations, and files in `needed`, stay. So do all directories that lead to them.
+//! The client forgets all names of a directory together, and each file that no other cached name
+//! leads to. So a cached name always leads to a cached file, and a directory's names are cached
+//! whole or not at all. Files with pending operations, and files in `needed`, stay. So do all
+//! directories that lead to them.
 
 use super::{Node, Replica};
 use std::collections::{HashMap, HashSet};
@@ -29,10 +30,12 @@ struct Forgetter<'a> {
 }
 
 impl Replica {
-    /// Chooses what to forget so that at most `count` files stay cached, the least lately used first.
+    /// Chooses what to forget so that at most `count` files stay cached, the least lately used
+    /// first.
     ///
-    /// `used` has the number of each file's last use. Files in `needed`, and files used after `recent`, stay.
-    /// Looks at each cached file a constant number of times for each level of directories.
+    /// `used` has the number of each file's last use. Files in `needed`, and files used after
+    /// `recent`, stay. Looks at each cached file a constant number of times for each level of
+    /// directories.
     pub(crate) fn least_used(
         &self,
         count: usize,
@@ -128,8 +131,8 @@ impl Forgetter<'_> {
         self.needed.contains(&id) || self.replica.is_own(id) || self.replica.log.names(id)
     }
 
-    /// Forgets a directory's names, and returns the files forgotten with them. `None` if the directory, or
-    /// something in it, has to stay.
+    /// Forgets a directory's names, and returns the files forgotten with them. `None` if the
+    /// directory, or something in it, has to stay.
     fn forget(&mut self, dir: FileId) -> Option<Vec<FileId>> {
         let names = self.replica.nodes.get(&dir)?.names.as_ref()?;
         let is_listed = |id: &FileId| {
@@ -171,8 +174,8 @@ mod tests {
 
     const ROOT: FileId = FileId::ROOT;
 
-    /// Files and directories, each below an earlier one: its parent's number, whether it is a directory, and
-    /// whether it has a second name in the root.
+    /// Files and directories, each below an earlier one: its parent's number, whether it is a
+    /// directory, and whether it has a second name in the root.
     type Shape = Vec<(usize, bool, bool)>;
 
     fn id(number: usize) -> FileId {

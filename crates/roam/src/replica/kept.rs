@@ -16,8 +16,8 @@ const VERSION: u16 = 7;
 /// Before, no contents were in the log.
 const VERSION_WITHOUT_CONTENTS: u16 = 6;
 
-/// So many files are added to a snapshot at a time, while nothing else can be done: it takes a part of a
-/// millisecond.
+/// So many files are added to a snapshot at a time, while nothing else can be done: it takes a part
+/// of a millisecond.
 const SNAPSHOT_FILE_COUNT: usize = 512;
 
 /// A node, as it is kept.

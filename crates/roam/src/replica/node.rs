@@ -14,8 +14,9 @@ use vfs::perm::Subject;
 pub struct Node {
     /// What users see. The version numbers are those of the home's last answer.
     pub facts: Facts,
-    /// What users see takes into account what others have changed up to this version: what is done here is based on that. While something that was
-    /// done here waits, answers raise the version, but not this.
+    /// What users see takes into account what others have changed up to this version: what is done
+    /// here is based on that. While something that was done here waits, answers raise the version,
+    /// but not this.
     pub seen: u64,
     /// Others have changed it since.
     pub is_stale: bool,
@@ -23,7 +24,8 @@ pub struct Node {
     pub names: Option<BTreeMap<Vec<u8>, FileId>>,
     /// Of which contents these names are; `None`: others have changed them since.
     pub names_of: Option<u64>,
-    /// Operations up to this one may have been done when the home told these names, or not. Not lasting: after a crash, all that may have been.
+    /// Operations up to this one may have been done when the home told these names, or not. Not
+    /// lasting: after a crash, all that may have been.
     pub(crate) listed_at: u64,
     /// What it is in; of a file with several names, one of them.
     pub parent: FileId,
@@ -33,16 +35,18 @@ pub struct Node {
     pub have: Ranges,
     /// Of them, those that are durable.
     pub kept: Ranges,
-    /// How long the file was when the change began that was not logged yet. What lies beyond was written since.
+    /// How long the file was when the change began that was not logged yet. What lies beyond was
+    /// written since.
     pub begun_size: u64,
     /// What of its bytes was not logged yet.
     pub changes: Changes,
-    /// Writes go to other contents than those that the log names, until they are logged. After a crash it is as
-    /// if they had not been written.
+    /// Writes go to other contents than those that the log names, until they are logged. After a
+    /// crash it is as if they had not been written.
     pub is_apart: bool,
     /// What the log tells of it, while it is changed in memory. Not lasting.
     pub unlogged: Option<Box<Unlogged>>,
-    /// Number of the file of the cache with its bytes as the home had them, before they were changed here; 0: they were not kept.
+    /// Number of the file of the cache with its bytes as the home had them, before they were
+    /// changed here; 0: they were not kept.
     pub base: u64,
 }
 
@@ -64,8 +68,8 @@ pub struct Unlogged {
 }
 
 impl Node {
-    /// What the home has is what was there before the first change since it heard of one. Gives the number
-    /// that is not needed for that.
+    /// What the home has is what was there before the first change since it heard of one. Gives the
+    /// number that is not needed for that.
     pub(super) fn keep_base(&mut self, base: u64) -> u64 {
         if self.base == 0 { std::mem::replace(&mut self.base, base) } else { base }
     }
@@ -97,7 +101,8 @@ impl Node {
         (self.seen, self.facts) = (facts.version, facts);
     }
 
-    /// What the home says is of later than what users see, and they do not see it: something that was done here waits.
+    /// What the home says is of later than what users see, and they do not see it: something that
+    /// was done here waits.
     pub(super) fn renumber(&mut self, facts: &Facts) {
         (self.facts.version, self.facts.contents) = (facts.version, facts.contents);
     }

@@ -1,4 +1,5 @@
-//! Names as users see them, the home's with what was done here on top, and the paths that they make.
+//! Names as users see them, the home's with what was done here on top, and the paths that they
+//! make.
 
 use super::{Child, Replica};
 use roam_proto::operation::{Operation, Place};
@@ -6,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use types::FileId;
 
-/// Paths of many files at one moment. It remembers those of directories, so that many files of one directory
-/// cost little more than one.
+/// Paths of many files at one moment. It remembers those of directories, so that many files of one
+/// directory cost little more than one.
 #[derive(Debug)]
 pub struct Paths<'a> {
     replica: &'a Replica,
@@ -42,14 +43,15 @@ fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Replica {
-    /// True if what is known of a directory's names is as the home has them, but for what was done here.
+    /// True if what is known of a directory's names is as the home has them, but for what was done
+    /// here.
     pub fn has_names(&self, dir: FileId) -> bool {
         let known = self.node(dir);
         known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
     }
 
-    /// True if others are known to have changed a directory's names since they were listed here: only what is listed is of use then, and that something is
-    /// not says nothing.
+    /// True if others are known to have changed a directory's names since they were listed here:
+    /// only what is listed is of use then, and that something is not says nothing.
     pub(crate) fn names_have_changed(&self, dir: FileId) -> bool {
         self.node(dir).is_ok_and(|node| node.names.is_some() && node.names_of != Some(node.facts.contents))
     }
@@ -158,8 +160,8 @@ impl Replica {
         self.path_by(dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))
     }
 
-    /// The path of a name, whether there is anything or not. In a directory that was removed here, it is
-    /// where it was.
+    /// The path of a name, whether there is anything or not. In a directory that was removed here,
+    /// it is where it was.
     pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
         Some(below(&self.path_to(*dir)?, name))
     }

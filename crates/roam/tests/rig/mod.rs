@@ -85,11 +85,13 @@ pub struct Network {
     /// Requests are lost on the way, or their answers.
     pub lose_requests: Arc<AtomicBool>,
     pub lose_answers: Arc<AtomicBool>,
-    /// Every other request is delivered twice, the second time up to some seconds later, when nobody waits for its answer.
+    /// Every other request is delivered twice, the second time up to some seconds later, when
+    /// nobody waits for its answer.
     pub repeat_requests: Arc<AtomicBool>,
     repeats: Arc<SplitMix64>,
-    /// A home that crashes ends no connection. Clients hear that it is lost when they send something to a
-    /// home that is up again. Otherwise they hear of it at once, as from a process that ends in order.
+    /// A home that crashes ends no connection. Clients hear that it is lost when they send
+    /// something to a home that is up again. Otherwise they hear of it at once, as from a process
+    /// that ends in order.
     pub silent_deaths: Arc<AtomicBool>,
     pub delay: Duration,
     /// Requests take so much longer, in milliseconds.
@@ -178,7 +180,8 @@ impl Network {
 }
 
 impl Network {
-    /// True if the home does not know a connection of before, and says so to a client that sends something.
+    /// True if the home does not know a connection of before, and says so to a client that sends
+    /// something.
     fn disowns(&self, machine: &Machine) -> bool {
         let is_up = self.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
         !machine.is_up() && is_up && self.up.load(Relaxed)
@@ -434,8 +437,8 @@ impl Rig {
         *self.durable.lock() = self.fs.snapshot();
     }
 
-    /// The home's machine loses power, when the home has crashed: the worst that can be, since nothing is there that was not synced, or what is no
-    /// better, since all of it is.
+    /// The home's machine loses power, when the home has crashed: the worst that can be, since
+    /// nothing is there that was not synced, or what is no better, since all of it is.
     pub fn lose_power(&self, is_worst: bool) {
         self.disk.power_loss();
         if is_worst {

@@ -1,5 +1,5 @@
-//! The model file system as a home exports it while others change it, too: whatever happens in a watched directory is noticed, or is noticed to
-//! have been missed.
+//! The model file system as a home exports it while others change it, too: whatever happens in a
+//! watched directory is noticed, or is noticed to have been missed.
 
 use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};

@@ -62,8 +62,8 @@ impl Worker {
         }
     }
 
-    /// What a file has become that was being replaced, if that is neither what it was nor the beginning of what
-    /// it was to be, of which some may be zeroes.
+    /// What a file has become that was being replaced, if that is neither what it was nor the
+    /// beginning of what it was to be, of which some may be zeroes.
     async fn mixed(&self, path: &str, bytes: &[u8], shadow: &MemFs) -> Option<Vec<u8>> {
         let now = read_all(&self.client, find(&self.client, path).await.ok()?).await.ok()?;
         let old = async { read_all(shadow, find(shadow, path).await?).await };
@@ -72,8 +72,8 @@ impl Worker {
         (!is_old && !is_part).then_some(now)
     }
 
-    /// Finds out what was done: all but for what was under way, or, after a crash, what came before something
-    /// that is not durable, of which a part may be there.
+    /// Finds out what was done: all but for what was under way, or, after a crash, what came before
+    /// something that is not durable, of which a part may be there.
     pub async fn find_out(&self) {
         let (shadow, pending, unclear, top, has_lost) = {
             let mind = self.mind.lock();

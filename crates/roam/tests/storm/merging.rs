@@ -1,4 +1,5 @@
-//! Clients that make the same directories: there is one of each, with all that anybody has put into it.
+//! Clients that make the same directories: there is one of each, with all that anybody has put into
+//! it.
 
 use crate::rig::session::{How, Op, close, find_as, parent_as, perform_as, read_all_as};
 use crate::weather::Storm;
@@ -79,7 +80,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes a file that nobody else knows; makes it if it is not there, perhaps in a directory by its id.
+    /// Writes a file that nobody else knows; makes it if it is not there, perhaps in a directory by
+    /// its id.
     async fn write_own(&self, path: &str, tag: &str, dir: Option<FileId>) -> Result<(), FsError> {
         let (client, cred) = (&self.client, &self.cred);
         self.doubt(path);

@@ -1,4 +1,5 @@
-//! Clients on the same files: what anybody has written is somewhere, unless somebody who had seen it has dropped it.
+//! Clients on the same files: what anybody has written is somewhere, unless somebody who had seen
+//! it has dropped it.
 
 use crate::ROOT;
 use crate::rig::session::{How, Op, close, find, open_to_write, parent, perform, read_all, read_open};
@@ -155,7 +156,8 @@ impl Worker {
         cut
     }
 
-    /// Has a file open for a while, and is about to change it all the time; what comes of it, if anything, is what was there already.
+    /// Has a file open for a while, and is about to change it all the time; what comes of it, if
+    /// anything, is what was there already.
     async fn dawdle(&self, path: &str) -> Result<(), FsError> {
         let client = &self.client;
         let id = find(client, path).await?;
@@ -223,7 +225,8 @@ impl Worker {
 }
 
 impl Storm {
-    /// What a copy for a conflict contained that met another conflict is kept in the cache, for whoever sees to the conflict.
+    /// What a copy for a conflict contained that met another conflict is kept in the cache, for
+    /// whoever sees to the conflict.
     fn tags_in_caches(&self) -> Result<BTreeSet<String>, String> {
         let mut all = BTreeSet::new();
         for laptop in &self.laptops {

@@ -59,16 +59,19 @@ pub struct Storm {
     small: bool,
     /// Disks are full now and then.
     full: bool,
-    /// Users change their minds about how their mounts behave, and not all directories of the home can be watched.
+    /// Users change their minds about how their mounts behave, and not all directories of the home
+    /// can be watched.
     whims: bool,
     /// Networks deliver requests twice.
     repeats: bool,
     /// Homes that crash end no connection.
     silent_deaths: bool,
-    /// The home's state is restored from backups, which may bring clients into conflict with themselves.
+    /// The home's state is restored from backups, which may bring clients into conflict with
+    /// themselves.
     pub backups: bool,
     backup: Option<Snapshot>,
-    /// Silences that clients believe. A network that is down says nothing, so that they have to find out.
+    /// Silences that clients believe. A network that is down says nothing, so that they have to
+    /// find out.
     silence_believed: Duration,
     /// Of all clients, at home and on their machines.
     pub user: Cred,
@@ -286,7 +289,8 @@ impl Storm {
             tree.iter().find(|entry| entry.path == path.as_bytes()).map_or(0, |entry| entry.attr.nlink)
         };
         let running = self.rig.home.lock().clone();
-        // A file with several names is changed in place, and others may not change it then, but while the home is down.
+        // A file with several names is changed in place, and others may not change it then, but
+        // while the home is down.
         let is_down = running.as_ref().is_none_or(|home| !home.machine.is_up());
         let in_place = op.writes().is_some_and(|path| links(path) > 1);
         if in_place && !is_down {
@@ -316,7 +320,8 @@ impl Storm {
         let all = self.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
         let inside: Vec<String> = all.filter(|path| path.starts_with("/.starling/")).collect();
         if self.sort == Sort::Alone && inside.iter().any(|path| path.starts_with("/.starling/before-")) {
-            // Without its copy, the home cannot tell a store that it has half done from a change by others.
+            // Without its copy, the home cannot tell a store that it has half done from a change by
+            // others.
             return;
         }
         let count = inside.len();
@@ -333,7 +338,8 @@ impl Storm {
         self.say(format!("others: remove the home's own folder, with {count} files"));
     }
 
-    /// A backup of the home's state is taken, or the home crashes and begins again with the last one that was taken.
+    /// A backup of the home's state is taken, or the home crashes and begins again with the last
+    /// one that was taken.
     fn restore_home(&mut self) {
         let Some(backup) = self.backup.take() else {
             self.backup = Some(self.rig.disk.snapshot());
@@ -341,7 +347,8 @@ impl Storm {
         };
         self.crash_home();
         self.rig.disk.restore(&backup);
-        // Ids follow the clock, and it takes some seconds until a range of those that were given counts as past.
+        // Ids follow the clock, and it takes some seconds until a range of those that were given
+        // counts as past.
         self.rig.sim.run_for(RESTORE_TIME);
         self.outcome.restored += 1;
         self.say("the home's state is restored");

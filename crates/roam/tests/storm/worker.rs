@@ -1,4 +1,5 @@
-//! Users of clients: what they do one after the other, what they remember whatever becomes of the client, and what is known of all their doings.
+//! Users of clients: what they do one after the other, what they remember whatever becomes of the
+//! client, and what is known of all their doings.
 
 use crate::rig::session::Op;
 use host::SplitMix64;
@@ -19,7 +20,8 @@ pub enum Sort {
     Alone,
     /// All are everywhere.
     Together,
-    /// All make the same directories, each with files of its own in them: these merge, and nothing is in conflict.
+    /// All make the same directories, each with files of its own in them: these merge, and nothing
+    /// is in conflict.
     Merging,
 }
 
@@ -32,7 +34,8 @@ pub struct Ledger {
     pub dropped: BTreeSet<String>,
     pub done: u64,
     pub failures: Vec<String>,
-    /// Directories and symlinks that somebody has made, or may have made; by their paths, which mean the same to all.
+    /// Directories and symlinks that somebody has made, or may have made; by their paths, which
+    /// mean the same to all.
     pub shared: BTreeSet<String>,
     pub maybe_shared: BTreeSet<String>,
     /// What files of one's own contain.

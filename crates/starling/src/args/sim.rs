@@ -35,7 +35,8 @@ which has all memory twice. It is the thesis's yardstick, and no bound: a policy
 Technologies: atm is a 155 Mb/s network and a disk of 1994, as in the thesis: a block takes 250 us from the own memory, 1250 us from another client's, 1050 us from the
 server's, and 15850 us from disk. nvme-25g and nvme-100g are today's disks, with TCP on 25 Gb/s and past the kernel on 100 Gb/s.")]
     Cooperative(Cooperative),
-    /// A client with a slow link: what its user waits for, and when what he writes is home (Froese and Bunt).
+    /// A client with a slow link: what its user waits for, and when what he writes is home (Froese
+    /// and Bunt).
     #[command(after_help = "Examples:
   starling sim mobile --trace office.trace --rules paper
   starling sim mobile --trace work.trace --cache 200MiB --bandwidth 1000000 --latency 40ms --hoard 4h
@@ -57,7 +58,8 @@ The trace is run twice, and the second half of the second run counts. Sizes of s
   starling sim locality --trace work.trace
   starling sim locality --trace work.trace --client-cache 64MiB --warm-up 1h --json work.json --plot work.svg")]
     Locality(Locality),
-    /// How long data are out of reach and how rarely they are lost, by parities and stripe groups, and what that costs (Dahlin, chapter 4).
+    /// How long data are out of reach and how rarely they are lost, by parities and stripe groups,
+    /// and what that costs (Dahlin, chapter 4).
     #[command(after_help = "Examples:
   starling sim availability
   starling sim availability --machines 50 --parities 2 --group 10 --rebuild 6h
@@ -103,7 +105,8 @@ pub struct Output {
 /// What the machines of the core are like.
 #[derive(ClapArgs, Debug)]
 pub struct Machines {
-    /// Whose machines, for what else is not said here: product (what Starling has where nothing is set) or paper.
+    /// Whose machines, for what else is not said here: product (what Starling has where nothing is
+    /// set) or paper.
     #[arg(long, default_value = "product")]
     pub rules: String,
     /// Memory of each client [product: 512MiB, paper: 16MiB].
@@ -132,7 +135,8 @@ pub struct Cooperative {
     /// Disks and networks: atm, nvme-25g or nvme-100g [product: nvme-25g, paper: atm].
     #[arg(long)]
     pub technology: Option<String>,
-    /// Memory of a server, beside clients' [product: 0, since no machine is special; paper: 128MiB].
+    /// Memory of a server, beside clients' [product: 0, since no machine is special; paper:
+    /// 128MiB].
     #[arg(long, value_parser = crate::size::parse)]
     pub server_cache: Option<u64>,
     /// Accesses of blocks that fill the caches and are not counted; half of them if not given.
@@ -164,7 +168,8 @@ pub struct Mobile {
     /// Its round trip, such as 40ms.
     #[arg(long, default_value = "0ms", value_parser = duration_us)]
     pub latency: u64,
-    /// How long the client is in the office, from the beginning of the trace; a day, or half of the trace if that is less.
+    /// How long the client is in the office, from the beginning of the trace; a day, or half of the
+    /// trace if that is less.
     #[arg(long, value_parser = duration_us)]
     pub hoard: Option<u64>,
     /// What is cached once the link is slow: file, block, or auto [product: auto, paper: file].
@@ -237,7 +242,8 @@ pub struct Locality {
     /// How long what is written stays with the client.
     #[arg(long, default_value = "30s", value_parser = duration_us)]
     pub commit: u64,
-    /// Time from the beginning of the trace that fills the caches and is not counted; half of it if not given.
+    /// Time from the beginning of the trace that fills the caches and is not counted; half of it if
+    /// not given.
     #[arg(long, value_parser = duration_us)]
     pub warm_up: Option<u64>,
     /// The same seed gives the same figures.
@@ -266,7 +272,8 @@ pub struct Availability {
     /// How long it is down then.
     #[arg(long, default_value = "1h", value_parser = duration_us)]
     pub down: u64,
-    /// How long it takes to have elsewhere what a machine or disk had; if it is not given, machines are waited for, and disks take a day.
+    /// How long it takes to have elsewhere what a machine or disk had; if it is not given, machines
+    /// are waited for, and disks take a day.
     #[arg(long, value_parser = duration_us)]
     pub rebuild: Option<u64>,
     /// How long a disk lasts, on the average.
@@ -275,7 +282,8 @@ pub struct Availability {
     /// Years of the machines' lives that are tried.
     #[arg(long, default_value_t = 2000)]
     pub years: u32,
-    /// Disks' worth of data, for what redundancy costs; 90 if not given, or as many as a larger group has of data.
+    /// Disks' worth of data, for what redundancy costs; 90 if not given, or as many as a larger
+    /// group has of data.
     #[arg(long)]
     pub data: Option<u32>,
     /// Bandwidth of small accesses, as a part of that of large ones.

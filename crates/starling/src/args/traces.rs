@@ -115,10 +115,12 @@ pub struct Merge {
     /// The traces.
     #[arg(required = true)]
     pub traces: Vec<PathBuf>,
-    /// They are of one file system: files with the same number are the same file. Without this, each trace has its own.
+    /// They are of one file system: files with the same number are the same file. Without this,
+    /// each trace has its own.
     #[arg(long)]
     pub same_files: bool,
-    /// When each of them begins, in seconds; without this, when they were recorded, if all say so, and else all at once.
+    /// When each of them begins, in seconds; without this, when they were recorded, if all say so,
+    /// and else all at once.
     #[arg(long, value_delimiter = ',')]
     pub begin: Vec<f64>,
     /// The file that is made.
@@ -145,7 +147,8 @@ Then: starling sim cooperative --trace sprite.trace --warm-up 400000")]
 The trace itself was never published: this one matches what the thesis states of it.
 Then: starling sim cooperative --trace auspex.trace --warm-up 1000000")]
     Auspex(Auspex),
-    /// The workload that hurts cooperative caching most, or one on the way from there to better ones (Dahlin, section 3.3.4.3).
+    /// The workload that hurts cooperative caching most, or one on the way from there to better
+    /// ones (Dahlin, section 3.3.4.3).
     #[command(after_help = "Examples:
   starling trace synth worst-case --out worst.trace
   starling trace synth worst-case --working-set 200% --out larger.trace
@@ -254,7 +257,8 @@ pub struct Auspex {
     pub out: PathBuf,
 }
 
-/// What clients of a server tend to do, which no paper states. What is not given is as in the trace that is made.
+/// What clients of a server tend to do, which no paper states. What is not given is as in the trace
+/// that is made.
 #[derive(ClapArgs, Clone, Copy, Debug)]
 #[command(next_help_heading = "What clients tend to do (by default as in the trace of that name)")]
 pub struct Tendencies {
@@ -297,7 +301,8 @@ pub struct Tendencies {
     /// Part of those that another client of the group has written.
     #[arg(long, value_parser = part)]
     foreign: Option<f64>,
-    /// Part of the writes of blocks: of the block that was just written, as by programs that write less than a block at a time.
+    /// Part of the writes of blocks: of the block that was just written, as by programs that write
+    /// less than a block at a time.
     #[arg(long, value_parser = part)]
     same_block: Option<f64>,
     /// Removals of files from before the trace, for each removal of one that was made in it.

@@ -1,11 +1,15 @@
-//! What is kept of a conflict that is resolved, so that this can be taken back: the folder `resolved/VOLUME/NUMBER/` of the cache.
+//! What is kept of a conflict that is resolved, so that this can be taken back: the folder
+//! `resolved/VOLUME/NUMBER/` of the cache.
 //!
-//! [`ABOUT`] says what was done. Where contents were in conflict, `mine`, `theirs`, `base` and `merged` are versions: one that is not there stands for
-//! nothing, a directory for any directory. `trouble` is the conflict itself, as the process that serves the mount knows it.
+//! [`ABOUT`] says what was done. Where contents were in conflict, `mine`, `theirs`, `base` and
+//! `merged` are versions: one that is not there stands for nothing, a directory for any directory.
+//! `trouble` is the conflict itself, as the process that serves the mount knows it.
 //!
-//! Must survive a crash at any point: [`ABOUT`] is written when both versions are durable, before anything is taken away. A file's contents are replaced within it,
-//! which is not one step, so that part of a version may be in its place after a crash; [`ABOUT`] says so before. Whoever resolves or undoes then
-//! goes on with what is kept. What somebody else has put in the place since is not replaced.
+//! Must survive a crash at any point: [`ABOUT`] is written when both versions are durable, before
+//! anything is taken away. A file's contents are replaced within it, which is not one step, so that
+//! part of a version may be in its place after a crash; [`ABOUT`] says so before. Whoever resolves
+//! or undoes then goes on with what is kept. What somebody else has put in the place since is not
+//! replaced.
 
 use super::versions::{Kind, Tree, is_same, keep, kind, put};
 use crate::attributes::Meant;
@@ -128,7 +132,8 @@ impl<'a> Kept<'a> {
         Ok(private::put(&self.folder, ABOUT, &about)?)
     }
 
-    /// Forgets what was kept, but for what both versions were made of, for whoever resolves the conflict again.
+    /// Forgets what was kept, but for what both versions were made of, for whoever resolves the
+    /// conflict again.
     pub fn forget(self) -> anyhow::Result<()> {
         forget(&self.folder)
     }
@@ -216,7 +221,8 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Makes the place have a version, unless it was given that before, or somebody has changed what is there.
+    /// Makes the place have a version, unless it was given that before, or somebody has changed
+    /// what is there.
     pub fn bring(&mut self, version: Version) -> anyhow::Result<()> {
         let (tree, wanted) = (self.tree, self.version(version));
         let (has, is_whole) = (self.contents()?.has, self.contents()?.is_whole);
@@ -254,7 +260,8 @@ impl<'a> Kept<'a> {
         Some(rights).filter(|rights| !rights.is_empty())
     }
 
-    /// Removes this mount's version from where it is, if it is there. Gives the place if that was changed since, and stays.
+    /// Removes this mount's version from where it is, if it is there. Gives the place if that was
+    /// changed since, and stays.
     pub fn remove_mine(&mut self) -> anyhow::Result<Option<PathBuf>> {
         let tree = self.tree;
         let Some(mine) = self.contents()?.mine.clone() else { return Ok(None) };

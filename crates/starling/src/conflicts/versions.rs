@@ -1,4 +1,5 @@
-//! Versions of a file, as files: what there is, whether it is the same, and how it gets from one place to another.
+//! Versions of a file, as files: what there is, whether it is the same, and how it gets from one
+//! place to another.
 
 use crate::attributes::Meant;
 use crate::hoarding::mount_of;
@@ -27,7 +28,8 @@ impl Tree {
         Ok(Tree { root: mount_of(path)?.0 })
     }
 
-    /// Where a path leads, which is nowhere but below the root. What it names is not followed if it is a link.
+    /// Where a path leads, which is nowhere but below the root. What it names is not followed if it
+    /// is a link.
     pub fn at(&self, path: &[u8]) -> anyhow::Result<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));
         let outside = || usage(format!("{} is not below {}: nothing was done", shown(path), shown(&self.root)));
@@ -73,7 +75,8 @@ pub fn kind(path: &Path) -> anyhow::Result<Option<Kind>> {
     }))
 }
 
-/// True if the same is at both places: the same contents, or nothing. A directory is the same as any other.
+/// True if the same is at both places: the same contents, or nothing. A directory is the same as
+/// any other.
 pub fn is_same(one: &Path, other: &Path) -> anyhow::Result<bool> {
     Ok(match (kind(one)?, kind(other)?) {
         (None, None) | (Some(Kind::Directory), Some(Kind::Directory)) => true,
@@ -106,7 +109,8 @@ fn has_same_bytes(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// Copies what is at a place to another, where nobody else looks, durably. A directory's copy is empty: it only says that there was one.
+/// Copies what is at a place to another, where nobody else looks, durably. A directory's copy is
+/// empty: it only says that there was one.
 pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     match kind(to)? {
         None => {}
@@ -133,8 +137,9 @@ fn fill(from: &Path, mut to: File) -> io::Result<()> {
     to.sync_all()
 }
 
-/// Makes a place have a version. A file that is there stays the file that it is, with its owner, attributes and other names; where there is none, or only its folder
-/// may be written, a new one gets the attributes that are given, as far as this user may set them.
+/// Makes a place have a version. A file that is there stays the file that it is, with its owner,
+/// attributes and other names; where there is none, or only its folder may be written, a new one
+/// gets the attributes that are given, as far as this user may set them.
 pub fn put(version: &Path, like: &[Meant], place: &Path) -> anyhow::Result<()> {
     let put = match (kind(version)?, kind(place)?) {
         (None, None) => return Ok(()),

@@ -1,4 +1,5 @@
-//! `starling sim availability`: how long data are out of reach, how rarely they are lost, and what that costs.
+//! `starling sim availability`: how long data are out of reach, how rarely they are lost, and what
+//! that costs.
 
 use super::{output, wrong};
 use crate::args::Availability;

@@ -1,4 +1,5 @@
-//! What studies write: files that are there under their names only when they are whole, and how far a study is. What is no file, such as a pipe, stays what it is.
+//! What studies write: files that are there under their names only when they are whole, and how far
+//! a study is. What is no file, such as a pipe, stays what it is.
 
 use super::plot;
 use crate::args::Output;
@@ -14,7 +15,8 @@ use std::path::Path;
 use studies::figure::{Figure, Finding};
 use tempfile::NamedTempFile;
 
-/// Refuses what cannot be written, before something is simulated for hours. What a study reads is not written over.
+/// Refuses what cannot be written, before something is simulated for hours. What a study reads is
+/// not written over.
 pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
     let all = [("json", &output.json), ("plot", &output.plot)];
     for (option, path) in all.iter().filter_map(|(option, path)| Some((option, path.as_deref()?))) {
@@ -42,7 +44,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Whether this is written to as it is: what is there and is no file, or is another name of what is open already.
+/// Whether this is written to as it is: what is there and is no file, or is another name of what is
+/// open already.
 fn is_kept(path: &Path) -> bool {
     let is_open = path.starts_with("/dev") || path.starts_with("/proc");
     path.metadata().is_ok_and(|found| is_open || !found.is_file())

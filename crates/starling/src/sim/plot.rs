@@ -1,6 +1,8 @@
-//! Draws figures as SVG: axes with units, what the curves are, and curves that can be told from each other without colours.
+//! Draws figures as SVG: axes with units, what the curves are, and curves that can be told from
+//! each other without colours.
 //!
-//! `plot/scale.rs` has the axes. plotters draws; what it would not survive (nothing to draw, numbers that are none, all at one place) does not reach it.
+//! `plot/scale.rs` has the axes. plotters draws; what it would not survive (nothing to draw,
+//! numbers that are none, all at one place) does not reach it.
 
 mod scale;
 
@@ -15,7 +17,8 @@ use studies::figure::{Axis, Curve, Figure, Shape};
 const SIZE: (u32, u32) = (800, 500);
 const LEGEND_WIDTH: u32 = 205;
 const TITLE_HEIGHT: u32 = 46;
-/// Letters that fit beside each other: of a title, of what a curve is, and below a bar that is one of one.
+/// Letters that fit beside each other: of a title, of what a curve is, and below a bar that is one
+/// of one.
 const TITLE_LEN: usize = 95;
 const LEGEND_LEN: usize = 30;
 const LABELS_LEN: usize = 92;
@@ -165,7 +168,8 @@ fn explained(legend: &Area, name: &str, mut y: i32) -> anyhow::Result<i32> {
     Ok(y + 5)
 }
 
-/// The number of each curve's colour and mark. An algorithm has its own in all figures; other curves take what is left, in their order.
+/// The number of each curve's colour and mark. An algorithm has its own in all figures; other
+/// curves take what is left, in their order.
 fn styles(figure: &Figure) -> Vec<usize> {
     let own = |name: &str| Algorithm::ALL.iter().position(|algorithm| algorithm.name() == name);
     let taken: Vec<usize> = figure.curves.iter().filter_map(|curve| own(&curve.name)).collect();

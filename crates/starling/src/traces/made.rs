@@ -1,7 +1,8 @@
 //! A trace on its way to a file, which has its name only when it is whole, and takes no other's.
 //!
-//! Until then it has none where the folder's file system can do that (O_TMPFILE), and whatever ends this process, nothing is left of it. Elsewhere it is beside its
-//! place, under a name of its own that ends with `.partial`.
+//! Until then it has none where the folder's file system can do that (O_TMPFILE), and whatever ends
+//! this process, nothing is left of it. Elsewhere it is beside its place, under a name of its own
+//! that ends with `.partial`.
 
 use crate::names::folder_of;
 use crate::usage;

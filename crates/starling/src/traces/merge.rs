@@ -54,7 +54,8 @@ pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// When each of them begins, and when the first did. Where one does not say when it began, all begin at once.
+/// When each of them begins, and when the first did. Where one does not say when it began, all
+/// begin at once.
 fn begins(origins: &[Origin]) -> (Vec<u64>, Option<u64>) {
     let begun_us: Vec<u64> = origins.iter().filter_map(|origin| origin.begun_us).collect();
     let first_us = begun_us.iter().min().copied();

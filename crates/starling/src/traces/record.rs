@@ -1,4 +1,5 @@
-//! `starling trace record`. The trace is made here, of what the process that serves the mount tells (see [`crate::recording`]).
+//! `starling trace record`. The trace is made here, of what the process that serves the mount tells
+//! (see [`crate::recording`]).
 
 use super::made::Made;
 use crate::args;

@@ -108,7 +108,8 @@ fn by_hour(hours: &[u64; 24]) -> String {
 fn utc(us: u64) -> String {
     let seconds = us / 1_000_000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years from March, in periods of 400 years, which are all alike (Hinnant, "chrono-compatible low-level date algorithms").
+    // Years from March, in periods of 400 years, which are all alike (Hinnant, "chrono-compatible
+    // low-level date algorithms").
     let from_march = days + 719_468;
     let (period, day) = (from_march / 146_097, from_march % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

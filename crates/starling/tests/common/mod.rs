@@ -1,4 +1,5 @@
-//! What tests of the command share. Every process started is ended and every mount taken away, also when a test fails.
+//! What tests of the command share. Every process started is ended and every mount taken away, also
+//! when a test fails.
 
 #![allow(dead_code)]
 
@@ -108,8 +109,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether a process has not ended yet: each of its threads, of which the first may end before others, keeps its files open. One that has
-/// ended may remain as a zombie, if nobody waits for it.
+/// Whether a process has not ended yet: each of its threads, of which the first may end before
+/// others, keeps its files open. One that has ended may remain as a zombie, if nobody waits for it.
 fn has_threads(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Homes and mounts that roam. Every process started is ended and every mount taken away, also when a test fails.
+//! Homes and mounts that roam. Every process started is ended and every mount taken away, also when
+//! a test fails.
 
 #![allow(dead_code)]
 
@@ -13,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Starts a process and waits for a line of its standard output that begins with `ready`; gives the rest of it.
+/// Starts a process and waits for a line of its standard output that begins with `ready`; gives the
+/// rest of it.
 fn start(command: &mut Command, ready: &str) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("start");
     let mut lines = BufReader::new(child.stdout.take().expect("output")).lines();
@@ -25,7 +27,8 @@ fn start(command: &mut Command, ready: &str) -> (Child, String) {
 }
 
 fn end(child: &mut Child, signal: i32) {
-    // SAFETY: kill takes numbers only; the process is one that this test started, and nobody has waited for it.
+    // SAFETY: kill takes numbers only; the process is one that this test started, and nobody has
+    // waited for it.
     unsafe { libc::kill(child.id() as i32, signal) };
     let _ = child.wait();
 }

@@ -1,8 +1,9 @@
 //! Frames on a connection.
 //!
-//! [`Outbox`] writes on the thread of whoever sends, all waiting pieces in one system call; only what the connection does not take at
-//! once is left to a task. [`Inbox`] reads small frames out of a buffer, several with one system call, and large tails straight into
-//! memory that a disk can take.
+//! [`Outbox`] writes on the thread of whoever sends, all waiting pieces in one system call; only
+//! what the connection does not take at once is left to a task. [`Inbox`] reads small frames out of
+//! a buffer, several with one system call, and large tails straight into memory that a disk can
+//! take.
 
 use super::{ReadEnd, WriteEnd, invalid};
 use crate::wire::{Frame, LENGTHS_LEN, lengths};
@@ -50,7 +51,8 @@ struct Writing {
 }
 
 impl Outbox {
-    /// An outbox, and the task that it needs, which runs until the connection breaks or the outbox is closed.
+    /// An outbox, and the task that it needs, which runs until the connection breaks or the outbox
+    /// is closed.
     pub fn new(to: WriteEnd) -> (Arc<Outbox>, impl Future<Output = ()> + Send + 'static) {
         let (waiting, task) = (VecDeque::new(), None);
         let writing = Writing { to, waiting, waiting_bytes: 0, blocked: false, ended: false, task };
@@ -187,7 +189,8 @@ pub struct Inbox {
     /// What of the buffer was read and not taken.
     begin: usize,
     end: usize,
-    /// What the buffer may take at a time: little where large tails come one after the other, which go past it.
+    /// What the buffer may take at a time: little where large tails come one after the other, which
+    /// go past it.
     ahead: usize,
 }
 
@@ -213,8 +216,8 @@ impl Inbox {
         Ok((head, tail.freeze()))
     }
 
-    /// Fills `out`: from the buffer, and then with what comes, which goes through the buffer if it is little, so that it brings along
-    /// what follows.
+    /// Fills `out`: from the buffer, and then with what comes, which goes through the buffer if it
+    /// is little, so that it brings along what follows.
     async fn fill(&mut self, out: &mut (impl BufMut + Send)) -> io::Result<()> {
         loop {
             let taken = out.remaining_mut().min(self.end - self.begin);

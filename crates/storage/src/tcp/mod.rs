@@ -1,14 +1,20 @@
-//! A storage server over TCP or TLS: [`serve`] at the store, [`Remote`] wherever the store is wanted.
+//! A storage server over TCP or TLS: [`serve`] at the store, [`Remote`] wherever the store is
+//! wanted.
 //!
-//! - `frames`: frames on a connection, written and read with as few copies, system calls and hand-overs as can be.
-//! - `server`: the store's end; `remote`: the other one; `tls`: keys, and connections that use them.
+//! - `frames`: frames on a connection, written and read with as few copies, system calls and
+//!   hand-overs as can be.
+//! - `server`: the store's end; `remote`: the other one; `tls`: keys, and connections that use
+//!   them.
 //!
-//! One connection carries many requests at a time; answers come in any order. A [`Remote`] has two: one for large
-//! fragments, one for all the rest, so that a small commit does not wait behind megabytes of a stream.
+//! One connection carries many requests at a time; answers come in any order. A [`Remote`] has two:
+//! one for large fragments, one for all the rest, so that a small commit does not wait behind
+//! megabytes of a stream.
 //!
-//! When a connection breaks, all requests under way on it end as [`StorageError::Unavailable`](crate::api::StorageError), which for a
-//! change means *unknown*; later ones fail at once until a new connection stands, so that readers turn to the rest of the stripe
-//! without waiting. Plain TCP has no authentication and no encryption: it is for the loopback interface.
+//! When a connection breaks, all requests under way on it end as
+//! [`StorageError::Unavailable`](crate::api::StorageError), which for a change means *unknown*;
+//! later ones fail at once until a new connection stands, so that readers turn to the rest of the
+//! stripe without waiting. Plain TCP has no authentication and no encryption: it is for the
+//! loopback interface.
 
 #[doc(hidden)]
 pub mod frames;
@@ -32,7 +38,8 @@ use types::codec::DecodeError;
 const REQUESTS_MAX: usize = 128;
 /// How long connecting, with greetings and keys, may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-/// How long what was sent may stay unacknowledged, and an idle connection unproven, before the connection counts as broken.
+/// How long what was sent may stay unacknowledged, and an idle connection unproven, before the
+/// connection counts as broken.
 const DEAD_TIME: Duration = Duration::from_secs(10);
 
 /// What is read from.

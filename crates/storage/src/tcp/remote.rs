@@ -93,7 +93,8 @@ async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result
     Ok(answer)
 }
 
-/// A store at the other end of connections, which are made anew whenever they break, until this is dropped.
+/// A store at the other end of connections, which are made anew whenever they break, until this is
+/// dropped.
 pub struct Remote {
     host: Host,
     address: Address,

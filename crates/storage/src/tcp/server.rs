@@ -19,7 +19,8 @@ const CONNECTIONS_MAX: usize = 256;
 /// Pause after a connection could not be accepted (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves a site to all who connect: with `keys` over TLS, to those whose keys are of the same making; without, to anybody. Never ends.
+/// Serves a site to all who connect: with `keys` over TLS, to those whose keys are of the same
+/// making; without, to anybody. Never ends.
 pub async fn serve(host: Host, listener: TcpListener, site: Arc<Site>, keys: Option<ServerKeys>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {

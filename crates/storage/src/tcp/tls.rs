@@ -1,7 +1,8 @@
 //! Connections over TLS 1.3 with keys on both sides.
 //!
-//! All keys of a file system are signed by one authority, made for it alone. A store shows a certificate for [`TLS_NAME`], so that it
-//! does not matter under which address it is reached; whoever mounts shows one as well, or is sent away.
+//! All keys of a file system are signed by one authority, made for it alone. A store shows a
+//! certificate for [`TLS_NAME`], so that it does not matter under which address it is reached;
+//! whoever mounts shows one as well, or is sent away.
 
 use super::{ReadEnd, WriteEnd};
 use std::io;

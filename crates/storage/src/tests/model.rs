@@ -1,7 +1,7 @@
 //! Random requests against a server, and what must be true of its answers.
 //!
-//! The model survives the server's machine: what was asked but not answered when that crashed may have happened or not, which the
-//! next life finds out and from then on insists on.
+//! The model survives the server's machine: what was asked but not answered when that crashed may
+//! have happened or not, which the next life finds out and from then on insists on.
 
 use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::server::{Identity, Server};
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{FragmentId, LogId, Maps, SegmentId, StoreId};
 
-/// What the stores under test may take: so little that filling up, reuse and compaction happen all the time.
+/// What the stores under test may take: so little that filling up, reuse and compaction happen all
+/// the time.
 const CAPACITY_BYTES: u64 = 12 << 20;
 const LOGS: u32 = 3;
 const CHUNK: u64 = 64 * 1024;
@@ -153,7 +154,8 @@ async fn check_maps(server: &Server, model: &SharedModel) {
     assert_eq!(kept, if epoch == 0 { Maps::default() } else { maps(epoch) });
 }
 
-/// Listings and accounts agree with the model; to be asked while nothing is under way and all is certain.
+/// Listings and accounts agree with the model; to be asked while nothing is under way and all is
+/// certain.
 pub async fn check(server: &Server, model: &SharedModel) {
     let held: Vec<(FragmentId, u16)> = {
         let model = model.lock();
@@ -186,7 +188,8 @@ pub async fn check(server: &Server, model: &SharedModel) {
     assert_eq!(server.segments().await.unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>(), used);
 }
 
-/// One random request, or several at the same time. Fails when the store does not take changes any more.
+/// One random request, or several at the same time. Fails when the store does not take changes any
+/// more.
 pub async fn step(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     match below(random, 20) {
         0..8 => puts(server, model, random).await,
@@ -347,7 +350,8 @@ pub async fn live(server: Arc<Server>, model: SharedModel, random: Arc<SplitMix6
     for _ in 0..steps {
         match step(&server, &model, &random).await {
             Ok(()) => {}
-            // A seal without room for the checkpoint that makes it durable: whether it lasts is not known.
+            // A seal without room for the checkpoint that makes it durable: whether it lasts is not
+            // known.
             Err(StorageError::Full) => return,
             Err(_) => return assert!(!server.status().await.unwrap().writable, "only a failed store refuses"),
         }

@@ -200,7 +200,8 @@ fn putting_a_damaged_fragment_again_repairs_it() {
     assert_eq!(sim.block_on(server.read(id, 0, 0..100_000)), Ok(good.payload));
 }
 
-/// The checkpoint still listed the rotten one, so that what had replaced it was not looked at, though it had been acknowledged.
+/// The checkpoint still listed the rotten one, so that what had replaced it was not looked at,
+/// though it had been acknowledged.
 #[test]
 fn regression_what_replaced_a_rotten_fragment_is_there_after_a_crash() {
     let sim = Sim::new(2);
@@ -319,7 +320,8 @@ fn checkpoints(sim: &Sim, disk: &SimDisk) -> Vec<u8> {
     })
 }
 
-/// It wrote all fragments again, a hundred bytes each: with ten million of them longer than anybody waits for an answer.
+/// It wrote all fragments again, a hundred bytes each: with ten million of them longer than anybody
+/// waits for an answer.
 #[test]
 fn regression_a_seal_costs_the_same_in_a_large_store() {
     let written = [10, 2_000].map(|count| {
@@ -339,7 +341,8 @@ fn regression_a_seal_costs_the_same_in_a_large_store() {
     assert!(written[0] > 0 && written[1] < 2 * written[0], "{written:?} bytes");
 }
 
-/// Fragments behind a rotten header that no checkpoint lists passed for what was never written, and the store for one that had all it was given.
+/// Fragments behind a rotten header that no checkpoint lists passed for what was never written, and
+/// the store for one that had all it was given.
 #[test]
 fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_epoch() {
     let sim = Sim::new(3);
@@ -494,7 +497,8 @@ fn fragments_are_moved_together_when_no_gap_is_long_enough() {
     assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, usable + usable / 2 - 1);
 }
 
-/// Where a fragment had rotted, no later one could be moved either: a store with enough free space stayed full.
+/// Where a fragment had rotted, no later one could be moved either: a store with enough free space
+/// stayed full.
 #[test]
 fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
     let sim = Sim::new(10);
@@ -528,7 +532,8 @@ fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
     });
 }
 
-/// What a store says is free can be used, whatever is where: lengths of all sizes, deleted in any order.
+/// What a store says is free can be used, whatever is where: lengths of all sizes, deleted in any
+/// order.
 #[test]
 fn a_store_is_full_only_when_its_status_says_so() {
     let (mut refused, mut moved) = (0, 0);
@@ -575,14 +580,15 @@ fn a_store_is_full_only_when_its_status_says_so() {
     assert!(refused > 100 && moved > 100, "{refused} {moved}");
 }
 
-/// Free pages hold what users once wrote, and recovery begins to look at any page: what looks like a fragment there must not
-/// become one.
+/// Free pages hold what users once wrote, and recovery begins to look at any page: what looks like
+/// a fragment there must not become one.
 #[test]
 fn what_users_write_is_never_taken_for_a_fragment() {
     (0..8).for_each(forge);
 }
 
-/// A user who knows all but the checkpoint's random number guesses it to be that of the page, plus `guess`.
+/// A user who knows all but the checkpoint's random number guesses it to be that of the page, plus
+/// `guess`.
 fn forge(guess: u64) {
     let sim = Sim::new(9);
     let disk = SimDisk::new(&sim, DISK_BYTES);
@@ -645,8 +651,8 @@ fn what_a_disk_refuses_is_not_free_until_there_is_more_of_it() {
     assert_eq!([101, 50].map(|said| growth.free_bytes(said)), [101, 50]);
 }
 
-/// A crash in the middle of a compaction leaves fragments where they had been moved to. The next compaction must not take their
-/// place for free.
+/// A crash in the middle of a compaction leaves fragments where they had been moved to. The next
+/// compaction must not take their place for free.
 #[test]
 fn regression_a_crash_while_fragments_are_moved_costs_none() {
     let (mut crashes, mut refused) = (0, 0);

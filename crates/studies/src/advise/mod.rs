@@ -1,13 +1,16 @@
-//! What to set, for somebody's own trace: the studies' simulations with what the product has where nothing is set, and with what could be set instead.
+//! What to set, for somebody's own trace: the studies' simulations with what the product has where
+//! nothing is set, and with what could be set instead.
 //!
 //! - [`Evidence`]: a trace, as each client's doings and as accesses of blocks.
-//! - `roaming`: a client with a slow link: its cache on disk, the unit, when what was written goes home, and what to hoard.
+//! - `roaming`: a client with a slow link: its cache on disk, the unit, when what was written goes
+//!   home, and what to hoard.
 //! - `together`: memory of each client, and whether it pays that clients serve each other.
-//! - [`Advice`]: what came of it. Something is advised only where it is better by more than [`WORTH`], and only where the trace has enough to say so; otherwise an item
-//!   says that nothing is to be changed, or that nothing can be said.
+//! - [`Advice`]: what came of it. Something is advised only where it is better by more than
+//!   [`WORTH`], and only where the trace has enough to say so; otherwise an item says that nothing
+//!   is to be changed, or that nothing can be said.
 //!
-//! What was recorded is taken for what will be done. What fills the caches is the first half of it, for `roaming` of each client, and at most a day: that is taken to be
-//! done near the home.
+//! What was recorded is taken for what will be done. What fills the caches is the first half of it,
+//! for `roaming` of each client, and at most a day: that is taken to be done near the home.
 
 mod roaming;
 mod together;
@@ -26,7 +29,8 @@ pub const CLIENT_COUNT_MAX: usize = 4;
 /// Bytes of the product's blocks, where nothing else is said.
 pub const BLOCK_BYTES: u64 = policy::defaults::BLOCK_BYTES as u64;
 
-/// Links that are tried, with what people call them. What takes the time of a round trip is typical of such links.
+/// Links that are tried, with what people call them. What takes the time of a round trip is typical
+/// of such links.
 pub const LINKS: [(&str, Link); 4] = [
     ("10 Mb/s", Link { bits_per_second: 10_000_000, round_trip_us: 20_000 }),
     ("2 Mb/s", Link { bits_per_second: 2_000_000, round_trip_us: 50_000 }),
@@ -44,7 +48,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// That of a trace. The trace's own error, or that it is not in the order of time, or of more than can be counted.
+    /// That of a trace. The trace's own error, or that it is not in the order of time, or of more
+    /// than can be counted.
     pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Evidence, ActivityError<E>> {
         let mut clients = BTreeMap::<u32, activity::Gathering>::new();
         let mut blocks = blocks::Gathering::new(BLOCK_BYTES);
@@ -112,7 +117,8 @@ impl Gain {
 /// One thing that could be set.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Item {
-    /// What it is: "cache on disk", "unit", "write-back", "hoarding", "memory", "cooperative caching".
+    /// What it is: "cache on disk", "unit", "write-back", "hoarding", "memory", "cooperative
+    /// caching".
     pub subject: String,
     /// For which client, by its number in the trace; nothing: for all.
     pub client: Option<u32>,
@@ -120,7 +126,8 @@ pub struct Item {
     pub link: Option<String>,
     /// See there.
     pub verdict: Verdict,
-    /// What to type for it, if something is to be changed; capitals stand for what only the user knows.
+    /// What to type for it, if something is to be changed; capitals stand for what only the user
+    /// knows.
     pub setting: Option<String>,
     /// Why, with what was found.
     pub reason: String,

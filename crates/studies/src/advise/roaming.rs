@@ -1,8 +1,11 @@
 //! What one client with a slow link should have set (`starling set`), and hoard.
 //!
-//! Settings are compared by the time at work, waiting included; a user who does nothing for 15 minutes is not at work. Ways to write back are compared by that and by how
-//! long changes are not home: until then others do not see them, they can meet others' changes, and a lost laptop loses them ([`HOME_WEIGHT`]). Among ways that are equal
-//! by both, the one that sends less wins if the link is busy. What is fetched ahead is in no trace, so that `preemptive`, which hinders only that, is as `lottery`.
+//! Settings are compared by the time at work, waiting included; a user who does nothing for 15
+//! minutes is not at work. Ways to write back are compared by that and by how long changes are not
+//! home: until then others do not see them, they can meet others' changes, and a lost laptop loses
+//! them ([`HOME_WEIGHT`]). Among ways that are equal by both, the one that sends less wins if the
+//! link is busy. What is fetched ahead is in no trace, so that `preemptive`, which hinders only
+//! that, is as `lottery`.
 
 use super::{Gain, Item, LINKS, Verdict, WORTH, about, percent, size, time};
 use crate::mobile::{Activity, Link, Outcome, Parameters, Tuning, Unit, WriteBack, simulate_weak, waits_us};
@@ -16,11 +19,13 @@ const READS_MIN: u64 = 100;
 const WRITES_MIN: u64 = 20;
 /// Nobody is advised to fill more than this part of the cache with what is hoarded.
 const HOARD_PART: f64 = 0.5;
-/// So much of what is read before, or waited for, is to be hoarded: the rest takes many files for little.
+/// So much of what is read before, or waited for, is to be hoarded: the rest takes many files for
+/// little.
 const HOARD_ENOUGH: f64 = 0.9;
 /// Where what goes home takes more of the time of the link than this, it counts how much that is.
 const BUSY: f64 = 0.1;
-/// A change that is home an hour sooner is worth as much as this part of an hour of work: three minutes.
+/// A change that is home an hour sooner is worth as much as this part of an hour of work: three
+/// minutes.
 const HOME_WEIGHT: f64 = 0.05;
 /// What is home sooner by less than this, in microseconds, is no sooner.
 const SOONER_US: u64 = 10_000_000;
@@ -78,7 +83,8 @@ impl<'a> Plan<'a> {
             .map(|(name, unit)| (name, Parameters { unit, ..self.on(link) }))
     }
 
-    /// Those that the simulator knows, what is there where nothing is set first. What waits for longer than half of the trace cannot be judged.
+    /// Those that the simulator knows, what is there where nothing is set first. What waits for
+    /// longer than half of the trace cannot be judged.
     fn write_backs(&self, link: usize) -> Vec<(String, Parameters)> {
         let with = |write_back| Parameters { write_back, ..self.on(link) };
         let delayed = |minutes: &u64| {
@@ -216,7 +222,8 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
-    /// Chosen by the first half, and tried on the second. What is chosen by the second says only how much could be gained at most.
+    /// Chosen by the first half, and tried on the second. What is chosen by the second says only
+    /// how much could be gained at most.
     fn hoarding(&self, found: &BTreeMap<Parameters, Outcome>) -> Item {
         let (of, name) = (self.on(MIDDLE), LINKS[MIDDLE].0);
         let before = found[&of];
@@ -274,7 +281,8 @@ impl<'a> Plan<'a> {
         Item { link: Some(name.into()), ..item }
     }
 
-    /// Files to hoard, with their bytes, by the worth of each: what is worth most for its size first, as much as may be of what fits.
+    /// Files to hoard, with their bytes, by the worth of each: what is worth most for its size
+    /// first, as much as may be of what fits.
     fn chosen(&self, worth: &[u64], bytes: &[u64]) -> Vec<(u32, u64)> {
         let of = |file: u32| (worth[file as usize], bytes[file as usize]);
         let mut files: Vec<u32> = (0..worth.len() as u32).filter(|file| of(*file).0 > 0 && of(*file).1 > 0).collect();
@@ -359,7 +367,8 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
-    /// A program that has written waits until it is home: for all bytes, and for a round trip whenever it goes on with something else.
+    /// A program that has written waits until it is home: for all bytes, and for a round trip
+    /// whenever it goes on with something else.
     fn through(&self, default: &Outcome, link: &Link) -> Tried {
         let acts = &self.activity.acts;
         let first = acts.partition_point(|act| act.time_us < self.base.hoard_us);

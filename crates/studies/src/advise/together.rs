@@ -1,6 +1,9 @@
-//! How much memory clients should have (`starling up --cache-size`), and whether it would pay that they serve each other from it.
+//! How much memory clients should have (`starling up --cache-size`), and whether it would pay that
+//! they serve each other from it.
 //!
-//! The product's clients do not serve each other yet: what is said of memory is of each alone, and what is said of cooperation is a forecast. The first half of the accesses fills the caches, the rest counts. There is no server with a memory: what no client has comes from a disk.
+//! The product's clients do not serve each other yet: what is said of memory is of each alone, and
+//! what is said of cooperation is a forecast. The first half of the accesses fills the caches, the
+//! rest counts. There is no server with a memory: what no client has comes from a disk.
 
 use super::BLOCK_BYTES;
 use super::{CLIENT_COUNT_MAX, Gain, Item, Verdict, WORTH, percent, size};
@@ -17,7 +20,8 @@ const READS_MIN: u64 = 200;
 /// How many runs there are.
 pub(super) const RUNS: usize = ALGORITHMS.len() * CACHES.len();
 
-/// How long a block of 64 KiB takes today: from memory at 10 GB/s; over 10 Gb/s, with messages of 15 µs; from NVMe, 80 µs and 7 GB/s.
+/// How long a block of 64 KiB takes today: from memory at 10 GB/s; over 10 Gb/s, with messages of
+/// 15 µs; from NVMe, 80 µs and 7 GB/s.
 const TODAY: Technology = Technology { local_us: 7.0, transfer_us: 52.4, hop_us: 15.0, disk_us: 89.4 };
 
 /// What came of it with one cache size.
@@ -28,7 +32,8 @@ struct Tried {
 }
 
 impl Tried {
-    /// Mean time of a read of one client, or of all, where they serve each other and where they do not.
+    /// Mean time of a read of one client, or of all, where they serve each other and where they do
+    /// not.
     fn means_us(&self, client: Option<u32>) -> Option<(f64, f64)> {
         let mean = |of: &Outcome, algorithm| {
             let reads = client.map_or(Some(&of.reads), |client| of.clients.get(client as usize));

@@ -1,6 +1,7 @@
 //! What redundancy costs and performs, at the same capacity (Dahlin, section 4.1.5, table 4-1).
 //!
-//! Performance is in units of one disk's large accesses, cost in disks. The table, and all of this, is of one parity in each group.
+//! Performance is in units of one disk's large accesses, cost in disks. The table, and all of this,
+//! is of one parity in each group.
 
 use super::first;
 use crate::figure::{Finding, Kind};
@@ -78,7 +79,8 @@ pub struct Disks {
 }
 
 impl Default for Disks {
-    /// Stripe groups of ten machines; of the 13.1 ms that 8 KiB took from a disk in 1994, 0.9 were their transfer (table 2-2).
+    /// Stripe groups of ten machines; of the 13.1 ms that 8 KiB took from a disk in 1994, 0.9 were
+    /// their transfer (table 2-2).
     fn default() -> Disks {
         Disks { data: 90, group: 9, small: 0.07 }
     }
@@ -161,7 +163,8 @@ pub fn stated(of: Organization, measure: Measure) -> (&'static str, &'static str
     }
 }
 
-/// What such a formula is: N, G and e (for epsilon) stand for what is set, and what stands beside each other is multiplied. Nothing if it is none.
+/// What such a formula is: N, G and e (for epsilon) stand for what is set, and what stands beside
+/// each other is multiplied. Nothing if it is none.
 fn value(formula: &str, disks: &Disks) -> Option<f64> {
     let mut rest = formula.as_bytes();
     let value = sum(&mut rest, disks)?;

@@ -1,4 +1,5 @@
-//! Machines that fail, return and are rebuilt, one by one, by chance: what [`Outages`] and [`Losses`] compute, found by trying.
+//! Machines that fail, return and are rebuilt, one by one, by chance: what [`Outages`] and
+//! [`Losses`] compute, found by trying.
 
 use super::{Layout, Losses, MONTH_HOURS, Outages, YEAR_HOURS};
 use host::{Random, SplitMix64};
@@ -29,7 +30,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What makes no sense for outages, or takes too long, by the name of what is set. They are as [`Outages::check`] lets them be.
+    /// What makes no sense for outages, or takes too long, by the name of what is set. They are as
+    /// [`Outages::check`] lets them be.
     pub fn check_outages(&self, of: &Outages) -> Result<(), String> {
         self.check(self.events_of_outages(of))
     }
@@ -47,7 +49,8 @@ impl Trial {
         ])
     }
 
-    /// How often machines fail, on the average, each when it has been up, and then down or rebuilt; and what is looked at whenever a group is back.
+    /// How often machines fail, on the average, each when it has been up, and then down or rebuilt;
+    /// and what is looked at whenever a group is back.
     fn events_of_outages(&self, of: &Outages) -> f64 {
         let hours = self.hours + f64::from(PARTS) * WARM_UP_OUTAGES * of.down_hours;
         let missed_hours = of.rebuild_hours.map_or(of.down_hours, |hours| hours.min(of.down_hours));
@@ -55,7 +58,8 @@ impl Trial {
         hours * (failures_per_hour + of.machines_back_per_hour() * LOOK_PART)
     }
 
-    /// How often disks fail, on the average, and what begins anew after each loss: all disks of the group.
+    /// How often disks fail, on the average, and what begins anew after each loss: all disks of the
+    /// group.
     fn events_of_losses(&self, of: &Losses) -> f64 {
         let [(machines, _), (_, larger)] = of.layout.groups();
         let group = f64::from(machines + u32::from(larger > 0));

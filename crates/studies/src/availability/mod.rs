@@ -1,12 +1,15 @@
-//! How long data are out of reach, and how rarely they are lost, by the number of parities and with or without stripe groups (Dahlin, section 4.2.1).
+//! How long data are out of reach, and how rarely they are lost, by the number of parities and with
+//! or without stripe groups (Dahlin, section 4.2.1).
 //!
-//! - [`Outages`]: machines fail and come back; what is down when more of a group are than it has parities is out of reach (figure 4-4).
+//! - [`Outages`]: machines fail and come back; what is down when more of a group are than it has
+//!   parities is out of reach (figure 4-4).
 //! - [`Losses`]: disks fail for good; what they had is rebuilt, or lost.
 //! - [`machines`]: the same by trying, machine by machine, to check what is computed here.
 //! - [`cost`]: what redundancy costs and performs (table 4-1).
 //! - [`report`]: figures and findings.
 //!
-//! Computed as chains of how many of a group's machines are gone. Times are exponentially distributed, and machines fail independently, as in the thesis.
+//! Computed as chains of how many of a group's machines are gone. Times are exponentially
+//! distributed, and machines fail independently, as in the thesis.
 
 pub mod cost;
 pub mod machines;
@@ -31,7 +34,8 @@ pub struct Layout {
     pub machines: u32,
     /// Fragments of each stripe that can be missing.
     pub parities: u32,
-    /// Machines of a stripe group, up to all of them; nothing: all stripe together. The last ones that are too few for a group are spread over the others.
+    /// Machines of a stripe group, up to all of them; nothing: all stripe together. The last ones
+    /// that are too few for a group are spread over the others.
     pub group: Option<u32>,
 }
 
@@ -74,7 +78,8 @@ pub struct Outages {
     pub up_hours: f64,
     /// Mean time until it is back.
     pub down_hours: f64,
-    /// Mean time until what a machine had is elsewhere, in hours, so that it is not missed; that goes on only while all can be read. Nothing: it is waited for.
+    /// Mean time until what a machine had is elsewhere, in hours, so that it is not missed; that
+    /// goes on only while all can be read. Nothing: it is waited for.
     pub rebuild_hours: Option<f64>,
 }
 
@@ -106,7 +111,8 @@ impl Outages {
         out * MONTH_HOURS
     }
 
-    /// How often a group comes back of which more was missed than it has parities, times its machines: in an hour, for all groups.
+    /// How often a group comes back of which more was missed than it has parities, times its
+    /// machines: in an hour, for all groups.
     fn machines_back_per_hour(&self) -> f64 {
         let per_group = |machines: u32| {
             let (_, just_out) = self.group_out(machines);
@@ -116,7 +122,8 @@ impl Outages {
         groups.map(|(machines, groups)| f64::from(groups) * per_group(machines)).sum()
     }
 
-    /// Share of the time in which more machines of a group are missed than it has parities; and in which one more is.
+    /// Share of the time in which more machines of a group are missed than it has parities; and in
+    /// which one more is.
     fn group_out(&self, machines: u32) -> (f64, f64) {
         let (fails, returns) = (1.0 / self.up_hours, 1.0 / self.down_hours);
         let rebuilds = self.rebuild_hours.map_or(0.0, |hours| 1.0 / hours);
@@ -157,7 +164,8 @@ impl Losses {
         ])
     }
 
-    /// Mean years from one loss of data to the next. What was lost is not there any more: its group begins anew.
+    /// Mean years from one loss of data to the next. What was lost is not there any more: its group
+    /// begins anew.
     pub fn years(&self) -> f64 {
         let groups = self.layout.groups().into_iter().filter(|(_, groups)| *groups > 0);
         let per_hour: f64 = groups.map(|(machines, groups)| f64::from(groups) / self.group_hours(machines)).sum();
@@ -168,7 +176,8 @@ impl Losses {
     fn group_hours(&self, machines: u32) -> f64 {
         let (mut next, mut hours) = (0.0, 0.0);
         for missed in 0..=self.layout.parities {
-            // Until one more is missed for the first time: one fails, or one is rebuilt and all begins one earlier.
+            // Until one more is missed for the first time: one fails, or one is rebuilt and all
+            // begins one earlier.
             let fails = f64::from(machines - missed) / self.life_hours;
             next = (1.0 + f64::from(missed) / self.rebuild_hours * next) / fails;
             hours += next;

@@ -73,7 +73,8 @@ fn losses_are_as_often_as_computed() {
     }
 }
 
-/// For disks that live long the known approximation for one parity holds: life² / (n (n - 1) rebuild).
+/// For disks that live long the known approximation for one parity holds: life² / (n (n - 1)
+/// rebuild).
 #[test]
 fn a_raids_mean_time_to_data_loss_is_the_known_one() {
     let of = Losses { layout: layout(10, 1, None), life_hours: 500_000.0, rebuild_hours: 1.0 };
@@ -96,11 +97,13 @@ fn a_trial_in_which_too_much_would_happen_is_refused() {
     let (trial, of) = (Trial { hours: YEAR_HOURS, seed: 1 }, Outages::monthly(layout(2, 1, None)));
     let often = Outages { up_hours: 3e-7, down_hours: 3e-7, ..of };
     assert!(fault(trial.check_outages(&often)));
-    // What is rebuilt at once fails again, however long it would have been down, also while what was at first is forgotten.
+    // What is rebuilt at once fails again, however long it would have been down, also while what
+    // was at first is forgotten.
     assert!(fault(trial.check_outages(&Outages { up_hours: 3e-7, rebuild_hours: Some(3e-7), ..of })));
     let long = Outages { up_hours: 1.0, down_hours: 1e9, rebuild_hours: Some(1.0), ..of };
     assert!(fault(trial.check_outages(&long)));
-    // All of a large group is looked at with each machine that brings it back, and begins anew after each loss.
+    // All of a large group is looked at with each machine that brings it back, and begins anew
+    // after each loss.
     let large = Outages::monthly(layout(10_000, 13, None));
     assert!(fault(Trial { hours: 1000.0 * YEAR_HOURS, ..trial }.check_outages(&large)));
     let losses = Losses { layout: layout(100_000, 0, None), life_hours: 500_000.0, rebuild_hours: 1.0 };

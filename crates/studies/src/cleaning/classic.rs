@@ -1,5 +1,6 @@
-//! Cleaning with writes by chance (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5): blocks are overwritten, all
-//! with the same chance, or some more often than others.
+//! Cleaning with writes by chance (Rosenblum and Ousterhout, "The Design and Implementation of a
+//! Log-Structured File System", section 3.5): blocks are overwritten, all with the same chance, or
+//! some more often than others.
 
 use super::log::{Cleaner, Counts, Log};
 use super::{Ages, Full, When, serialize_rule};
@@ -34,7 +35,8 @@ pub struct Classic {
     pub sorts: bool,
     /// When it cleans.
     pub when: When,
-    /// How often as much as lives is written before anything counts: until cold blocks are where they end up.
+    /// How often as much as lives is written before anything counts: until cold blocks are where
+    /// they end up.
     pub warm_up_turnovers: u32,
     /// How often after that.
     pub turnovers: u32,
@@ -120,8 +122,9 @@ impl Classic {
     }
 }
 
-/// How full segments are when they are cleaned, if all blocks are overwritten with the same chance and the oldest segment is cleaned: the solution `u` of
-/// `utilisation = (u - 1) / ln u`. To clean the emptiest first is a little better.
+/// How full segments are when they are cleaned, if all blocks are overwritten with the same chance
+/// and the oldest segment is cleaned: the solution `u` of `utilisation = (u - 1) / ln u`. To clean
+/// the emptiest first is a little better.
 pub fn utilisation_of_cleaned(utilisation: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..100 {
@@ -135,7 +138,8 @@ pub fn utilisation_of_cleaned(utilisation: f64) -> f64 {
     low
 }
 
-/// Write cost where segments are cleaned when they are so full: each is read, what lives is written, and the rest is for data (section 3.4 there).
+/// Write cost where segments are cleaned when they are so full: each is read, what lives is
+/// written, and the rest is for data (section 3.4 there).
 pub fn write_cost(utilisation_of_cleaned: f64) -> f64 {
     2.0 / (1.0 - utilisation_of_cleaned)
 }

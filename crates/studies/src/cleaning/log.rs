@@ -1,8 +1,9 @@
-//! Logs on one disk: clients append blocks to segments, each to its own, and one cleaner makes room when there is none. Which segments it takes is `policy::clean`'s
-//! decision.
+//! Logs on one disk: clients append blocks to segments, each to its own, and one cleaner makes room
+//! when there is none. Which segments it takes is `policy::clean`'s decision.
 //!
-//! A segment is in its writer's memory until it is full. The cleaner skips what is empty; of others it reads the whole segment, unless all that lives of it is in
-//! somebody's cache (Dahlin, section 4.4).
+//! A segment is in its writer's memory until it is full. The cleaner skips what is empty; of others
+//! it reads the whole segment, unless all that lives of it is in somebody's cache (Dahlin, section
+//! 4.4).
 
 use super::{Ages, Full, When};
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, Rule, SegmentUse, VICTIMS_MAX, choose_by};
@@ -97,7 +98,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty disk of so many segments, for logs of so many writers, of blocks with numbers below `blocks`.
+    /// An empty disk of so many segments, for logs of so many writers, of blocks with numbers below
+    /// `blocks`.
     pub fn new(cleaner: Cleaner, segment_blocks: u32, disk: u32, writers: u32, blocks: usize) -> Log {
         let all = disk as usize + writers as usize + 1;
         Log {
@@ -114,7 +116,8 @@ impl Log {
         }
     }
 
-    /// A writer appends a block. `cached` says what a cleaner need not read. [`Full`] if there is no room, and cleaning makes none.
+    /// A writer appends a block. `cached` says what a cleaner need not read. [`Full`] if there is
+    /// no room, and cleaning makes none.
     pub fn write(&mut self, writer: u32, block: u32, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         self.delete(block);
         self.clock += 1;
@@ -154,7 +157,8 @@ impl Log {
         FreeGoal::new(u64::from(self.disk) * u64::from(self.segment_blocks), self.live, 0)
     }
 
-    /// Cleans as the product does, until as much is free as should be, or there is no more to gain. [`Full`] if nothing is free then.
+    /// Cleans as the product does, until as much is free as should be, or there is no more to gain.
+    /// [`Full`] if nothing is free then.
     fn clean_to_goal(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         let mut before = None;
         while self.free_blocks() < self.goal().high && before.is_none_or(|before| self.free.len() > before) {

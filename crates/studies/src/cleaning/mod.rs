@@ -1,13 +1,18 @@
 //! What making room costs a log (Dahlin, sections 4.2 to 4.4).
 //!
-//! - [`simulate`]: the write cost on a trace, over sizes of segments and how full the disk is, with and without cooperative caches (table 4-2, figure 4-7).
+//! - [`simulate`]: the write cost on a trace, over sizes of segments and how full the disk is, with
+//!   and without cooperative caches (table 4-2, figure 4-7).
 //! - [`bookkeeping`]: the messages that it takes to know what is dead (figure 4-6).
-//! - [`classic`]: the same with writes by chance, as those who proposed logs did it, where a formula says what must come out.
-//! - [`log`]: segments, and the cleaner, which takes those that `policy::clean` chooses, as the product's does.
+//! - [`classic`]: the same with writes by chance, as those who proposed logs did it, where a
+//!   formula says what must come out.
+//! - [`log`]: segments, and the cleaner, which takes those that `policy::clean` chooses, as the
+//!   product's does.
 //! - [`report`]: figures and findings.
 //!
-//! As in section 4.4: each client fills a segment of its own; nothing is overwritten in its place; one cleaner makes room when there is none. The trace is run twice. The
-//! first time only writes, so that all data has its place; the second time also fills the caches, and its second half counts.
+//! As in section 4.4: each client fills a segment of its own; nothing is overwritten in its place;
+//! one cleaner makes room when there is none. The trace is run twice. The first time only writes,
+//! so that all data has its place; the second time also fills the caches, and its second half
+//! counts.
 
 pub mod bookkeeping;
 pub mod classic;
@@ -37,7 +42,8 @@ const UTILISATION_MIN: f64 = 0.01;
 pub enum Ages {
     /// How many segments its log has written since, as the product has it.
     Segments,
-    /// How much was written since its youngest block was, however often that was moved (Rosenblum and Ousterhout).
+    /// How much was written since its youngest block was, however often that was moved (Rosenblum
+    /// and Ousterhout).
     Data,
 }
 
@@ -47,8 +53,9 @@ pub enum Ages {
 pub enum When {
     /// When no segment is free, and some segments later (section 4.4).
     Full,
-    /// When less is free than `policy::clean::FreeGoal` says, and when as much is as it says then, as the product does while something is written. (When nothing is, the product also
-    /// merges what is half empty.)
+    /// When less is free than `policy::clean::FreeGoal` says, and when as much is as it says then,
+    /// as the product does while something is written. (When nothing is, the product also merges
+    /// what is half empty.)
     Short,
 }
 
@@ -97,14 +104,16 @@ pub struct Parameters {
     pub when: When,
     /// Blocks that each client's cache holds, from which cleaners read; 0: they read from the disk.
     pub cache_blocks: u32,
-    /// For how long what is written waits in its writer's memory, in microseconds; what dies there is not written.
+    /// For how long what is written waits in its writer's memory, in microseconds; what dies there
+    /// is not written.
     pub delay_us: u64,
     /// The same seed gives the same.
     pub seed: u64,
 }
 
 impl Default for Parameters {
-    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and cleaned as Rosenblum and Ousterhout do.
+    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and
+    /// cleaned as Rosenblum and Ousterhout do.
     fn default() -> Parameters {
         let (ages, sorts, when) = (Ages::Data, true, When::Full);
         let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::CostBenefit);
@@ -113,7 +122,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// The same, cleaned as the product does: when, what and how much is cleaned, and how it is moved.
+    /// The same, cleaned as the product does: when, what and how much is cleaned, and how it is
+    /// moved.
     pub fn product(self) -> Parameters {
         Parameters { rule: Rule::default(), ages: Ages::Segments, sorts: false, when: When::Short, ..self }
     }
@@ -163,7 +173,8 @@ struct Simulation<'a> {
     died: u64,
 }
 
-/// Runs a trace twice. As [`Parameters::check`] lets them be. [`Full`] where cleaning makes no room: live data is too much of the disk, or of too few segments.
+/// Runs a trace twice. As [`Parameters::check`] lets them be. [`Full`] where cleaning makes no
+/// room: live data is too much of the disk, or of too few segments.
 pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome, Full> {
     let segment_blocks = (parameters.segment_bytes / accesses.block_bytes().max(1)).clamp(2, SEGMENT_BLOCKS_MAX) as u32;
     let disk_segments = (most_alive(accesses) as f64 / parameters.utilisation / f64::from(segment_blocks)).ceil();

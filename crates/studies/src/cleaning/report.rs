@@ -10,7 +10,8 @@ use crate::sweep::sweep;
 use policy::clean::Rule;
 use serde::Serialize;
 
-/// Sizes of segments, in eighths of the one that is set: with the thesis's 512 KiB, from 64 KiB to 1 MiB.
+/// Sizes of segments, in eighths of the one that is set: with the thesis's 512 KiB, from 64 KiB to
+/// 1 MiB.
 const SIZES_EIGHTHS: [u64; 5] = [1, 2, 4, 8, 16];
 const UTILISATIONS: [f64; 7] = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 /// Blocks of a client's cache of 16 MiB, of 8 KiB (section 4.4).
@@ -88,7 +89,8 @@ impl Study {
     /// How often [`run`](Self::run) says that it has done something.
     pub const STEPS: usize = SIZES_EIGHTHS.len() + VARIANT_COUNT * UTILISATIONS.len();
 
-    /// Simulates all that is compared; of what is set, sizes, utilisations, rule and delay are varied.
+    /// Simulates all that is compared; of what is set, sizes, utilisations, rule and delay are
+    /// varied.
     pub fn run(accesses: &Accesses, of: &Parameters, done: impl Fn() + Sync) -> Study {
         let [(_, from_disk), ..] = variants(of);
         let sizes = SIZES_EIGHTHS.map(|part| Parameters { segment_bytes: of.segment_bytes / 8 * part, ..from_disk });

@@ -6,7 +6,8 @@ use trace::{Deed, Record};
 
 const BLOCK_BYTES: u64 = 8192;
 
-/// Clients that write files of one to eight blocks, read them, write them again and delete them; a few much more often than others.
+/// Clients that write files of one to eight blocks, read them, write them again and delete them; a
+/// few much more often than others.
 fn accesses(records: u64, seed: u64) -> Accesses {
     let random = SplitMix64::new(seed);
     let records = (0..records).map(|at| {
@@ -33,7 +34,8 @@ fn parameters() -> Parameters {
 fn what_the_thesis_orders_is_in_this_order() {
     let accesses = accesses(30_000, 1);
     let study = Study::run(&accesses, &parameters(), || ());
-    // Sizes of segments are varied around the one that is set: only around theirs are both of table 4-2.
+    // Sizes of segments are varied around the one that is set: only around theirs are both of table
+    // 4-2.
     let of_sizes = Study::run(&accesses, &Parameters::default(), || ()).by_size();
     assert!(study.by_size().len() < of_sizes.len());
     let mut findings = study.findings(Workload::Other);
@@ -77,7 +79,8 @@ fn a_disk_is_as_large_as_its_utilisation_says() {
         Ok::<_, ()>(Record { time_us: 0, client: 0, file, deed })
     };
     let delete = Ok(Record { time_us: 1, client: 0, file: 1, deed: Deed::Delete });
-    // 60 blocks, then 20, then 50: at most 60. The deleted file is there again when the trace is run again: 50 + 40.
+    // 60 blocks, then 20, then 50: at most 60. The deleted file is there again when the trace is
+    // run again: 50 + 40.
     let records = [write(1, 40), write(2, 20), delete, write(3, 30)];
     let accesses = Accesses::of(records, BLOCK_BYTES).expect("accesses");
     let parameters = Parameters { segment_bytes: 10 * BLOCK_BYTES, utilisation: 0.5, ..Parameters::default() };

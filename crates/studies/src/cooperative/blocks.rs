@@ -1,7 +1,9 @@
-//! A trace as accesses of single blocks, which have numbers from 0, those of removed files anew: eight bytes each, so that long traces are in memory for many runs.
+//! A trace as accesses of single blocks, which have numbers from 0, those of removed files anew:
+//! eight bytes each, so that long traces are in memory for many runs.
 //!
-//! An access has, from the lowest bit: what is done (2 bits), who does it (16), the block (31), and the microseconds since the one before it (15). Where more time
-//! passed, a word that says only that comes before it.
+//! An access has, from the lowest bit: what is done (2 bits), who does it (16), the block (31), and
+//! the microseconds since the one before it (15). Where more time passed, a word that says only
+//! that comes before it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +13,8 @@ use trace::{Deed, Record};
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
 /// More reads and writes of blocks, and removals, are not kept in memory.
 const ACCESS_COUNT_MAX: u64 = 1 << 28;
-/// Nor are more different blocks: with what is known of each while they are gathered, about a gigabyte.
+/// Nor are more different blocks: with what is known of each while they are gathered, about a
+/// gigabyte.
 const BLOCK_COUNT_MAX: usize = 1 << 24;
 /// No read or write is of more blocks: a few bytes of a trace must not become gigabytes of memory.
 const RECORD_BLOCKS_MAX: u64 = 1 << 20;
@@ -39,7 +42,8 @@ pub(super) enum Deal {
 /// One access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Access {
-    /// When, in microseconds from the first; no two are at the same time, those that were are one after the other.
+    /// When, in microseconds from the first; no two are at the same time, those that were are one
+    /// after the other.
     pub now: u64,
     pub client: u32,
     pub block: u32,
@@ -66,7 +70,8 @@ pub enum BlocksError<E> {
     TooMany(&'static str, u64),
 }
 
-/// Which blocks of its file a record is of, in a trace that has so many accesses of blocks before it. What there is too much of, if that is so.
+/// Which blocks of its file a record is of, in a trace that has so many accesses of blocks before
+/// it. What there is too much of, if that is so.
 pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Result<Range<u64>, &'static str> {
     if record.client >= CLIENT_COUNT_MAX {
         return Err("clients");
@@ -81,7 +86,8 @@ pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Res
     }
 }
 
-/// The number of a block in a list of so many that are known. What there is too much of, if that is so.
+/// The number of a block in a list of so many that are known. What there is too much of, if that is
+/// so.
 pub(crate) fn next_number(known: usize) -> Result<u32, &'static str> {
     if known < BLOCK_COUNT_MAX { Ok(known as u32) } else { Err("blocks") }
 }
@@ -145,7 +151,8 @@ impl Gathering {
 }
 
 impl Blocks {
-    /// Those of a trace, in blocks of so many bytes. The trace's own error, or that it is of more blocks or clients than can be counted.
+    /// Those of a trace, in blocks of so many bytes. The trace's own error, or that it is of more
+    /// blocks or clients than can be counted.
     pub fn of<E>(
         records: impl IntoIterator<Item = Result<Record, E>>,
         block_bytes: u64,

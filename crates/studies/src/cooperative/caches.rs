@@ -1,8 +1,10 @@
 //! Many caches of blocks, and which of them have a block.
 //!
-//! Places are in one vector, and know each other by their numbers in it. What a cache has is of [kinds](DUPLICATE), and of each kind it knows the oldest: places that
-//! became of it in the order of their last use are in a list, the others in a heap, where what is no more so stays until it comes up. All is O(1) in the sizes of
-//! the caches, but for blocks whose kind changes while they are neither the oldest nor the newest of it: these cost a logarithm.
+//! Places are in one vector, and know each other by their numbers in it. What a cache has is of
+//! [kinds](DUPLICATE), and of each kind it knows the oldest: places that became of it in the order
+//! of their last use are in a list, the others in a heap, where what is no more so stays until it
+//! comes up. All is O(1) in the sizes of the caches, but for blocks whose kind changes while they
+//! are neither the oldest nor the newest of it: these cost a logarithm.
 
 use super::index::{Index, NONE, hash};
 use policy::cooperative::n_chance::{Victim, victim};
@@ -18,9 +20,11 @@ pub const SINGLET: u8 = 1;
 /// The kind of what may be either.
 pub const UNKNOWN: u8 = SINGLET + RECIRCULATED_MAX as u8 + 1;
 const KINDS: usize = UNKNOWN as usize + 1;
-/// Of a block that more caches have than these, they are found in the index; of others by looking at all.
+/// Of a block that more caches have than these, they are found in the index; of others by looking
+/// at all.
 const WALKED_MAX: u32 = 4;
-/// A heap that is twice as long as its cache, and longer than this, has much in it that is no more so.
+/// A heap that is twice as long as its cache, and longer than this, has much in it that is no more
+/// so.
 const STALE_MIN: usize = 64;
 
 /// Where a cache has a block.
@@ -179,7 +183,8 @@ impl Caches {
         self.caches.iter().map(|cache| u64::from(cache.room)).sum()
     }
 
-    /// When each of one in so many places was used last, and whose it is; nothing for when: there is room.
+    /// When each of one in so many places was used last, and whose it is; nothing for when: there
+    /// is room.
     pub fn sample(&self, one_in: usize) -> impl Iterator<Item = (Option<u64>, u32)> {
         let taken = self.slots.iter().step_by(one_in).filter(|slot| slot.cache != NONE);
         let rooms = self.caches.iter().zip(0..).flat_map(move |(cache, at)| {

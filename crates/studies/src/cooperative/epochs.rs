@@ -1,7 +1,9 @@
 //! Feeley's epochs: what is known of all caches from time to time, and to whom blocks go by that.
 //!
-//! A client first gives up what it keeps for others, and a client that is sent a block what it used least recently. Blocks are as old in their new place as in the
-//! one before. How old they are, clients say to one of them, with whom an epoch begins, and hear from it: that is no load of the server's.
+//! A client first gives up what it keeps for others, and a client that is sent a block what it used
+//! least recently. Blocks are as old in their new place as in the one before. How old they are,
+//! clients say to one of them, with whom an epoch begins, and hear from it: that is no load of the
+//! server's.
 
 use super::caches::{Caches, Place, SINGLET};
 use host::SplitMix64;

@@ -1,4 +1,5 @@
-//! Where a cache has a block: a table of places, open, by a hash of both. What is removed leaves no gap that later searches had to cross.
+//! Where a cache has a block: a table of places, open, by a hash of both. What is removed leaves no
+//! gap that later searches had to cross.
 
 /// No place.
 pub const NONE: u32 = u32::MAX;

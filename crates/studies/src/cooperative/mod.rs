@@ -1,12 +1,15 @@
-//! Cooperative caching on a trace (Dahlin, chapter 3): which reads are served from where, how long they take, and what the server does.
+//! Cooperative caching on a trace (Dahlin, chapter 3): which reads are served from where, how long
+//! they take, and what the server does.
 //!
-//! - [`Algorithm`]: who looks where, and what becomes of what leaves a cache; what is decided there is decided by `policy::cooperative`.
+//! - [`Algorithm`]: who looks where, and what becomes of what leaves a cache; what is decided there
+//!   is decided by `policy::cooperative`.
 //! - [`Blocks`]: a trace as accesses of single blocks; [`simulate`] runs one algorithm on it.
 //! - [`Technology`]: from where blocks come in which time (table 3-2).
 //! - [`experiments`]: what the thesis studied, repeated.
 //! - [`yardstick`]: plain LRU, to see how fast this is.
 //!
-//! As in section 3.2: blocks of one size; what is written goes through to the server, and other clients' copies of it are gone; no queues.
+//! As in section 3.2: blocks of one size; what is written goes through to the server, and other
+//! clients' copies of it are gone; no queues.
 
 pub(crate) mod blocks;
 mod caches;
@@ -60,10 +63,13 @@ pub enum Algorithm {
     NChance(u8),
     /// The last copy of a block goes once to the less busy one of two clients (3.1.7).
     TwoChoices,
-    /// The last copy of a block goes to where old blocks were when all said how old theirs are (3.1.7).
+    /// The last copy of a block goes to where old blocks were when all said how old theirs are
+    /// (3.1.7).
     Epochs,
-    /// The thesis's best case (3.2): all memory twice, once as each client would have it, and once for all together, each giving up what was used least recently. It is
-    /// no bound: a policy that gives up something else can read less from the disk, and N-Chance Forwarding did so on a block trace that was not synthetic.
+    /// The thesis's best case (3.2): all memory twice, once as each client would have it, and once
+    /// for all together, each giving up what was used least recently. It is no bound: a policy that
+    /// gives up something else can read less from the disk, and N-Chance Forwarding did so on a
+    /// block trace that was not synthetic.
     Best,
 }
 
@@ -114,10 +120,13 @@ pub enum Level {
     Disk,
 }
 
-/// What the server does, in units of a message without data (section 3.3.1): a block over the network is two more, and two from or to a disk. As there, the load for
-/// reads leaves out deletes, and what writes cost whatever the algorithm. What clients say to each other is not the server's load.
+/// What the server does, in units of a message without data (section 3.3.1): a block over the
+/// network is two more, and two from or to a disk. As there, the load for reads leaves out deletes,
+/// and what writes cost whatever the algorithm. What clients say to each other is not the server's
+/// load.
 ///
-/// The thesis counts telling clients that a block was changed among "other load". Reads do not cause that work, so it is apart here, with all else that writes cause.
+/// The thesis counts telling clients that a block was changed among "other load". Reads do not
+/// cause that work, so it is apart here, with all else that writes cause.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Load {
     /// For reads that its disk serves.
@@ -126,10 +135,12 @@ pub struct Load {
     pub remote: u64,
     /// For those that its memory serves.
     pub server: u64,
-    /// For what clients and the server give up to make room for what is read: answering whether a block is the last one, and sending what leaves the server's memory
-    /// to clients who keep it for all.
+    /// For what clients and the server give up to make room for what is read: answering whether a
+    /// block is the last one, and sending what leaves the server's memory to clients who keep it
+    /// for all.
     pub other: u64,
-    /// The same for what is written, and telling clients that their copies were changed, a message each.
+    /// The same for what is written, and telling clients that their copies were changed, a message
+    /// each.
     pub writes: u64,
 }
 
@@ -178,9 +189,11 @@ pub struct Conditions {
     pub technology: Technology,
     /// Part of each cache that is managed for all, where that is set apart.
     pub common_part: f64,
-    /// Blocks that each client has elsewhere with direct cooperation; nothing: as many as in its own cache.
+    /// Blocks that each client has elsewhere with direct cooperation; nothing: as many as in its
+    /// own cache.
     pub remote_blocks: Option<u32>,
-    /// Blocks that each client's cache holds, of clients that are not alike. Those that are not named have as many as all.
+    /// Blocks that each client's cache holds, of clients that are not alike. Those that are not
+    /// named have as many as all.
     pub rooms: Vec<u32>,
 }
 

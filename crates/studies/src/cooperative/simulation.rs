@@ -1,7 +1,10 @@
-//! One algorithm on one trace: where reads find their blocks, and what becomes of what leaves a cache.
+//! One algorithm on one trace: where reads find their blocks, and what becomes of what leaves a
+//! cache.
 //!
-//! With N-Chance Forwarding a client asks the server once for each block of its own that it gives up, and takes in what is sent to it knowing which of its blocks are
-//! duplicates, as they are, without asking. The thesis has hints there, as with Weighted LRU, and does not say when they are renewed (3.1.6).
+//! With N-Chance Forwarding a client asks the server once for each block of its own that it gives
+//! up, and takes in what is sent to it knowing which of its blocks are duplicates, as they are,
+//! without asking. The thesis has hints there, as with Weighted LRU, and does not say when they are
+//! renewed (3.1.6).
 
 use super::blocks::{Access, Deal};
 use super::caches::{Caches, Kinds};
@@ -159,7 +162,8 @@ impl Simulation {
         }
     }
 
-    /// True if a client has it, who sends it. One that is only kept for others is given up by whoever had it.
+    /// True if a client has it, who sends it. One that is only kept for others is given up by
+    /// whoever had it.
     fn serve(&mut self, block: u32) -> bool {
         let Some(place) = self.local.first(block) else { return false };
         if self.local.recirculated(place) > 0 {
@@ -181,7 +185,8 @@ impl Simulation {
         (SplitMix64::new(block.into()).next_u64() % u64::from(self.clients)) as u32
     }
 
-    /// What came from the disk stays in the server's memory. What leaves that goes to the common cache.
+    /// What came from the disk stays in the server's memory. What leaves that goes to the common
+    /// cache.
     fn keep_at_server(&mut self, block: u32) {
         let leaves = match self.server.is_nothing(0) {
             true => Some(block),
@@ -331,7 +336,8 @@ impl Simulation {
         }
     }
 
-    /// Nobody has it any more, but for that client, who wrote it, and the server. Nobody at all, if it was deleted.
+    /// Nobody has it any more, but for that client, who wrote it, and the server. Nobody at all, if
+    /// it was deleted.
     pub(crate) fn forget(&mut self, block: u32, but: Option<u32>) {
         let mut told = 0;
         while let Some(place) = self.local.place_but(block, but) {

@@ -1,4 +1,5 @@
-//! From where blocks come in which time (table 3-2), then, in the thesis's projections (table 3-5), and today.
+//! From where blocks come in which time (table 3-2), then, in the thesis's projections (table 3-5),
+//! and today.
 
 use super::Algorithm;
 use serde::Serialize;
@@ -20,15 +21,19 @@ impl Technology {
     /// 155 Mb/s ATM, and a disk of 1994 (section 3.2).
     pub const ATM: Technology = Technology { local_us: 250.0, transfer_us: 400.0, hop_us: 200.0, disk_us: 14_800.0 };
 
-    /// 25 Gb/s Ethernet and NVMe today. 8 KiB from memory: a system call and a copy at 10 GB/s, 1 µs. Over the network: 65,536 bits at 25 Gb/s, 2.6 µs. A message
-    /// through the kernel's TCP: 15 µs, half of the round trip of about 30 µs that request-response benchmarks show within a rack. The disk: 80 µs for a random
-    /// read, as data sheets of NAND drives for servers say, and 8 KiB at 7 GB/s.
+    /// 25 Gb/s Ethernet and NVMe today. 8 KiB from memory: a system call and a copy at 10 GB/s, 1
+    /// µs. Over the network: 65,536 bits at 25 Gb/s, 2.6 µs. A message through the kernel's TCP: 15
+    /// µs, half of the round trip of about 30 µs that request-response benchmarks show within a
+    /// rack. The disk: 80 µs for a random read, as data sheets of NAND drives for servers say, and
+    /// 8 KiB at 7 GB/s.
     pub const NVME_25_GBPS: Technology = Technology { local_us: 1.0, transfer_us: 2.6, hop_us: 15.0, disk_us: 81.2 };
 
-    /// The same with 100 Gb/s, and messages past the kernel (RDMA): 2 µs each, as such networks' adapters show one way.
+    /// The same with 100 Gb/s, and messages past the kernel (RDMA): 2 µs each, as such networks'
+    /// adapters show one way.
     pub const NVME_100_GBPS: Technology = Technology { local_us: 1.0, transfer_us: 0.7, hop_us: 2.0, disk_us: 81.2 };
 
-    /// The thesis's projection for so many years after 1994 (table 3-5): each part is faster by the same factor each year.
+    /// The thesis's projection for so many years after 1994 (table 3-5): each part is faster by the
+    /// same factor each year.
     pub fn projected(years: u32) -> Technology {
         let after = |us: f64, yearly: f64| (0..years).fold(us, |us, _| us / yearly);
         Technology {

@@ -161,7 +161,8 @@ fn a_lone_client_has_nobody_to_send_anything_to() {
     }
 }
 
-/// The server's load of what clients do to the one block of some files. Each client has room for five blocks, the server for one.
+/// The server's load of what clients do to the one block of some files. Each client has room for
+/// five blocks, the server for one.
 fn load(algorithm: Algorithm, deeds: &[(u32, u64, Deed)]) -> Load {
     let records = deeds
         .iter()
@@ -187,7 +188,8 @@ fn what_leaves_the_servers_memory_for_others_is_sent_by_it() {
 
 #[test]
 fn each_copy_that_a_write_makes_stale_is_a_message_wherever_it_is() {
-    // Two clients have read it. It left the first one's own cache where that holds one, and the server's.
+    // Two clients have read it. It left the first one's own cache where that holds one, and the
+    // server's.
     let read = [(0, 1, READ), (1, 1, READ), (0, 2, READ), (0, 3, READ)];
     let stale = |algorithm, writer| {
         let written = [&read[..], &[(writer, 1, WRITE)]].concat();

@@ -1,11 +1,16 @@
-//! What Weighted LRU needs to know (Dahlin, section 3.1.5): of each client what it would give up, and what that costs; as it is, or as clients and server believe.
+//! What Weighted LRU needs to know (Dahlin, section 3.1.5): of each client what it would give up,
+//! and what that costs; as it is, or as clients and server believe.
 //!
-//! What the thesis leaves open: a block that was sent to a client, which never used it, costs that one nothing to lose; it is as old there as it was where it came
-//! from; and who asks for it takes it over. A client that gets a block says what the next one would cost it, and the server hears that with the sender's request.
+//! What the thesis leaves open: a block that was sent to a client, which never used it, costs that
+//! one nothing to lose; it is as old there as it was where it came from; and who asks for it takes
+//! it over. A client that gets a block says what the next one would cost it, and the server hears
+//! that with the sender's request.
 //!
-//! To make room, a client that knows everything has asked the server once about all blocks that are weighed, and all other clients what a block would cost them
-//! (3.1.5.1). The server's load, which section 3.3.1 shows for both hints alone, has that one question; what clients ask each other is none of it. That a block was
-//! given up, and where it went, is said with the request for the next one, whatever is known.
+//! To make room, a client that knows everything has asked the server once about all blocks that are
+//! weighed, and all other clients what a block would cost them (3.1.5.1). The server's load, which
+//! section 3.3.1 shows for both hints alone, has that one question; what clients ask each other is
+//! none of it. That a block was given up, and where it went, is said with the request for the next
+//! one, whatever is known.
 
 use super::Knowledge;
 use super::caches::{Caches, DUPLICATE, Place, SINGLET, UNKNOWN};
@@ -59,7 +64,8 @@ impl Weighted {
         Some(Ages { local, global: now - self.used[caches.block_of(place) as usize] })
     }
 
-    /// The duplicate and the singlet that cost a client least. It asks the server about each block that might be one of them, until it knows.
+    /// The duplicate and the singlet that cost a client least. It asks the server about each block
+    /// that might be one of them, until it knows.
     fn candidates(&mut self, caches: &mut Caches, client: u32, now: u64) -> Candidates {
         while let Some(unknown) = caches.oldest_of(client, UNKNOWN) {
             let used = caches.used(unknown);
@@ -83,7 +89,8 @@ impl Weighted {
         Candidates { duplicate: caches.oldest_of(client, DUPLICATE), singlet }
     }
 
-    /// What a block that is sent to a client costs it, and what it gives up for that; nothing if it has room. Infinitely much if it has no cache.
+    /// What a block that is sent to a client costs it, and what it gives up for that; nothing if it
+    /// has room. Infinitely much if it has no cache.
     fn cost(&mut self, caches: &mut Caches, client: u32, now: u64) -> (f64, Option<Place>) {
         if caches.has_room(client) {
             return (0.0, None);
@@ -106,8 +113,8 @@ impl Weighted {
         others.map(|other| (self.cost(caches, other, now).0, other)).reduce(least)
     }
 
-    /// A client whose cache is full gives up a block, or sends one to another client. Gives how often the server was asked about one,
-    /// and whether another client has it now.
+    /// A client whose cache is full gives up a block, or sends one to another client. Gives how
+    /// often the server was asked about one, and whether another client has it now.
     pub(super) fn make_room(&mut self, caches: &mut Caches, client: u32, now: u64) -> (u64, bool) {
         let asked = self.asked;
         let Candidates { duplicate, singlet } = self.candidates(caches, client, now);
@@ -150,7 +157,8 @@ impl Weighted {
         has_room
     }
 
-    /// What a client says with every message to the server, and hears with the answer. Gives how often the server was asked about a block.
+    /// What a client says with every message to the server, and hears with the answer. Gives how
+    /// often the server was asked about a block.
     pub(super) fn tell_server(&mut self, caches: &mut Caches, client: u32, now: u64) -> u64 {
         if self.knowledge != Knowledge::AllHints {
             return 0;

@@ -1,4 +1,5 @@
-//! A yardstick for speed: one plain LRU cache on the same accesses, as simulators of single caches have it.
+//! A yardstick for speed: one plain LRU cache on the same accesses, as simulators of single caches
+//! have it.
 
 use super::Blocks;
 use super::blocks::Deal;

@@ -1,6 +1,8 @@
-//! A trace as accesses of single blocks, with what is known of files: which blocks are whose, and when a file is gone.
+//! A trace as accesses of single blocks, with what is known of files: which blocks are whose, and
+//! when a file is gone.
 //!
-//! Files and blocks have numbers from 0 in the order in which they appear. A file that appears after it was deleted is another one.
+//! Files and blocks have numbers from 0 in the order in which they appear. A file that appears
+//! after it was deleted is another one.
 
 use crate::cooperative::BlocksError;
 use crate::cooperative::blocks::{blocks_of, next_number};
@@ -50,7 +52,8 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Those of a trace, in blocks of so many bytes, at least one. The trace's own error, or that it is of more blocks or clients than can be counted.
+    /// Those of a trace, in blocks of so many bytes, at least one. The trace's own error, or that
+    /// it is of more blocks or clients than can be counted.
     pub fn of<E>(
         records: impl IntoIterator<Item = Result<Record, E>>,
         block_bytes: u64,

@@ -1,18 +1,25 @@
-//! Who manages which files, and the messages that reads, writes and deletes take because of it (Dahlin, section 5.3).
+//! Who manages which files, and the messages that reads, writes and deletes take because of it
+//! (Dahlin, section 5.3).
 //!
 //! - [`Policy`]: on which machine a file's manager is.
-//! - [`simulate`]: messages on a trace, which are counted as sections 5.2.1 and 5.2.2 say who asks whom.
+//! - [`simulate`]: messages on a trace, which are counted as sections 5.2.1 and 5.2.2 say who asks
+//!   whom.
 //! - [`accesses`]: a trace in blocks and files.
 //! - [`report`]: figures and findings.
 //!
-//! Each client has its cache, of which the least recently used goes, and a manager; storage servers are always other machines. Whatever has a block in its cache serves
-//! others from there. The thesis leaves some things open. Here:
+//! Each client has its cache, of which the least recently used goes, and a manager; storage servers
+//! are always other machines. Whatever has a block in its cache serves others from there. The
+//! thesis leaves some things open. Here:
 //!
-//! - Whoever asks waits for an answer, which is a message, too; whoever is told that a block is gone does not answer.
-//! - Blocks are written as wholes. What is written is committed after [`Parameters::commit_us`], when it leaves the cache, or when another client asks for it; its
-//!   manager is told of each block.
-//! - A manager keeps the index nodes that it has read, and those of files that were made meanwhile; reading one takes two messages.
-//! - Whoever becomes the manager of a file that another one manages asks that one for its index node: two messages.
+//! - Whoever asks waits for an answer, which is a message, too; whoever is told that a block is
+//!   gone does not answer.
+//! - Blocks are written as wholes. What is written is committed after [`Parameters::commit_us`],
+//!   when it leaves the cache, or when another client asks for it; its manager is told of each
+//!   block.
+//! - A manager keeps the index nodes that it has read, and those of files that were made meanwhile;
+//!   reading one takes two messages.
+//! - Whoever becomes the manager of a file that another one manages asks that one for its index
+//!   node: two messages.
 
 pub mod accesses;
 pub mod report;
@@ -60,7 +67,8 @@ pub struct Parameters {
     pub commit_us: u64,
     /// Time that only fills the caches, in microseconds since the trace began.
     pub warm_up_us: u64,
-    /// Files that are there before the trace begins are managed by anyone; the same seed gives the same.
+    /// Files that are there before the trace begins are managed by anyone; the same seed gives the
+    /// same.
     pub seed: u64,
 }
 
@@ -105,7 +113,8 @@ pub struct Outcome {
     pub reads: u64,
     /// Those that the client's own cache served.
     pub hits: u64,
-    /// Those that it did not, and that took a message less since the manager is with who asks or who serves.
+    /// Those that it did not, and that took a message less since the manager is with who asks or
+    /// who serves.
     pub shorter: u64,
     /// Messages for reads.
     pub read_hops: u64,

@@ -27,7 +27,8 @@ impl Study {
         Study { outcomes }
     }
 
-    /// Figures 5-5 and 5-7 for Sprite, 5-6 and 5-8 for Auspex, whose trace lacks reads that clients' own caches served.
+    /// Figures 5-5 and 5-7 for Sprite, 5-6 and 5-8 for Auspex, whose trace lacks reads that
+    /// clients' own caches served.
     pub fn figures(&self, of: Workload) -> Vec<Figure> {
         let [centralized, ..] = self.outcomes;
         let all = centralized.hops().max(1) as f64;

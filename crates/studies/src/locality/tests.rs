@@ -63,7 +63,8 @@ fn what_is_on_the_disk_only_comes_from_there_and_its_index_node_is_read_once() {
     let [(central, ..), (first, ..), _] = hops(&deeds);
     // With the only client is also the manager.
     assert_eq!((central, first), (2 + 3 + 3, 2 + 2 + 2));
-    // Who made the file knows where all of it is; what left the cache is on the disk, and was committed before.
+    // Who made the file knows where all of it is; what left the cache is on the disk, and was
+    // committed before.
     let evicted =
         [(0, 5, Do::Write(0)), (0, 5, Do::Write(1)), (0, 5, Do::Write(2)), (0, 5, Do::Write(3)), (0, 5, Do::Read(0))];
     assert_eq!(hops(&evicted)[0], (3, 4 * 3, 0));
@@ -77,7 +78,8 @@ fn a_writer_takes_the_block_from_all_others() {
     // Each of two asks and commits, two are told.
     assert_eq!((central.write_hops, central.read_hops), (2 * 3 + 2, 3 + 3));
     assert_eq!(central.invalidated, Contacts { count: 2, local: 0 });
-    // The second writer asks, and commits, and of two who are told one is the manager. The manager is asked, or asks.
+    // The second writer asks, and commits, and of two who are told one is the manager. The manager
+    // is asked, or asks.
     assert_eq!((first.write_hops, first.read_hops), (2 + 1 + 1, 2 + 2));
     assert_eq!(first.invalidated, Contacts { count: 2, local: 1 });
     // It becomes the manager, and tells both. Then it serves.

@@ -24,7 +24,8 @@ pub(crate) struct Act {
 /// What is known of a file from all that was done with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
-    /// Bytes that it had before anything was written to it: as many as are read of it that were not written before.
+    /// Bytes that it had before anything was written to it: as many as are read of it that were not
+    /// written before.
     pub had_bytes: u64,
     /// The most that it ever has.
     pub most_bytes: u64,
@@ -85,7 +86,8 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// Adds a record, which is not earlier than the one before it. What there is too much of, if that is so.
+    /// Adds a record, which is not earlier than the one before it. What there is too much of, if
+    /// that is so.
     pub(crate) fn add(&mut self, Record { time_us, file, deed, .. }: Record) -> Result<(), &'static str> {
         let Gathering { activity, known, written, blocks } = self;
         let next = u32::try_from(activity.files.len()).map_err(|_| "files")?;
@@ -159,7 +161,8 @@ impl Activity {
         self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us))
     }
 
-    /// Bytes that each file has when the office is left; none if it is not there any more, or not yet.
+    /// Bytes that each file has when the office is left; none if it is not there any more, or not
+    /// yet.
     pub(crate) fn there_at(&self, leaves_us: u64) -> Vec<u64> {
         let mut there: Vec<u64> = self.files.iter().map(|file| file.had_bytes).collect();
         for act in self.split(leaves_us).0 {
@@ -203,7 +206,8 @@ impl Activity {
         read
     }
 
-    /// The same, but so many bytes of these files are read in the office before it is left: they are hoarded.
+    /// The same, but so many bytes of these files are read in the office before it is left: they
+    /// are hoarded.
     pub(crate) fn with_hoarded(&self, files: &[(u32, u64)], leaves_us: u64) -> Activity {
         let (office, away) = self.split(leaves_us);
         let time_us = leaves_us.saturating_sub(1);
@@ -213,7 +217,8 @@ impl Activity {
         Activity { acts: acts.collect(), files: self.files.clone() }
     }
 
-    /// From this time of the trace on, in microseconds: how long it goes on, and how long without pauses in which whoever works is away.
+    /// From this time of the trace on, in microseconds: how long it goes on, and how long without
+    /// pauses in which whoever works is away.
     pub(crate) fn times_us(&self, since_us: u64) -> (u64, u64) {
         let times = || self.acts.iter().map(|act| act.time_us).filter(|time| *time >= since_us);
         let gaps = times().zip(times().skip(1)).map(|(one, next)| next - one);

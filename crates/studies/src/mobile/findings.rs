@@ -1,7 +1,8 @@
 //! What Froese and Bunt say of their figures, beside what is found here.
 //!
-//! What passes or fails are orderings: the traces that are generated here have what the paper states of its own, and nothing else of them. Where nothing happened that could
-//! be compared, and where it makes no difference, nothing is said.
+//! What passes or fails are orderings: the traces that are generated here have what the paper
+//! states of its own, and nothing else of them. Where nothing happened that could be compared, and
+//! where it makes no difference, nothing is said.
 
 use super::study::{CONTOURS, Grid, Study, kilobits, mebibytes};
 use super::why;
@@ -32,7 +33,8 @@ use Theirs::{Order, Value};
 /// What was found in one trace, and whether what must be so is so.
 type Found = (String, Option<bool>);
 
-/// Everything that the paper says of figures 2 to 12. The first two traces are taken for its traces 1 and 2 where it compares them.
+/// Everything that the paper says of figures 2 to 12. The first two traces are taken for its traces
+/// 1 and 2 where it compares them.
 pub fn findings(study: &Study) -> Vec<Finding> {
     let mut all = configuration(study);
     all.extend(reintegration(study));
@@ -96,7 +98,8 @@ fn told(
     Finding { stated, what: what.into(), theirs: theirs.into(), ours, kind: Kind::Measured, holds, why }
 }
 
-/// Whether one is less than the other. Nothing where one of them was not measured, or they do not differ.
+/// Whether one is less than the other. Nothing where one of them was not measured, or they do not
+/// differ.
 fn is_less(one: Option<f64>, other: Option<f64>) -> Option<bool> {
     let (one, other) = (one?, other?);
     (!is_same(one, other)).then_some(one < other)
@@ -106,7 +109,8 @@ fn is_same(one: f64, other: f64) -> bool {
     (one - other).abs() <= ROUNDING * one.abs().max(other.abs())
 }
 
-/// In how many cases that say something the first is less than the second, and if not in all of them, by how much it is more.
+/// In how many cases that say something the first is less than the second, and if not in all of
+/// them, by how much it is more.
 fn all_less(pairs: impl IntoIterator<Item = (Option<f64>, Option<f64>)>, unit: &str) -> Found {
     let (mut so, mut all, mut excess) = (0, 0, 0.0f64);
     for (one, other) in pairs {
@@ -166,7 +170,8 @@ fn expansion_at_work(outcome: &Outcome) -> Option<f64> {
     outcome.time_expansion_at_work().filter(|_| outcome.reads > 0).map(|times| (times - 1.0) * 100.0)
 }
 
-/// Percent of the time that is waited for what goes home; nothing if nothing does, or nothing is read.
+/// Percent of the time that is waited for what goes home; nothing if nothing does, or nothing is
+/// read.
 fn interference_of(outcome: &Outcome) -> Option<f64> {
     outcome.interference().filter(|_| outcome.reads > 0 && outcome.logged_bytes > 0).map(|part| 100.0 * part)
 }
@@ -226,7 +231,8 @@ impl Study {
         Study { grid: Grid { base, ..self.grid.clone() }, ..self.clone() }
     }
 
-    /// Part by which blocks have less than files, in percent, with each of these policies and each bandwidth.
+    /// Part by which blocks have less than files, in percent, with each of these policies and each
+    /// bandwidth.
     fn saved(&self, trace: usize, policies: &[WriteBack], measure: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
         let saved = |(files, blocks): (Option<f64>, Option<f64>)| {
             let (files, blocks) = (files?, blocks?);
@@ -479,7 +485,8 @@ fn blocks(study: &Study) -> Vec<Finding> {
         finding(study, figure_11, differ, Order("they do"), why::units_read, beats),
         finding(study, figure_11, bandwidth, Order("it does"), why::units_read, shrinks),
     ];
-    // By section 4.3 the log holds what was written; section 5.3 has results that only a log of whole files or blocks gives. Both are shown.
+    // By section 4.3 the log holds what was written; section 5.3 has results that only a log of
+    // whole files or blocks gives. Both are shown.
     let units = study.with_units_logged();
     let both = [(study, "what is written is logged"), (&units, "all of a file or block is logged")];
     let shown_too = if study.grid.base.rules == Rules::Paper { 2 } else { 1 };

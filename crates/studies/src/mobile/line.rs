@@ -15,7 +15,8 @@ const PIECE_COUNT_MAX: u64 = 1 << 16;
 pub struct Link {
     /// What it carries.
     pub bits_per_second: u64,
-    /// How much longer it takes until something is there, or is known to be home. The paper has none.
+    /// How much longer it takes until something is there, or is known to be home. The paper has
+    /// none.
     pub round_trip_us: u64,
 }
 
@@ -119,7 +120,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Somebody waits for these from now on. Gives until when, and how much of that for what went home meanwhile.
+    /// Somebody waits for these from now on. Gives until when, and how much of that for what went
+    /// home meanwhile.
     pub fn fetch(&mut self, now_us: u64, transfers: &[u64]) -> (u64, u64) {
         let (mut at_us, mut alone_us) = (now_us, self.of.link.round_trip_us);
         // Whoever comes while nobody uses the link is next.
@@ -151,7 +153,8 @@ impl<'a> Line<'a> {
         (at_us, stalled_us.saturating_sub(alone_us))
     }
 
-    /// In which pieces these go: the product has lots drawn for what its link carries in a moment, the paper for blocks and files.
+    /// In which pieces these go: the product has lots drawn for what its link carries in a moment,
+    /// the paper for blocks and files.
     fn pieces(&self, transfers: &[u64]) -> Vec<u64> {
         if self.of.rules == Rules::Paper {
             return transfers.to_vec();

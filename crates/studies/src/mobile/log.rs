@@ -59,7 +59,8 @@ pub(super) trait Log {
     fn counts(&self) -> Counts;
 }
 
-/// As in the paper (section 4.3): what is written is logged anew, and entries that it overlaps are gone. No two entries overlap.
+/// As in the paper (section 4.3): what is written is logged anew, and entries that it overlaps are
+/// gone. No two entries overlap.
 pub(super) struct PaperLog {
     logged: Logged,
     units: Units,

@@ -1,12 +1,18 @@
-//! A client with a slow link, on a trace (Froese and Bunt): what its user waits for, what waits to go home and for how long, and how much the one hinders the other.
+//! A client with a slow link, on a trace (Froese and Bunt): what its user waits for, what waits to
+//! go home and for how long, and how much the one hinders the other.
 //!
-//! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not home yet; `line`: the link, where time passes; `turns`: who
-//!   uses it next.
-//! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found here.
+//! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not
+//!   home yet; `line`: the link, where time passes; `turns`: who uses it next.
+//! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found
+//!   here.
 //!
-//! For how long something waits before it goes home, and in which pieces, `policy::write_back` says; who wins, by the product's rules, `policy::lottery`; what goes from the cache, `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is in the office first, and caches
-//! whatever it uses, as files. Then its link is slow. Reads wait for what is not there; writes wait for nothing, and what they write is there, but not what else the same unit has. What is not home yet is kept
-//! beside the cache, and can be read. Files that do not fit into the cache are not kept, and what is read of them is fetched each time.
+//! For how long something waits before it goes home, and in which pieces, `policy::write_back`
+//! says; who wins, by the product's rules, `policy::lottery`; what goes from the cache,
+//! `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is
+//! in the office first, and caches whatever it uses, as files. Then its link is slow. Reads wait
+//! for what is not there; writes wait for nothing, and what they write is there, but not what else
+//! the same unit has. What is not home yet is kept beside the cache, and can be read. Files that do
+//! not fit into the cache are not kept, and what is read of them is fetched each time.
 
 pub(crate) mod activity;
 mod cache;
@@ -55,7 +61,8 @@ pub enum WriteBack {
     Lottery,
     /// When it is old.
     Delayed,
-    /// The same, but it stops for whoever waits. The product's stops for nobody, and only hinders what is fetched ahead: here it is as its `Lottery`.
+    /// The same, but it stops for whoever waits. The product's stops for nobody, and only hinders
+    /// what is fetched ahead: here it is as its `Lottery`.
     Preemptive,
 }
 
@@ -80,11 +87,13 @@ impl WriteBack {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rules {
-    /// What goes over the link is a unit, or an entry of the log. What is written is logged anew, and what waited of the same is cancelled. Only the lottery lets what goes home
-    /// have its turn while somebody waits, and can do so twice in a row.
+    /// What goes over the link is a unit, or an entry of the log. What is written is logged anew,
+    /// and what waited of the same is cancelled. Only the lottery lets what goes home have its turn
+    /// while somebody waits, and can do so twice in a row.
     Paper,
-    /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each, and what is logged are the bytes that were written, in the product's own log. What was to wait for an
-    /// idle link goes after some minutes at the latest.
+    /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each,
+    /// and what is logged are the bytes that were written, in the product's own log. What was to
+    /// wait for an idle link goes after some minutes at the latest.
     Product,
 }
 
@@ -94,7 +103,8 @@ pub enum Rules {
 pub enum Logged {
     /// The bytes that were written, as section 4.3 says.
     Writes,
-    /// All of the file or block that was written to. Only so can blocks make the log smaller, as section 5.3 says that they do.
+    /// All of the file or block that was written to. Only so can blocks make the log smaller, as
+    /// section 5.3 says that they do.
     Units,
 }
 
@@ -257,7 +267,8 @@ pub struct Outcome {
     pub hoarded_bytes: u64,
     /// How long all takes if nothing is waited for.
     pub span_us: u64,
-    /// The same without the pauses in which whoever works is away: those of more than 15 minutes (section 4.2).
+    /// The same without the pauses in which whoever works is away: those of more than 15 minutes
+    /// (section 4.2).
     pub active_us: u64,
     /// How long he waits.
     pub stall_us: u64,
@@ -277,14 +288,16 @@ pub struct Outcome {
     pub log_bytes_max: u64,
     /// How much went home one by one.
     pub sent_count: u64,
-    /// How long that waited on the average, from when it was written (or first written, by the product's rules).
+    /// How long that waited on the average, from when it was written (or first written, by the
+    /// product's rules).
     pub reintegration_mean_us: Option<u64>,
     /// The longest.
     pub reintegration_max_us: u64,
 }
 
 impl Outcome {
-    /// By how much longer all takes than with the office's link (section 4.4): 1.08 is 8 % more. Nothing if it takes no time.
+    /// By how much longer all takes than with the office's link (section 4.4): 1.08 is 8 % more.
+    /// Nothing if it takes no time.
     pub fn time_expansion(&self) -> Option<f64> {
         ratio(self.span_us.saturating_add(self.stall_us), self.span_us.saturating_add(self.strong_stall_us))
     }
@@ -440,7 +453,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What of these bytes is not there, one transfer after the other. It is there from then on, if it fits.
+    /// What of these bytes is not there, one transfer after the other. It is there from then on, if
+    /// it fits.
     fn look(&mut self, file: u32, offset: u64, len: u64) -> Vec<u64> {
         let size = self.sizes[file as usize];
         let mut missing = Vec::new();
@@ -466,7 +480,8 @@ impl<'a> Client<'a> {
         self.line.log.holds(key) && !self.parts.contains(&key)
     }
 
-    /// What a file had before bytes were written to it, and has now. Units of which all is there are there from then on, if they fit; all that is used in the office is.
+    /// What a file had before bytes were written to it, and has now. Units of which all is there
+    /// are there from then on, if they fit; all that is used in the office is.
     fn change(&mut self, file: u32, offset: u64, len: u64, in_the_office: bool) -> (u64, u64) {
         let (before, end) = (self.sizes[file as usize], offset.saturating_add(len));
         let size = before.max(end);

@@ -1,4 +1,5 @@
-//! The study once more, for tests: millisecond after millisecond, with plain lists, by the rules of the paper without its lottery.
+//! The study once more, for tests: millisecond after millisecond, with plain lists, by the rules of
+//! the paper without its lottery.
 
 use super::*;
 
@@ -155,7 +156,8 @@ impl<'a> Model<'a> {
         self.outcome.log_bytes_max = self.outcome.log_bytes_max.max(waiting);
     }
 
-    /// What comes of it; of times, those that are waited, all in all until something was home, and in all else what [`simulate`] gives.
+    /// What comes of it; of times, those that are waited, all in all until something was home, and
+    /// in all else what [`simulate`] gives.
     pub fn run(activity: &Activity, of: &'a Parameters) -> (Outcome, u64) {
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();
         let (cached, log, parts, outcome) = (Vec::new(), Vec::new(), Vec::new(), Outcome::default());

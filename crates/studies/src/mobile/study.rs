@@ -132,7 +132,8 @@ impl Serialize for Study {
     }
 }
 
-/// Simulates all of a grid, which is as [`check`](Grid::check) lets it be, on each of these traces, which have names. `done` is told whenever one simulation is.
+/// Simulates all of a grid, which is as [`check`](Grid::check) lets it be, on each of these traces,
+/// which have names. `done` is told whenever one simulation is.
 pub fn study(traces: &[(&str, &Activity)], grid: &Grid, done: impl Fn() + Sync) -> Study {
     let all = grid.all();
     // What is as with the office's link is the same for many.
@@ -245,7 +246,8 @@ impl Study {
         self.grid.links().map(|link| self.curve(trace, name(link), Measure::Expansion, over(link))).collect()
     }
 
-    /// The bandwidth, in kb/s, with which time expands by this: between those that were simulated, along a line. Nothing if all of them are faster, or slower.
+    /// The bandwidth, in kb/s, with which time expands by this: between those that were simulated,
+    /// along a line. Nothing if all of them are faster, or slower.
     pub(super) fn bandwidth_for(&self, trace: usize, cache_bytes: u64, expansion: f64) -> Option<f64> {
         let at = |link| self.at(trace, &self.grid.bare(cache_bytes, link)).time_expansion();
         let points: Vec<(f64, f64)> = self.grid.links().filter_map(|link| Some((kilobits(link), at(link)?))).collect();
@@ -305,7 +307,8 @@ impl Study {
     }
 }
 
-/// Figures 2 to 12 of the paper for each trace; what each replacement policy misses (section 4.5); and how the product does it.
+/// Figures 2 to 12 of the paper for each trace; what each replacement policy misses (section 4.5);
+/// and how the product does it.
 pub fn figures(study: &Study) -> Vec<Figure> {
     (0..study.traces.len()).flat_map(|trace| figures_of(study, trace)).collect()
 }

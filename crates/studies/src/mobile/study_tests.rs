@@ -9,8 +9,9 @@ use trace::Record;
 
 const MINUTE_US: u64 = 60_000_000;
 
-/// Somebody at work for hours: a few documents and many files that are read, some of them large ones of which little is used; and what is written now and then, `often` times as often,
-/// is a document that is saved again, or some blocks of a large file.
+/// Somebody at work for hours: a few documents and many files that are read, some of them large
+/// ones of which little is used; and what is written now and then, `often` times as often, is a
+/// document that is saved again, or some blocks of a large file.
 fn work(often: u64, seed: u64) -> Activity {
     let (random, mut time_us, mut records) = (SplitMix64::new(seed), 0, Vec::new());
     let size = |file: u64| if file.is_multiple_of(8) { 150_000 } else { 4_000 + SplitMix64::new(file).below(40_000) };
@@ -56,7 +57,8 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
     }
     assert!(drawn.iter().all(|figure| figure.curves.iter().any(|curve| curve.points.len() > 1)), "{drawn:?}");
     let findings = findings(&found);
-    // What does not hold, and what has numbers, is explained by numbers of each trace, and no two of them alike.
+    // What does not hold, and what has numbers, is explained by numbers of each trace, and no two
+    // of them alike.
     let explained: Vec<&Finding> = findings.iter().filter(|one| !one.why.is_empty()).collect();
     for one in &findings {
         let is_explained = one.why.contains("little: ") && one.why.contains("much: ");
@@ -105,7 +107,8 @@ fn one_trace_is_compared_with_no_other_and_an_empty_one_says_nothing() {
     assert!(findings(&study(&[], &grid, || ())).iter().all(|one| one.holds.is_none()));
 }
 
-/// Findings that say yes or no of these deeds, a minute after each other, the link being slow from the beginning.
+/// Findings that say yes or no of these deeds, a minute after each other, the link being slow from
+/// the beginning.
 fn said_of(deeds: &[(u64, Deed)]) -> Vec<Finding> {
     let records = (0..).zip(deeds).map(|(at, (file, deed))| Record {
         time_us: at * MINUTE_US,
@@ -125,7 +128,8 @@ fn said_of(deeds: &[(u64, Deed)]) -> Vec<Finding> {
 fn where_nothing_was_measured_nothing_is_said() {
     let read = Deed::Read { offset: 0, len: 8192 };
     let write = Deed::Write { offset: 0, len: 8192 };
-    // Nothing is written, and all of a file is read, as a file or as blocks: only bandwidth makes a difference.
+    // Nothing is written, and all of a file is read, as a file or as blocks: only bandwidth makes a
+    // difference.
     let said = said_of(&[(0, read)]);
     assert_eq!(said.iter().map(|one| &one.what[..]).collect::<Vec<_>>(), ["more bandwidth expands time less"]);
     assert_eq!(said[0].holds, Some(true), "{said:#?}");

@@ -19,7 +19,8 @@ fn write(offset: u64, len: u64) -> Deed {
     Deed::Write { offset, len }
 }
 
-/// Files of some blocks, used by chance, with pauses here and there; all in milliseconds and blocks.
+/// Files of some blocks, used by chance, with pauses here and there; all in milliseconds and
+/// blocks.
 fn small(seed: u64, count: u64) -> Activity {
     let (random, mut time_us) = (SplitMix64::new(seed), 0);
     activity((0..count).map(|_| {
@@ -124,7 +125,8 @@ fn in_the_product_what_goes_home_has_a_third_of_a_link_that_somebody_waits_for()
     let found = simulate(&contested(12_000), &of);
     let share = found.interference_us as f64 / found.stall_us as f64;
     assert!((share * 3.0 - 1.0).abs() < 0.05, "{share}");
-    // What waits for an idle link goes after five minutes all the same, and what is to be old does not go before.
+    // What waits for an idle link goes after five minutes all the same, and what is to be old does
+    // not go before.
     let idle = simulate(&contested(12_000), &Parameters { write_back: WriteBack::Idle, ..of });
     assert!(idle.interference_us > 0 && idle.interference_us < found.interference_us);
     let delayed = simulate(&contested(12_000), &Parameters { write_back: WriteBack::Delayed, ..of });

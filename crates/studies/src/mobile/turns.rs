@@ -1,4 +1,5 @@
-//! Who uses the link next, whenever it is free: what somebody waits for, or what goes home (Froese and Bunt, section 4.6).
+//! Who uses the link next, whenever it is free: what somebody waits for, or what goes home (Froese
+//! and Bunt, section 4.6).
 
 use policy::lottery::{Class, Lottery};
 use policy::write_back::Terms;
@@ -11,9 +12,10 @@ pub(super) enum Sharing {
     Ends,
     /// It stops, and goes on another time.
     Stops,
-    /// The paper's lottery: whoever waits for something holds the first of these tickets, and what goes home the others. Draws do not depend on each other. Those who wait for
-    /// something hold theirs also while nobody does: what goes home then has to win against nobody. It is drawn when something has ended, and again whenever the link was idle
-    /// for as long as the terms say.
+    /// The paper's lottery: whoever waits for something holds the first of these tickets, and what
+    /// goes home the others. Draws do not depend on each other. Those who wait for something hold
+    /// theirs also while nobody does: what goes home then has to win against nobody. It is drawn
+    /// when something has ended, and again whenever the link was idle for as long as the terms say.
     Draws([u32; 2]),
     /// The product's: lots are drawn for each piece, and only among those who wait.
     DrawsAmongWaiting([Class; 2]),

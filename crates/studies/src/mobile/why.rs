@@ -1,7 +1,9 @@
-//! Why what is found differs from what Froese and Bunt state, in numbers of the traces that were used here: of one trace each, where it was measured.
+//! Why what is found differs from what Froese and Bunt state, in numbers of the traces that were
+//! used here: of one trace each, where it was measured.
 //!
-//! Theirs are known only by table 2: a week with 12.9 and 7.0 hours at work, 383 and 1000 files of 17 and 18 MB, 4 and 35 MB written. Which files are used again, how large
-//! those are that are written, and where the pauses are, is made up here.
+//! Theirs are known only by table 2: a week with 12.9 and 7.0 hours at work, 383 and 1000 files of
+//! 17 and 18 MB, 4 and 35 MB written. Which files are used again, how large those are that are
+//! written, and where the pauses are, is made up here.
 
 use super::study::{Study, kilobits, mebibytes};
 use super::{Outcome, Rules, Unit, WriteBack};
@@ -23,7 +25,8 @@ fn minutes(outcome: &Outcome) -> String {
 }
 
 impl Study {
-    /// With this policy and whole files, the base's cache and bandwidth, or the modem's if that is not varied: 10 MB and 28.8 kb/s in the paper.
+    /// With this policy and whole files, the base's cache and bandwidth, or the modem's if that is
+    /// not varied: 10 MB and 28.8 kb/s in the paper.
     fn base(&self, trace: usize, write_back: WriteBack) -> Outcome {
         self.at(trace, &self.grid.by_link(write_back, Unit::File, self.base_link()))
     }

@@ -1,6 +1,8 @@
-//! Traces from a plain table (docs/trace-format.md): a header, `time_s,client,op,file,offset,len`, and one line for each thing that was done, in the order of time.
+//! Traces from a plain table (docs/trace-format.md): a header, `time_s,client,op,file,offset,len`,
+//! and one line for each thing that was done, in the order of time.
 //!
-//! Clients and files have names, which may be quoted; both get numbers in the order in which they appear.
+//! Clients and files have names, which may be quoted; both get numbers in the order in which they
+//! appear.
 
 use super::{ImportError, Lines, time_us};
 use crate::{Deed, Record};
@@ -117,7 +119,8 @@ impl<R: BufRead> Iterator for Csv<R> {
     }
 }
 
-/// The fields of a line: with quotes around it a field may have commas, and quotes, which are doubled.
+/// The fields of a line: with quotes around it a field may have commas, and quotes, which are
+/// doubled.
 fn fields(line: &str) -> Result<[String; FIELD_COUNT], String> {
     let (mut fields, mut rest) = (Vec::new(), Some(line));
     while let Some(text) = rest {

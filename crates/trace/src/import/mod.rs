@@ -3,7 +3,8 @@
 //! - [`csv`]: a plain table.
 //! - [`strace`]: what `strace -f` shows of programs.
 //!
-//! Both are read line by line, and are iterators of records that end after the first error, which names the line. Nothing in a file makes them panic.
+//! Both are read line by line, and are iterators of records that end after the first error, which
+//! names the line. Nothing in a file makes them panic.
 
 pub mod csv;
 pub mod strace;
@@ -71,7 +72,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Microseconds of a decimal number of seconds; places beyond the sixth are dropped. Nothing for what is none, or too large.
+/// Microseconds of a decimal number of seconds; places beyond the sixth are dropped. Nothing for
+/// what is none, or too large.
 fn time_us(seconds: &str) -> Option<u64> {
     let (whole, places) = seconds.split_once('.').unwrap_or((seconds, "0"));
     let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

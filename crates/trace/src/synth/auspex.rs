@@ -1,19 +1,26 @@
-//! A trace like Berkeley's of its Auspex server (Dahlin, section 3.3.4.2): what the network saw of a department's week.
+//! A trace like Berkeley's of its Auspex server (Dahlin, section 3.3.4.2): what the network saw of
+//! a department's week.
 //!
-//! Stated there: 237 clients, seven days, a million reads and writes that fill the caches and four million more; people of the same kind as Sprite's. It was gathered
-//! on the network, so that it lacks what clients found in their own caches; what they asked of files' attributes shows some of that, but nothing that was asked
-//! within three seconds before. So a client's second read of a file within three seconds is not in this trace, either. Of all reads, four fifths are taken to be
-//! such hits ([`HIDDEN_HITS`]). About a million blocks were written and later overwritten or removed, a third of them within 30 seconds by the same client (4.3.1.1);
-//! 96 % of them were written by the same client (5.3.1).
+//! Stated there: 237 clients, seven days, a million reads and writes that fill the caches and four
+//! million more; people of the same kind as Sprite's. It was gathered on the network, so that it
+//! lacks what clients found in their own caches; what they asked of files' attributes shows some of
+//! that, but nothing that was asked within three seconds before. So a client's second read of a
+//! file within three seconds is not in this trace, either. Of all reads, four fifths are taken to
+//! be such hits ([`HIDDEN_HITS`]). About a million blocks were written and later overwritten or
+//! removed, a third of them within 30 seconds by the same client (4.3.1.1); 96 % of them were
+//! written by the same client (5.3.1).
 //!
-//! What clients tend to do ([`HABITS`]) is set as such file systems are known to be. Only [`Auspex::writes`] was fitted, to how many blocks do not last (seed 1 gives
-//! 1.02 million, 34 % and 96 %). The thesis states no base rates of this trace, and nothing was fitted to what algorithms make of it.
+//! What clients tend to do ([`HABITS`]) is set as such file systems are known to be. Only
+//! [`Auspex::writes`] was fitted, to how many blocks do not last (seed 1 gives 1.02 million, 34 %
+//! and 96 %). The thesis states no base rates of this trace, and nothing was fitted to what
+//! algorithms make of it.
 
 use super::community::{Community, Habits, Requests};
 
 /// Reads and writes that only fill the caches.
 pub const WARM_UP: u64 = 1_000_000;
-/// Part of all reads that are taken to be hits in clients' own caches, which the trace lacks (footnote 1 of the section).
+/// Part of all reads that are taken to be hits in clients' own caches, which the trace lacks
+/// (footnote 1 of the section).
 pub const HIDDEN_HITS: f64 = 0.8;
 
 /// What these clients tend to do.
@@ -89,7 +96,8 @@ mod tests {
     #[test]
     fn the_trace_is_as_the_thesis_states() {
         let (mut clients, mut accesses, mut last_us) = (BTreeSet::new(), 0u64, 0);
-        // When each block was written, and by whom; how many were gone, soon, and by the same client.
+        // When each block was written, and by whom; how many were gone, soon, and by the same
+        // client.
         let mut written = HashMap::<u64, BTreeMap<u64, (u64, u32)>>::new();
         let (mut gone, mut soon, mut own) = (0u32, 0u32, 0u32);
         for Record { time_us, client, file, deed } in Auspex::default().records() {

@@ -1,5 +1,6 @@
-//! What the clients of one file server do: a few work much, most of them little, at day, in bursts; they read whole files, mostly such as they or others of their
-//! group have used lately, or programs that all use; they write files anew, and remove most of what they made within minutes.
+//! What the clients of one file server do: a few work much, most of them little, at day, in bursts;
+//! they read whole files, mostly such as they or others of their group have used lately, or
+//! programs that all use; they write files anew, and remove most of what they made within minutes.
 //!
 //! Numbers that no paper states are [`Habits`]: they say so, and are the same for all traces.
 
@@ -54,14 +55,15 @@ pub struct Habits {
     pub fresh: f64,
     /// Reads of files: of the last few that the client itself has used.
     pub latest: f64,
-    /// All other reads are of what the client itself has used at any time: how much rather lately, as a power; with 1, as often one of the last 10 to 100 as one of
-    /// the last 100 to 1000.
+    /// All other reads are of what the client itself has used at any time: how much rather lately,
+    /// as a power; with 1, as often one of the last 10 to 100 as one of the last 100 to 1000.
     pub recency: f64,
     /// Reads of a part only of a file that has more than one block.
     pub partial: f64,
     /// Writes of files: new ones, which are removed again.
     pub passing: f64,
-    /// Time from the writing of such a file to its removal, in seconds: this at most, and as often from 1 to 10 as from 10 to 100.
+    /// Time from the writing of such a file to its removal, in seconds: this at most, and as often
+    /// from 1 to 10 as from 10 to 100.
     pub passing_s: f64,
     /// Writes of files: of those that the client has written before.
     pub again: f64,
@@ -69,9 +71,11 @@ pub struct Habits {
     pub again_recency: f64,
     /// Of those: written by another client of the group.
     pub foreign: f64,
-    /// Writes of blocks: of the block that the client has just written, as where a program writes less than a block at a time.
+    /// Writes of blocks: of the block that the client has just written, as where a program writes
+    /// less than a block at a time.
     pub same_block: f64,
-    /// Removals of files that were there before the trace began, for each removal of one that was made in it.
+    /// Removals of files that were there before the trace began, for each removal of one that was
+    /// made in it.
     pub old_removals: f64,
 }
 
@@ -128,7 +132,8 @@ impl Community {
     /// The requests, in the order of time. As [`check`](Self::check) lets them be.
     pub fn records(self) -> Requests {
         let random = SplitMix64::new(self.seed);
-        // The second of them does half as much as the first, the third a third, and so on: a tenth does about half of all.
+        // The second of them does half as much as the first, the third a third, and so on: a tenth
+        // does about half of all.
         let all: f64 = (1..=self.clients).map(|nth| 1.0 / f64::from(nth)).sum();
         let mut left = self.accesses;
         let mut clients: Vec<Client> = (1..=self.clients)
@@ -199,7 +204,8 @@ struct Client {
     /// What of that when the burst ends.
     burst_end: u64,
     worked_us: u64,
-    /// Time between two requests for a file, and between two files: as is said above, or less where there is so much to do.
+    /// Time between two requests for a file, and between two files: as is said above, or less where
+    /// there is so much to do.
     request_us: u64,
     use_us: u64,
     run: Option<Run>,

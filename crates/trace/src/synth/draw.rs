@@ -1,4 +1,5 @@
-//! Chances, and sizes of files, from one generator of random numbers. The same on all machines: what the processor's own arithmetic has not comes from `libm`.
+//! Chances, and sizes of files, from one generator of random numbers. The same on all machines:
+//! what the processor's own arithmetic has not comes from `libm`.
 
 use host::{Random, SplitMix64};
 
@@ -12,7 +13,8 @@ pub fn chance(random: &SplitMix64, of: f64) -> bool {
     part(random) < of
 }
 
-/// A number below `count`, the higher the rarer: `k` with a chance as of `(k + 1)` to the power of `-steepness`. 0 if `count` is 0.
+/// A number below `count`, the higher the rarer: `k` with a chance as of `(k + 1)` to the power of
+/// `-steepness`. 0 if `count` is 0.
 pub fn rank(random: &SplitMix64, count: u64, steepness: f64) -> u64 {
     let (most, power) = ((count + 1) as f64, 1.0 - steepness);
     let x = match power.abs() < 1e-6 {
@@ -22,8 +24,9 @@ pub fn rank(random: &SplitMix64, count: u64, steepness: f64) -> u64 {
     (x as u64).saturating_sub(1).min(count.saturating_sub(1))
 }
 
-/// Sizes of files: so many of a thousand are no larger than so many bytes, and those between two lines are spread evenly. As on
-/// most systems, most files are of a block, and most bytes in few files.
+/// Sizes of files: so many of a thousand are no larger than so many bytes, and those between two
+/// lines are spread evenly. As on most systems, most files are of a block, and most bytes in few
+/// files.
 const SIZES: [(u64, u64); 9] = [
     (0, 64),
     (250, 1 << 10),

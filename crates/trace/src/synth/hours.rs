@@ -26,8 +26,9 @@ impl Hours {
         Hours { spans, at: 0, before_us: 0 }
     }
 
-    /// A client's hours of so many days, of which the first is a Monday: six to eleven hours from between eight and eleven o'clock; at the ends of weeks only one in
-    /// three is there, and half as long.
+    /// A client's hours of so many days, of which the first is a Monday: six to eleven hours from
+    /// between eight and eleven o'clock; at the ends of weeks only one in three is there, and half
+    /// as long.
     pub fn of_client(days: u32, random: &SplitMix64) -> Hours {
         let mut spans = Vec::new();
         for day in 0..u64::from(days) {
@@ -46,8 +47,9 @@ impl Hours {
         Hours::new(spans)
     }
 
-    /// A user's sessions of so many days, of which the first is a Monday, together so long, which is no more than four hours for each day: one in the morning and one
-    /// in the afternoon, a third as long at the ends of weeks. Between two of them is more than half an hour.
+    /// A user's sessions of so many days, of which the first is a Monday, together so long, which
+    /// is no more than four hours for each day: one in the morning and one in the afternoon, a
+    /// third as long at the ends of weeks. Between two of them is more than half an hour.
     pub fn of_user(days: u32, total_us: u64, random: &SplitMix64) -> Hours {
         let weights: Vec<u64> = (0..2 * u64::from(days))
             .map(|nth| (500 + random.below(1000)) / if nth / 2 % 7 >= 5 { 3 } else { 1 })
@@ -66,7 +68,8 @@ impl Hours {
         self.spans.iter().map(|(_, len)| len).sum()
     }
 
-    /// When so much was worked; never less than what was asked before. What is beyond the last hour comes after it.
+    /// When so much was worked; never less than what was asked before. What is beyond the last hour
+    /// comes after it.
     pub fn wall_us(&mut self, worked_us: u64) -> u64 {
         while self.at + 1 < self.spans.len() && worked_us - self.before_us >= self.spans[self.at].1 {
             self.before_us += self.spans[self.at].1;

@@ -1,7 +1,9 @@
-//! A week of everyday work in a computer science department: text, programs, documents, looking around (Froese and Bunt, trace 1 of section 4.2).
+//! A week of everyday work in a computer science department: text, programs, documents, looking
+//! around (Froese and Bunt, trace 1 of section 4.2).
 //!
-//! Stated there (table of trace characteristics): a week with 12.9 hours of activity, 21,013 requests of which 37.8 % are writes, 383 files of 17 MB in all, 4596 MB
-//! read and 4 MB written. Files are not removed: that was not traced. The rest is [`super::week`]'s.
+//! Stated there (table of trace characteristics): a week with 12.9 hours of activity, 21,013
+//! requests of which 37.8 % are writes, 383 files of 17 MB in all, 4596 MB read and 4 MB written.
+//! Files are not removed: that was not traced. The rest is [`super::week`]'s.
 
 use super::week::{Requests, Week};
 

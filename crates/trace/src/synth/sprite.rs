@@ -1,15 +1,20 @@
-//! A trace like the one of Sprite that Dahlin uses most (section 3.2): traces five and six of Baker and others (1991), of one server.
+//! A trace like the one of Sprite that Dahlin uses most (section 3.2): traces five and six of Baker
+//! and others (1991), of one server.
 //!
-//! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB, of which the first 400,000, a little over a day, fill the caches; then, with
-//! 16 MiB at each client and 128 MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and 15.7 % go to the disk; 96 % of what is
-//! overwritten or removed was written by the same client (5.3.1). The best case, which reads all that was not read before from the disk, reads 7.6 % there (3.3.1).
-//! Of another of its traces it states that 37 % of the writes need ownership and that 29 % of the removals have a local manager (5.3.2).
+//! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB, of which
+//! the first 400,000, a little over a day, fill the caches; then, with 16 MiB at each client and
+//! 128 MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and
+//! 15.7 % go to the disk; 96 % of what is overwritten or removed was written by the same client
+//! (5.3.1). The best case, which reads all that was not read before from the disk, reads 7.6 %
+//! there (3.3.1). Of another of its traces it states that 37 % of the writes need ownership and
+//! that 29 % of the removals have a local manager (5.3.2).
 //!
-//! What is not stated is set as such file systems are known to be: most files are read or written as a whole, and most new ones are removed soon. Many sets of
-//! [`Habits`] meet what is stated. [`HABITS`] is the nearest of those that
-//! `studies::cooperative::experiments::calibration` finds for seed 1. Other seeds differ by several points
-//! with the same habits, since few clients and few large files make most of the traffic: calibrate each
-//! seed. Nothing is fitted to what algorithms make of the trace.
+//! What is not stated is set as such file systems are known to be: most files are read or written
+//! as a whole, and most new ones are removed soon. Many sets of [`Habits`] meet what is stated.
+//! [`HABITS`] is the nearest of those that `studies::cooperative::experiments::calibration` finds
+//! for seed 1. Other seeds differ by several points with the same habits, since few clients and few
+//! large files make most of the traffic: calibrate each seed. Nothing is fitted to what algorithms
+//! make of the trace.
 
 use super::community::{Community, Habits, Requests};
 
@@ -123,7 +128,8 @@ mod tests {
         }
     }
 
-    /// Parts of the reads that miss in the client's cache, and that go to the disk: writes go through, and take what they change from others.
+    /// Parts of the reads that miss in the client's cache, and that go to the disk: writes go
+    /// through, and take what they change from others.
     fn base_rates(of: Sprite) -> (f64, f64) {
         let mut clients: Vec<Lru> = (0..of.clients).map(|_| Lru::default()).collect();
         let (mut server, mut blocks) = (Lru::default(), HashMap::<u64, HashSet<u64>>::new());
@@ -187,7 +193,8 @@ mod tests {
         let writes = all.iter().filter(|record| matches!(record.deed, Deed::Write { .. })).count() as f64;
         // How many are writes is not stated.
         assert!((0.1..0.4).contains(&(writes / accesses as f64)), "{writes}");
-        // Most of what is written over or removed was written by the same client; nothing is used after it is removed.
+        // Most of what is written over or removed was written by the same client; nothing is used
+        // after it is removed.
         let (mut writers, mut gone) = (HashMap::<u64, u32>::new(), HashSet::new());
         let (mut own, mut again) = (0u32, 0u32);
         for Record { client, file, deed, .. } in all {

@@ -1,7 +1,9 @@
-//! A week with many more writes, which tests how changes get home (Froese and Bunt, trace 2 of section 4.2).
+//! A week with many more writes, which tests how changes get home (Froese and Bunt, trace 2 of
+//! section 4.2).
 //!
-//! Stated there: a week with 7.0 hours of activity, 53,860 requests of which 67.9 % are writes, 1000 files of 18 MB in all, 4718 MB read and 35 MB written. Files are
-//! not removed: that was not traced. The rest is [`super::week`]'s.
+//! Stated there: a week with 7.0 hours of activity, 53,860 requests of which 67.9 % are writes,
+//! 1000 files of 18 MB in all, 4718 MB read and 35 MB written. Files are not removed: that was not
+//! traced. The rest is [`super::week`]'s.
 
 use super::week::{Requests, Week};
 

@@ -1,8 +1,10 @@
-//! A week of one user's work: sessions in the mornings and afternoons, in which files are read whole or in part, mostly the ones read lately, and some are written
-//! over and over in small pieces.
+//! A week of one user's work: sessions in the mornings and afternoons, in which files are read
+//! whole or in part, mostly the ones read lately, and some are written over and over in small
+//! pieces.
 //!
-//! What Froese and Bunt state of their traces is [`Week`]'s fields. What they do not state is taken to be so: new files come as the square root of what was done
-//! (Heaps' law), a fourth of the files is also written, and a file is used the rather the later it was used ([`Week::recency`]).
+//! What Froese and Bunt state of their traces is [`Week`]'s fields. What they do not state is taken
+//! to be so: new files come as the square root of what was done (Heaps' law), a fourth of the files
+//! is also written, and a file is used the rather the later it was used ([`Week::recency`]).
 
 use super::draw::{chance, part, rank, size_at};
 use super::first_fault;
@@ -17,7 +19,8 @@ const BYTES_MAX: u64 = 1 << 50;
 const FILE_BYTES_MIN: u64 = 64;
 /// Hours that may be worked on a day.
 const HOURS_A_DAY_MAX: f64 = 4.0;
-/// No pause of a session is longer than about that: what is longer, the paper does not count as active.
+/// No pause of a session is longer than about that: what is longer, the paper does not count as
+/// active.
 const PAUSE_US_MAX: u64 = HOUR_US / 6;
 /// Time between two requests of a burst, in microseconds.
 const REQUEST_US: u64 = 5000;
@@ -52,7 +55,8 @@ pub struct Week {
     pub read_bytes: u64,
     /// Bytes written, counted each time.
     pub written_bytes: u64,
-    /// How much rather files are used that were used lately: a power of how many others were used since.
+    /// How much rather files are used that were used lately: a power of how many others were used
+    /// since.
     pub recency: f64,
     /// The same seed gives the same trace.
     pub seed: u64,
@@ -100,7 +104,8 @@ impl Week {
         self.requests - ((self.requests as f64 * self.writes).round() as u64).min(self.requests)
     }
 
-    /// Bytes of each file, the small ones first, all together as many as are set: spread as files are elsewhere.
+    /// Bytes of each file, the small ones first, all together as many as are set: spread as files
+    /// are elsewhere.
     fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = (0..self.files).map(|nth| size_at((2 * nth + 1) * 500_000 / self.files)).collect();
         let all: u64 = sizes.iter().sum();

@@ -19,7 +19,8 @@ struct Inner {
 }
 
 impl Inner {
-    /// Tells waiting requests that they were granted. One that gave up meanwhile takes care of its lock when dropped.
+    /// Tells waiting requests that they were granted. One that gave up meanwhile takes care of its
+    /// lock when dropped.
     fn wake(&mut self, woken: Vec<WaiterId>) {
         for sender in woken.iter().filter_map(|waiter| self.waiting.remove(waiter)) {
             let _ = sender.send(());

@@ -1,7 +1,8 @@
 //! A file's contents: sparse, in blocks, cheap to clone.
 //!
-//! A block that was ever written is data until all of it is punched out or cut off; what was never written is a hole and
-//! takes no memory. Invariant: no stored byte lies at or beyond the size but zeroes, so extending reads as zeroes.
+//! A block that was ever written is data until all of it is punched out or cut off; what was never
+//! written is a hole and takes no memory. Invariant: no stored byte lies at or beyond the size but
+//! zeroes, so extending reads as zeroes.
 
 use crate::fs::Seek;
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 pub(super) struct Blocks {
     block_size: u64,
     size: u64,
-    /// At most `block_size` bytes each; what is missing at a block's end is zero. Shared between clones.
+    /// At most `block_size` bytes each; what is missing at a block's end is zero. Shared between
+    /// clones.
     blocks: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
@@ -68,7 +70,8 @@ impl Blocks {
         }
     }
 
-    /// Makes `start .. end` read as zeroes: whole blocks, of the last one what there is of it, become holes. The size stays.
+    /// Makes `start .. end` read as zeroes: whole blocks, of the last one what there is of it,
+    /// become holes. The size stays.
     pub(super) fn zero(&mut self, start: u64, end: u64) {
         let (first, last) = (start / self.block_size, end.div_ceil(self.block_size));
         let touched: Vec<u64> = self.blocks.range(first..last.max(first)).map(|(&i, _)| i).collect();
@@ -94,7 +97,8 @@ impl Blocks {
         self.size = size;
     }
 
-    /// The next data or hole at or after `offset`; `None` at or beyond the end, or if no data follows.
+    /// The next data or hole at or after `offset`; `None` at or beyond the end, or if no data
+    /// follows.
     pub(super) fn seek(&self, offset: u64, whence: Seek) -> Option<u64> {
         if offset >= self.size {
             return None;

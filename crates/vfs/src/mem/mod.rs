@@ -1,8 +1,10 @@
-//! [`MemFs`]: a complete file system in memory, the model that every other implementation is compared with.
+//! [`MemFs`]: a complete file system in memory, the model that every other implementation is
+//! compared with.
 //!
-//! Written for clarity, not speed: one mutex, ordered maps, every answer at once (but for locks that wait). It is
-//! deterministic: the same calls with the same times give the same answers, file ids and cookies. It promises what
-//! docs/semantics.md says and nothing more; what survives a crash is up to the test, which takes [`MemFs::snapshot`]s.
+//! Written for clarity, not speed: one mutex, ordered maps, every answer at once (but for locks
+//! that wait). It is deterministic: the same calls with the same times give the same answers, file
+//! ids and cookies. It promises what docs/semantics.md says and nothing more; what survives a crash
+//! is up to the test, which takes [`MemFs::snapshot`]s.
 
 mod blocks;
 mod files;
@@ -31,7 +33,8 @@ pub const BLOCK_SIZE: u32 = 65_536;
 const TOTAL_BYTES: u64 = 1 << 50;
 const FILES_MAX: u64 = 1 << 32;
 
-/// A file system in memory. Clones are the same file system; see [`snapshot`](Self::snapshot) for copies.
+/// A file system in memory. Clones are the same file system; see [`snapshot`](Self::snapshot) for
+/// copies.
 #[derive(Clone)]
 pub struct MemFs {
     state: Arc<Mutex<State>>,
@@ -45,21 +48,23 @@ impl MemFs {
         Self::with_block_size(time, BLOCK_SIZE)
     }
 
-    /// An empty file system; holes are of whole blocks of `block_size` bytes (a power of two, 4096 at least).
+    /// An empty file system; holes are of whole blocks of `block_size` bytes (a power of two, 4096
+    /// at least).
     pub fn with_block_size(time: TimeSource, block_size: u32) -> Self {
         assert!(block_size.is_power_of_two() && block_size >= 4096, "{block_size} is no block size");
         let state = State::new(block_size, time());
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time }
     }
 
-    /// A copy as if after a crash now, with everything durable: no handles, no locks, no files without a name. File
-    /// contents are shared until one of the copies writes to them.
+    /// A copy as if after a crash now, with everything durable: no handles, no locks, no files
+    /// without a name. File contents are shared until one of the copies writes to them.
     pub fn snapshot(&self) -> MemFs {
         let state = self.state.lock().after_crash();
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
     }
 
-    /// Becomes what a copy was when it was made, as after a loss of power: ids and handles that were given since are not given again.
+    /// Becomes what a copy was when it was made, as after a loss of power: ids and handles that
+    /// were given since are not given again.
     pub fn restore(&self, copy: &MemFs) {
         let before = copy.state.lock().after_crash();
         let mut state = self.state.lock();

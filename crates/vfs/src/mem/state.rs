@@ -29,8 +29,8 @@ pub(super) struct Slot {
     pub(super) id: FileId,
 }
 
-/// A directory's names. An entry keeps its cookie for as long as its name exists, also when it comes to mean another
-/// file, so listings that go by cookie are stable.
+/// A directory's names. An entry keeps its cookie for as long as its name exists, also when it
+/// comes to mean another file, so listings that go by cookie are stable.
 #[derive(Clone)]
 pub(super) struct Directory {
     pub(super) parent: FileId,
@@ -162,7 +162,8 @@ impl State {
         state
     }
 
-    /// The tree alone: no handles, no locks, no files without a name. Contents are shared until written to.
+    /// The tree alone: no handles, no locks, no files without a name. Contents are shared until
+    /// written to.
     pub(super) fn after_crash(&self) -> Self {
         let mut nodes = self.nodes.clone();
         nodes.retain(|_, node| node.fixed.nlink > 0);
@@ -218,7 +219,8 @@ impl State {
         }
     }
 
-    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory has been removed.
+    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory
+    /// has been removed.
     pub(super) fn find_free(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Option<FileId>, FsError> {
         match self.find(cred, parent, name) {
             Ok(id) => Ok(Some(id)),

@@ -1,10 +1,12 @@
 //! The behaviour that docs/semantics.md promises, as checks that run against any [`FileSystem`].
 //!
-//! Each check takes a fresh file system (an empty root of the superuser, mode 0755), asks it things as its users would,
-//! and panics where it does not behave. Checks know nothing of the implementation: not its block size (they work in
-//! multiples of 1 MiB where that matters), not its clock (which only has to go on while files are synced).
+//! Each check takes a fresh file system (an empty root of the superuser, mode 0755), asks it things
+//! as its users would, and panics where it does not behave. Checks know nothing of the
+//! implementation: not its block size (they work in multiples of 1 MiB where that matters), not its
+//! clock (which only has to go on while files are synced).
 //!
-//! [`all`] lists the checks. docs/semantics.md names the check behind each promise, and a test holds both together.
+//! [`all`] lists the checks. docs/semantics.md names the check behind each promise, and a test
+//! holds both together.
 
 mod acls;
 mod data;
@@ -193,8 +195,8 @@ impl Ctx {
         self.set(id, SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await
     }
 
-    /// Waits until the file system's clock shows a later time. Syncs a file meanwhile, since a simulated clock only goes on
-    /// when there is something to wait for.
+    /// Waits until the file system's clock shows a later time. Syncs a file meanwhile, since a
+    /// simulated clock only goes on when there is something to wait for.
     async fn tick(&self) {
         let (id, handle) = self.open_file("\x01clock").await;
         let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };

@@ -134,7 +134,8 @@ pub(super) async fn rename_refuses_in_linuxs_order(t: Ctx) {
     let (a, b) = (t.dir(ROOT, "a", 0o777).await, t.dir(ROOT, "b", 0o777).await);
     let closed = t.dir(ROOT, "closed", 0o700).await;
     let u = user(9);
-    // Search permission on both directories, then names, rights on the names, kinds, write permission on what moves, contents.
+    // Search permission on both directories, then names, rights on the names, kinds, write
+    // permission on what moves, contents.
     refuses!(t.rename(&u, a, b"absent", closed, b"x", PLAIN), AccessDenied);
     t.dir(a, "theirs", 0o755).await;
     t.file(b, "file", b"").await;

@@ -47,7 +47,8 @@ const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// A chapter's text that is neither promise nor quotation, and so is not allowed.
 struct Stray<'a>(&'a str);
 
-/// The promises of a chapter: each item of its lists with the tests named in the brackets at its end.
+/// The promises of a chapter: each item of its lists with the tests named in the brackets at its
+/// end.
 fn promises(chapter: &str) -> Result<Vec<(String, Vec<String>)>, Stray<'_>> {
     let mut items: Vec<String> = Vec::new();
     let mut in_item = false;

@@ -1,7 +1,9 @@
-//! More faults than parity makes up for: more stores than that are taken away, emptied, set back or rot, while no file system runs.
+//! More faults than parity makes up for: more stores than that are taken away, emptied, set back or
+//! rot, while no file system runs.
 //!
-//! The file system may refuse to start then. It must not destroy anything: when the stores are as they were again, but for one that may be
-//! lost for good, everything synced is there. One case is counted instead: fragments of the newest segments, whose contents have rotted where no
+//! The file system may refuse to start then. It must not destroy anything: when the stores are as
+//! they were again, but for one that may be lost for good, everything synced is there. One case is
+//! counted instead: fragments of the newest segments, whose contents have rotted where no
 //! checkpoint lists them, look like writes that a crash has torn.
 
 use super::{End, MapEpochs, World, failed};
@@ -46,7 +48,8 @@ impl World {
         }
     }
 
-    /// Harms more stores than parity makes up for, starts the file system once or twice, and puts back what there was.
+    /// Harms more stores than parity makes up for, starts the file system once or twice, and puts
+    /// back what there was.
     pub(super) async fn ordeal(&mut self) -> Result<(), End> {
         self.nodes().for_each(|node| node.crash());
         let before: Vec<Snapshot> = self.stores.iter().map(|store| store.disk.snapshot()).collect();
@@ -104,7 +107,8 @@ impl World {
         if let Err(End::Refused(what)) = &running
             && set_back > usize::from(self.create.parity)
         {
-            // They may have taken part in what was started, and do not know it: nobody else can tell that they have all that there is.
+            // They may have taken part in what was started, and do not know it: nobody else can
+            // tell that they have all that there is.
             self.say(|| format!("the operator vouches for the stores: {what}"));
             self.outcome.ordeals_vouched += 1;
             on.crash();
@@ -114,8 +118,8 @@ impl World {
             self.accepts_loss = false;
         }
         let running = match running {
-            // The start before wrote segments to stores that are set back now, and sealed the log behind
-            // them.
+            // The start before wrote segments to stores that are set back now, and sealed the log
+            // behind them.
             Err(End::Refused(what)) if started && set_back > usize::from(self.create.parity) => {
                 self.say(|| format!("set back for good, all begins anew: {what}"));
                 self.outcome.ordeals_stuck += 1;
@@ -127,7 +131,8 @@ impl World {
         };
         let is_rotten = harmed.iter().any(|(_, harm)| *harm == Harm::Rot);
         match self.settle(&running).await {
-            // The contents of fragments of the newest segment may be rotten, or torn by a crash: the start could not know.
+            // The contents of fragments of the newest segment may be rotten, or torn by a crash:
+            // the start could not know.
             Err(End::Failed(_)) if started && is_rotten => {
                 self.say(|| "the rot was not noticed; all begins anew".into());
                 self.outcome.ordeals_unnoticed += 1;
@@ -158,7 +163,8 @@ impl World {
     fn choose_harmed(&self) -> Vec<(usize, Harm)> {
         let (count, parity) = (self.stores.len() as u64, u64::from(self.create.parity));
         let wanted = parity + 1 + self.random.below(count - parity);
-        // All alike more often than not: so it is when a cable, a controller or a backup is to blame.
+        // All alike more often than not: so it is when a cable, a controller or a backup is to
+        // blame.
         let alike = self.random.chance(2, 3).then(|| self.random.below(5));
         let mut harmed: Vec<(usize, Harm)> = Vec::new();
         while (harmed.len() as u64) < wanted {

@@ -1,6 +1,6 @@
-//! Near home and without one: what small files and git cost on a mount that roams, beside sshfs and Linux's
-//! NFS client to the same machine, a mount of the core, and the local disk; and how many syncs the mount and
-//! its home make.
+//! Near home and without one: what small files and git cost on a mount that roams, beside sshfs and
+//! Linux's NFS client to the same machine, a mount of the core, and the local disk; and how many
+//! syncs the mount and its home make.
 
 mod place;
 mod steps;
@@ -179,8 +179,8 @@ impl Results {
     }
 }
 
-/// Sets up the places for which this machine has the programs. If the guest does not start, that is a
-/// failure, and the study goes on without it.
+/// Sets up the places for which this machine has the programs. If the guest does not start, that is
+/// a failure, and the study goes on without it.
 fn set_up(site: &Site, left_out: &mut Vec<String>, failures: &mut Vec<String>) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for who in Who::ALL {

@@ -107,7 +107,8 @@ impl Place {
         }
     }
 
-    /// Sends home and writes out what the step before left behind, so that the next one does not pay for it.
+    /// Sends home and writes out what the step before left behind, so that the next one does not
+    /// pay for it.
     pub(super) fn settle(&self) -> Result<()> {
         if let (Mounted::Roaming(rig), Who::Near) = (&self.mounted, self.who) {
             rig.send_all()?;

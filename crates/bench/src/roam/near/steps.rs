@@ -17,8 +17,8 @@ pub(super) struct Step {
     pub(super) unit: Unit,
     /// The program that it needs besides those that every machine has.
     program: Option<&'static str>,
-    /// Whether a guest does it, too. A guest has one processor, starts processes slowly, and reads this
-    /// machine's files slowly, so that some steps would measure the guest.
+    /// Whether a guest does it, too. A guest has one processor, starts processes slowly, and reads
+    /// this machine's files slowly, so that some steps would measure the guest.
     in_guest: bool,
     /// A workload that runs before it and is not timed.
     pub(super) prepare: Option<Arguments>,
@@ -245,8 +245,8 @@ impl Step {
         }
     }
 
-    /// Holds the results against the bars of one place. Bars with a place that is not among `places` are left
-    /// out. `median` is the result of a step in a place.
+    /// Holds the results against the bars of one place. Bars with a place that is not among
+    /// `places` are left out. `median` is the result of a step in a place.
     pub(super) fn figures(&self, of: Who, places: &[Who], median: impl Fn(&Step, Who) -> f64) -> Vec<Figure> {
         let rate = |step: &Step, who| match step.unit {
             Unit::PerSecond(_) => median(step, who),

@@ -1,7 +1,7 @@
 //! How many syncs a mount near home and its home make for what programs do.
 //!
-//! strace counts the system calls of both processes, from before a step until everything is home. It slows
-//! them down, so this is a run of its own that is not timed.
+//! strace counts the system calls of both processes, from before a step until everything is home.
+//! It slows them down, so this is a run of its own that is not timed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -134,8 +134,8 @@ fn read_summary(path: &Path) -> Result<u64> {
     Ok(calls_in(&text))
 }
 
-/// The calls in a summary of strace. A line is the share of the time, seconds, microseconds a call, calls,
-/// errors if there are any, and the name.
+/// The calls in a summary of strace. A line is the share of the time, seconds, microseconds a call,
+/// calls, errors if there are any, and the name.
 fn calls_in(summary: &str) -> u64 {
     let calls = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

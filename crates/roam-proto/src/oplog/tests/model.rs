@@ -1,4 +1,5 @@
-//! A small file system for the tests of the optimizer: names, contents, and who may change them, by the product's own rules of permissions.
+//! A small file system for the tests of the optimizer: names, contents, and who may change them, by
+//! the product's own rules of permissions.
 
 use super::ROOT;
 use crate::operation::{Operation, Place};
@@ -125,7 +126,8 @@ impl Model {
         Some(File { kind, mode: start.mode, uid: self.cred.uid, gid: start.gid, xattrs, content: Vec::new() })
     }
 
-    /// Does an operation, with contents as they are in `cache`; `None` if it cannot be done, or not by this user.
+    /// Does an operation, with contents as they are in `cache`; `None` if it cannot be done, or not
+    /// by this user.
     pub(super) fn apply(&mut self, operation: &Operation, cache: &BTreeMap<FileId, Vec<u8>>) -> Option<()> {
         match operation {
             Operation::Make { at, file, made } => {

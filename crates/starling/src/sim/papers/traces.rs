@@ -1,4 +1,5 @@
-//! What the papers' studies are made on: traces as large as theirs, or all of it less, to see that it works.
+//! What the papers' studies are made on: traces as large as theirs, or all of it less, to see that
+//! it works.
 
 use std::convert::Infallible;
 use studies::cleaning::classic::Classic;

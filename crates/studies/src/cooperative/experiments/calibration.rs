@@ -1,8 +1,11 @@
-//! Traces like Sprite's that meet all that the thesis states of its own, and how far results differ between them.
+//! Traces like Sprite's that meet all that the thesis states of its own, and how far results differ
+//! between them.
 //!
-//! The thesis states rates of its trace, and not what its clients did. Many [`Habits`] give those rates. So none of them is *the* trace: [`calibrate`] draws what is
-//! not stated at random, fits the rest to the [`Inputs`] alone, and keeps every set of parameters that meets all of them. What an algorithm gains is then a range
-//! over these sets. Nothing is fitted to what an algorithm gains.
+//! The thesis states rates of its trace, and not what its clients did. Many [`Habits`] give those
+//! rates. So none of them is *the* trace: [`calibrate`] draws what is not stated at random, fits
+//! the rest to the [`Inputs`] alone, and keeps every set of parameters that meets all of them. What
+//! an algorithm gains is then a range over these sets. Nothing is fitted to what an algorithm
+//! gains.
 
 use super::comparison::compare_those;
 use super::rates::{BASE, SPRITE};
@@ -25,7 +28,8 @@ pub struct Inputs {
     pub misses: f64,
     /// Reads from the disk, without cooperation (figure 3-4).
     pub disk: f64,
-    /// Reads from the disk in the best case (section 3.3.1). No algorithm reads less: reads of what nobody has read before are among them.
+    /// Reads from the disk in the best case (section 3.3.1). No algorithm reads less: reads of what
+    /// nobody has read before are among them.
     pub best_disk: f64,
     /// Writes for which the client asks its manager (section 5.3.2, of the first of the traces).
     pub asked: f64,
@@ -40,8 +44,9 @@ pub const STATED: Inputs =
 pub const TOLERANCE: f64 = 0.05;
 /// How often what is not stated is drawn, at first.
 pub const DRAWS: usize = 24;
-/// How often the fitted numbers of a draw are changed before it is given up. Traces of a few busy clients differ by several points for a small change of a habit, so
-/// that most draws take several tries, and some never meet all rates.
+/// How often the fitted numbers of a draw are changed before it is given up. Traces of a few busy
+/// clients differ by several points for a small change of a habit, so that most draws take several
+/// tries, and some never meet all rates.
 const TRIES: usize = 16;
 
 impl Inputs {
@@ -99,7 +104,8 @@ impl Calibrated {
     }
 }
 
-/// One set of parameters for each draw, the nearest to what is stated first: those that [meet](Calibrated::is_met) it, and then others. `done` is told of each draw.
+/// One set of parameters for each draw, the nearest to what is stated first: those that
+/// [meet](Calibrated::is_met) it, and then others. `done` is told of each draw.
 pub fn calibrate(trace: Sprite, warm_up: u64, draws: usize, done: impl Fn() + Sync) -> Vec<Calibrated> {
     let draws: Vec<Sprite> = (0..draws as u64).map(|draw| drawn(trace, draw)).collect();
     let mut found = sweep(&draws, |draw| fitted(*draw, warm_up), done);
@@ -219,7 +225,8 @@ impl Ranges {
     }
 }
 
-/// Runs all algorithms that the thesis states speed-ups of on each of these that meets what is stated. `done` is told of each of all.
+/// Runs all algorithms that the thesis states speed-ups of on each of these that meets what is
+/// stated. `done` is told of each of all.
 pub fn ranges(of: &[Calibrated], warm_up: u64, done: impl Fn()) -> Ranges {
     let algorithms: Vec<Algorithm> = SPRITE.iter().map(|stated| stated.algorithm).collect();
     let mut ranges = Ranges { met: 0, drawn: of.len(), speed_ups: Vec::new() };
@@ -232,7 +239,8 @@ pub fn ranges(of: &[Calibrated], warm_up: u64, done: impl Fn()) -> Ranges {
     ranges
 }
 
-/// Speed-ups as ranges beside what the thesis states, and how far the trace that all else is of meets the inputs.
+/// Speed-ups as ranges beside what the thesis states, and how far the trace that all else is of
+/// meets the inputs.
 pub fn findings(of: &[Calibrated], ranges: &Ranges) -> Vec<Finding> {
     let value = |stated: &str, what: String, theirs: String, ours: String| Finding {
         stated: stated.into(),

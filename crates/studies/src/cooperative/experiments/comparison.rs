@@ -1,4 +1,5 @@
-//! All algorithms on one trace (Dahlin, sections 3.3.1 and 3.3.4.2): how long reads take, from where they are served, what the server does, and which clients gain.
+//! All algorithms on one trace (Dahlin, sections 3.3.1 and 3.3.4.2): how long reads take, from
+//! where they are served, what the server does, and which clients gain.
 
 mod shown;
 
@@ -13,7 +14,8 @@ use crate::sweep::sweep;
 use serde::Serialize;
 use trace::synth::auspex::HIDDEN_HITS;
 
-/// Clients that read less than one of so many reads are not said to be hurt: a few reads from the disk make or mar them.
+/// Clients that read less than one of so many reads are not said to be hurt: a few reads from the
+/// disk make or mar them.
 const ACTIVE: u64 = 1000;
 
 /// What one algorithm came to.
@@ -44,7 +46,8 @@ pub struct Comparison {
     pub setup: Setup,
     /// How long things take.
     pub technology: Technology,
-    /// In the order of the thesis; then Weighted LRU with more knowledge, and the base case with four fifths of the clients' memory moved to the server.
+    /// In the order of the thesis; then Weighted LRU with more knowledge, and the base case with
+    /// four fifths of the clients' memory moved to the server.
     pub rows: Vec<Row>,
 }
 
@@ -92,7 +95,8 @@ pub fn compare(blocks: &Blocks, setup: &Setup, done: impl Fn() + Sync) -> Compar
     measure(blocks, setup, Technology::ATM, cases(blocks, setup), done)
 }
 
-/// Runs these on other machines, each with its own name, and before them the base case, with which they are compared. `done` is told of each.
+/// Runs these on other machines, each with its own name, and before them the base case, with which
+/// they are compared. `done` is told of each.
 pub fn compare_those(
     blocks: &Blocks,
     setup: &Setup,
@@ -149,12 +153,14 @@ impl Row {
         Rates::of(&self.outcome.reads)
     }
 
-    /// Mean time of a read, in microseconds, where that part of all reads is hits in clients' own caches that are not in the trace.
+    /// Mean time of a read, in microseconds, where that part of all reads is hits in clients' own
+    /// caches that are not in the trace.
     fn mean_us_with(&self, hidden: f64) -> f64 {
         hidden * self.times_us[Level::Local as usize] + (1.0 - hidden) * self.mean_us
     }
 
-    /// How many of the clients that read much are slower than in the base case by more than a hundredth, and the worst of them.
+    /// How many of the clients that read much are slower than in the base case by more than a
+    /// hundredth, and the worst of them.
     fn hurt(&self) -> (usize, f64) {
         let least = self.outcome.reads.iter().sum::<u64>() / ACTIVE;
         let slower = self.clients.iter().filter(|(reads, speed_up)| *reads >= least && *speed_up < 0.99);
@@ -167,7 +173,8 @@ impl Comparison {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// How many times as fast as the base case one is, where that part of all reads is hits in clients' own caches that are not in the trace.
+    /// How many times as fast as the base case one is, where that part of all reads is hits in
+    /// clients' own caches that are not in the trace.
     fn speed_up(&self, name: &str, hidden: f64) -> f64 {
         let rows = self.row("base").zip(self.row(name));
         rows.map_or(0.0, |(base, row)| base.mean_us_with(hidden) / row.mean_us_with(hidden))

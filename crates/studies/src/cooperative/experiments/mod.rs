@@ -1,11 +1,16 @@
-//! The thesis's studies of cooperative caching, and ours beside them: each a function from a trace and what is set to what was measured, and what that shows as
-//! figures and beside what the thesis states.
+//! The thesis's studies of cooperative caching, and ours beside them: each a function from a trace
+//! and what is set to what was measured, and what that shows as figures and beside what the thesis
+//! states.
 //!
-//! - [`calibration`]: traces that meet all that the thesis states of Sprite's, and how far results differ between them.
-//! - [`comparison`]: all algorithms on one trace (figures 3-3 to 3-6, 3-17 and 3-18, tables 3-2 and 3-3).
-//! - [`sensitivity`]: each thing that is set, varied (figures 3-7 to 3-14, table 3-4, and today's machines).
+//! - [`calibration`]: traces that meet all that the thesis states of Sprite's, and how far results
+//!   differ between them.
+//! - [`comparison`]: all algorithms on one trace (figures 3-3 to 3-6, 3-17 and 3-18, tables 3-2 and
+//!   3-3).
+//! - [`sensitivity`]: each thing that is set, varied (figures 3-7 to 3-14, table 3-4, and today's
+//!   machines).
 //! - [`worst`]: the workload that hurts most (figures 3-19 to 3-21).
-//! - `rates`: from where the thesis's reads were served, and how much of a difference to ours that makes.
+//! - `rates`: from where the thesis's reads were served, and how much of a difference to ours that
+//!   makes.
 
 pub mod calibration;
 pub mod comparison;

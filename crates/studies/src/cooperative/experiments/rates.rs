@@ -1,4 +1,5 @@
-//! From where the thesis's reads of Sprite's trace are served (section 3.3.1), as far as it says so, and how much of a difference to ours that makes.
+//! From where the thesis's reads of Sprite's trace are served (section 3.3.1), as far as it says
+//! so, and how much of a difference to ours that makes.
 
 use super::percent;
 use crate::cooperative::{Algorithm, Level, Technology};
@@ -10,7 +11,8 @@ pub(super) struct Rates {
     pub misses: f64,
     /// From the disk, in percent of all.
     pub disk: f64,
-    /// Of what is served by others' memory, the part from other clients, 0 to 1; the rest is from the server's.
+    /// Of what is served by others' memory, the part from other clients, 0 to 1; the rest is from
+    /// the server's.
     pub remote: f64,
 }
 
@@ -68,7 +70,8 @@ const fn stated(name: &'static str, algorithm: Algorithm, speed_up: f64, misses:
 const N_CHANCE: Algorithm = Algorithm::NChance(policy::cooperative::n_chance::RECIRCULATIONS);
 const WEIGHTED_LRU: Algorithm = Algorithm::WeightedLru(crate::cooperative::Knowledge::AllHints);
 
-/// Figures 3-3 and 3-4. Direct and greedy miss as often as the base case; hash "performs like" central, and has caches of one's own of the same size.
+/// Figures 3-3 and 3-4. Direct and greedy miss as often as the base case; hash "performs like"
+/// central, and has caches of one's own of the same size.
 pub(super) const SPRITE: [Stated; 6] = [
     stated("direct", Algorithm::Direct, 1.05, 22.0, None),
     stated("greedy", Algorithm::Greedy, 1.22, 22.0, None),
@@ -87,7 +90,8 @@ impl Stated {
         SPRITE.into_iter().find(|stated| stated.name == name)
     }
 
-    /// Its rates; what others' memory serves comes from clients and the server as ours does. What the thesis does not state follows from its speed-up.
+    /// Its rates; what others' memory serves comes from clients and the server as ours does. What
+    /// the thesis does not state follows from its speed-up.
     pub fn rates(&self, own: &Rates) -> Rates {
         let rates = Rates { misses: self.misses, disk: self.disk.unwrap_or(0.0), remote: own.remote };
         match self.disk {
@@ -105,7 +109,8 @@ impl Stated {
         base_us / self.rates(own).mean_us(&technology.times_us(self.algorithm))
     }
 
-    /// What our speed-up would be with the thesis's rates in place of ours, one after the other. `best` is the best case on our trace.
+    /// What our speed-up would be with the thesis's rates in place of ours, one after the other.
+    /// `best` is the best case on our trace.
     pub fn explained(&self, base: &Rates, own: &Rates, best: &Rates) -> String {
         let (of_base, of_own) = (Technology::ATM.times_us(Algorithm::Base), Technology::ATM.times_us(self.algorithm));
         let theirs = self.rates(own);

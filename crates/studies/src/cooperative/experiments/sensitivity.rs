@@ -1,4 +1,5 @@
-//! Each thing that is set, varied on one trace (Dahlin, sections 3.3.2 and 3.3.3): caches, parameters of the algorithms, and machines, then and today.
+//! Each thing that is set, varied on one trace (Dahlin, sections 3.3.2 and 3.3.3): caches,
+//! parameters of the algorithms, and machines, then and today.
 
 mod shown;
 
@@ -21,7 +22,8 @@ pub enum Varied {
     Chances,
     /// The clients' caches, in parts of what is set.
     Client,
-    /// The ten that read most have half as much, the ten that read least twice as much: 1; or not: 0.
+    /// The ten that read most have half as much, the ten that read least twice as much: 1; or not:
+    /// 0.
     Unlike,
     /// The server's memory, in parts of what all clients have.
     Server,
@@ -63,7 +65,8 @@ fn part(of: u32, part: f64) -> u32 {
     (f64::from(of) * part).round().clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
-/// A network that takes so long for a block's way over it and back: half of the thesis's are its two hops, half is the block.
+/// A network that takes so long for a block's way over it and back: half of the thesis's are its
+/// two hops, half is the block.
 fn network(us: f64) -> Technology {
     Technology { transfer_us: us / 2.0, hop_us: us / 4.0, ..Technology::ATM }
 }
@@ -74,7 +77,8 @@ pub struct Runs {
     setup: Setup,
     clients: u32,
     cases: Vec<Case<Varied>>,
-    /// By case, which run is its own. What machines are like changes where blocks are found with Weighted LRU alone: the others have one run for all of them.
+    /// By case, which run is its own. What machines are like changes where blocks are found with
+    /// Weighted LRU alone: the others have one run for all of them.
     which: Vec<usize>,
     /// By run, the first case that has it.
     first: Vec<usize>,
@@ -91,7 +95,8 @@ impl Runs {
         self.first.is_empty()
     }
 
-    /// Those of these blocks. As [`Setup::check`] lets them be. One run is made for it, to see who reads most.
+    /// Those of these blocks. As [`Setup::check`] lets them be. One run is made for it, to see who
+    /// reads most.
     pub fn of(blocks: &Blocks, setup: &Setup) -> Runs {
         let (cases, which, first) = (Vec::new(), Vec::new(), Vec::new());
         let mut runs = Runs { setup: *setup, clients: blocks.clients(), cases, which, first };

@@ -6,7 +6,8 @@ use host::SplitMix64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trace::{Deed, Record};
 
-/// Clients that read and write much of the same, and something that is their own; some more than others.
+/// Clients that read and write much of the same, and something that is their own; some more than
+/// others.
 fn office() -> Blocks {
     let random = SplitMix64::new(2);
     let mut time_us = 0;

@@ -1,5 +1,5 @@
-//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin, section 3.3.4.3): the one workload that the thesis specifies
-//! completely.
+//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin,
+//! section 3.3.4.3): the one workload that the thesis specifies completely.
 
 use super::{Case, Measured, curves, found, shown, speed_up};
 use crate::cooperative::{Algorithm, Blocks, Conditions, Knowledge, Parameters};
@@ -40,7 +40,8 @@ const LOCALITIES: [f64; 12] = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80
 /// What is set.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Setup {
-    /// Requests of each run; a quarter of them only fill the caches. With a million, chance makes a third of a percent, with a hundred thousand more than one.
+    /// Requests of each run; a quarter of them only fill the caches. With a million, chance makes a
+    /// third of a percent, with a hundred thousand more than one.
     pub requests: u64,
     /// The same seed gives the same figures.
     pub seed: u64,
@@ -138,7 +139,8 @@ pub fn figures(of: &Worst) -> Vec<Figure> {
     ]
 }
 
-/// What the thesis states, beside what was found. This workload it specifies: what it says of the curves must hold.
+/// What the thesis states, beside what was found. This workload it specifies: what it says of the
+/// curves must hold.
 pub fn findings(of: &Worst) -> Vec<Finding> {
     let slower =
         |study, name: &str, x| speed_up(found(&of.measured, study, name, x), found(&of.measured, study, "base", x));

@@ -1,4 +1,5 @@
-//! The algorithms once more, without anything that makes them fast, and without the policies' code: caches are unordered lists that are searched for everything.
+//! The algorithms once more, without anything that makes them fast, and without the policies' code:
+//! caches are unordered lists that are searched for everything.
 
 use super::*;
 use crate::cooperative::blocks::{Access, Deal};
@@ -182,7 +183,8 @@ impl Model {
         }
         let past_server = matches!(self.of.algorithm, Algorithm::Direct | Algorithm::Hash);
         match level {
-            // A request, and the block: two for its data, and one for it as a message. From the disk: two more.
+            // A request, and the block: two for its data, and one for it as a message. From the
+            // disk: two more.
             Level::Disk => self.load(|load| &mut load.disk, 1 + 2 + 3),
             Level::Server => self.load(|load| &mut load.server, 1 + 3),
             Level::Remote if !past_server => self.load(|load| &mut load.remote, 2),

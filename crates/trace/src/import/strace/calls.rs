@@ -155,7 +155,8 @@ impl Doing<'_> {
         shown.or_else(followed)
     }
 
-    /// What a descriptor means that is an argument: as it is shown, if that is something else than what was followed. Nothing if it is no file.
+    /// What a descriptor means that is an argument: as it is shown, if that is something else than
+    /// what was followed. Nothing if it is no file.
     fn opened(&mut self, at: usize) -> Option<Shared> {
         let fd = self.number(at);
         let followed = self.process.descriptors.get(&fd).map(|descriptor| descriptor.open.clone());
@@ -266,7 +267,8 @@ impl Doing<'_> {
         let (len, offset) = (u64::try_from(self.number(1)), u64::try_from(self.number(5)));
         if let (Ok(len), Ok(offset), Some(open)) = (len, offset, self.opened(4)) {
             let file = open.borrow().file;
-            // Maps go to the end of a page; files do not. What is known of the file is not changed by it.
+            // Maps go to the end of a page; files do not. What is known of the file is not changed
+            // by it.
             if let Some(end) = offset.checked_add(len).filter(|_| len > 0) {
                 let fresh = self.process.map(file, offset, end);
                 self.deeds

@@ -30,7 +30,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times are not counted from there.
+    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times
+    /// are not counted from there.
     pub fn begun_us(&self) -> Option<u64> {
         self.begun_us.filter(|_| self.kind == Some(Stamp::Since1970))
     }

@@ -18,7 +18,8 @@ pub enum Event<'a> {
     Resumed(&'a str, &'a str),
     /// It has ended.
     Exited,
-    /// Strace follows this new process from now on; what is before that on the line is the first part of a call.
+    /// Strace follows this new process from now on; what is before that on the line is the first
+    /// part of a call.
     Attached(u32, Option<&'a str>),
     /// Something else that strace says.
     Other,
@@ -27,9 +28,11 @@ pub enum Event<'a> {
 /// What strace puts after the first part of a call.
 pub const UNFINISHED: &str = "<unfinished ...>";
 
-/// Takes a line apart. Nothing if it is none of strace's; a line with a stamp that is empty has no time.
+/// Takes a line apart. Nothing if it is none of strace's; a line with a stamp that is empty has no
+/// time.
 pub fn parse(line: &str) -> Option<Line<'_>> {
-    // Where it does not write to a file, strace says this in the middle of the call that makes the process.
+    // Where it does not write to a file, strace says this in the middle of the call that makes the
+    // process.
     if let Some((before, after)) = line.split_once("strace: Process ")
         && let Some(Ok(child)) = after.trim_end().strip_suffix(" attached").map(str::parse)
     {
@@ -136,7 +139,8 @@ pub fn call(text: &str) -> Option<Call<'_>> {
     None
 }
 
-/// The number at the beginning of an argument or a result, such as `3</a/file>` or `-1 ENOENT (...)`, in any of strace's bases.
+/// The number at the beginning of an argument or a result, such as `3</a/file>` or `-1 ENOENT
+/// (...)`, in any of strace's bases.
 pub fn number(text: &str) -> Option<i64> {
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let (base, digits) = match digits.strip_prefix("0x") {

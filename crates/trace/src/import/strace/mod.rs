@@ -1,12 +1,17 @@
-//! Traces from what `strace -f` shows of programs, with times: `strace -f -y -ttt -e trace=file,desc,process -o FILE PROGRAM`.
+//! Traces from what `strace -f` shows of programs, with times: `strace -f -y -ttt -e
+//! trace=file,desc,process -o FILE PROGRAM`.
 //!
-//! - `line`: one line; `clock`: times; `process`: what processes have open, and the names of files; `calls`: what calls do to these.
+//! - `line`: one line; `clock`: times; `process`: what processes have open, and the names of files;
+//!   `calls`: what calls do to these.
 //! - Here: whose calls they are.
 //!
-//! Descriptors are followed from where they are opened through copies, forks and new programs; what is done with one that was not seen to be opened counts only
-//! if strace shows its name (`-y`), which also tells in which folder a program begins; a name that is shown counts for more than what was followed. What is mapped counts as read, once
-//! for each program that runs. A file that is opened to be emptied, or emptied, is removed and goes on under its number. All
-//! processes are one client. What is below /dev, /proc, /sys and /run are no files; pipes and sockets have no names.
+//! Descriptors are followed from where they are opened through copies, forks and new programs; what
+//! is done with one that was not seen to be opened counts only if strace shows its name (`-y`),
+//! which also tells in which folder a program begins; a name that is shown counts for more than
+//! what was followed. What is mapped counts as read, once for each program that runs. A file that
+//! is opened to be emptied, or emptied, is removed and goes on under its number. All processes are
+//! one client. What is below /dev, /proc, /sys and /run are no files; pipes and sockets have no
+//! names.
 
 mod calls;
 mod clock;
@@ -57,7 +62,8 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times are not counted from there.
+    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times
+    /// are not counted from there.
     pub fn begun_us(&self) -> Option<u64> {
         self.clock.begun_us()
     }
@@ -132,7 +138,8 @@ impl<R: BufRead> Strace<R> {
         Ok(())
     }
 
-    /// Where there is one process, strace does not say its number. Once there are more it does, and says which are new: the first one is the other.
+    /// Where there is one process, strace does not say its number. Once there are more it does, and
+    /// says which are new: the first one is the other.
     fn name_first(&mut self, pid: u32) {
         if pid == 0 || self.processes.contains_key(&pid) {
             return;

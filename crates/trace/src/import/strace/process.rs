@@ -34,7 +34,8 @@ pub struct Process {
     pub descriptors: BTreeMap<i64, Descriptor>,
     /// Where it is; nothing if that was not seen.
     pub folder: Vec<u8>,
-    /// By file, what of it has been mapped by the program that runs: first bytes with their ends, apart from each other.
+    /// By file, what of it has been mapped by the program that runs: first bytes with their ends,
+    /// apart from each other.
     pub mapped: HashMap<u64, BTreeMap<u64, u64>>,
 }
 
@@ -62,7 +63,8 @@ impl Process {
         fresh
     }
 
-    /// A name from the root, if that can be known: of a name, and of the folder it is in where that is not the process's own.
+    /// A name from the root, if that can be known: of a name, and of the folder it is in where that
+    /// is not the process's own.
     pub fn resolve(&self, folder: Option<&[u8]>, name: &[u8]) -> Vec<u8> {
         if name.starts_with(b"/") {
             return clean(name);
@@ -71,7 +73,8 @@ impl Process {
     }
 }
 
-/// Without `.`, `..` and doubled slashes. What is relative to an unknown folder begins with a slash, too.
+/// Without `.`, `..` and doubled slashes. What is relative to an unknown folder begins with a
+/// slash, too.
 fn clean(path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in path.split(|byte| *byte == b'/') {

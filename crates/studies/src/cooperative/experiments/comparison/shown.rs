@@ -6,7 +6,8 @@ use super::{Comparison, HIDDEN_HITS, Row, Workload};
 use crate::cooperative::{Algorithm, Knowledge, Level, Load, Technology};
 use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 
-/// Figures 3-3 to 3-6, or 3-17 and 3-18. Times of Auspex's reads are with the hits that are not in the trace, all else is of what is in it.
+/// Figures 3-3 to 3-6, or 3-17 and 3-18. Times of Auspex's reads are with the hits that are not in
+/// the trace, all else is of what is in it.
 pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
     let rows: Vec<&Row> = of.rows.iter().filter(|row| row.name != MOVED.name).collect();
     let names: Vec<String> = rows.iter().zip(1..).map(|(row, at)| format!("{at} {}", row.name)).collect();
@@ -88,7 +89,8 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
     ]
 }
 
-/// With more clients than these, a point for each says nothing: what is shown is how much the clients gain at least, by their share.
+/// With more clients than these, a point for each says nothing: what is shown is how much the
+/// clients gain at least, by their share.
 const POINTS_MAX: usize = 64;
 /// In so many steps.
 const SHARES: usize = 20;
@@ -150,7 +152,8 @@ pub fn latencies() -> Vec<Finding> {
     theirs.into_iter().map(finding).collect()
 }
 
-/// What the thesis states of this workload, beside what was found; of somebody's own nothing is stated, only what must be so of any.
+/// What the thesis states of this workload, beside what was found; of somebody's own nothing is
+/// stated, only what must be so of any.
 pub fn findings(of: &Comparison, workload: Workload) -> Vec<Finding> {
     let mut all = vec![local_misses(of, workload)];
     match workload {
@@ -186,7 +189,8 @@ fn local_misses(of: &Comparison, workload: Workload) -> Finding {
     }
 }
 
-/// Those that share the clients' memory and coordinate what is in it: fixed parts, and parts that change by themselves.
+/// Those that share the clients' memory and coordinate what is in it: fixed parts, and parts that
+/// change by themselves.
 const FIXED: [&str; 2] = ["hash", "central"];
 const DYNAMIC: [&str; 2] = ["n-chance", "weighted-lru"];
 
@@ -313,10 +317,12 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
     all
 }
 
-/// The most by which the thesis's loads exceed the base case's where it calls that no significant increase (section 3.3.4.1, figure 3-16).
+/// The most by which the thesis's loads exceed the base case's where it calls that no significant
+/// increase (section 3.3.4.1, figure 3-16).
 const LOAD_MOST: f64 = 1.2;
 
-/// That cooperation does not load the server much more. The thesis excepts central coordination, which "does, however, appear to increase server load somewhat".
+/// That cooperation does not load the server much more. The thesis excepts central coordination,
+/// which "does, however, appear to increase server load somewhat".
 fn loads(of: &Comparison, stated: &str) -> Finding {
     let names = ["direct", "greedy", "hash", "weighted-lru", "n-chance"];
     let loads: Vec<(&str, f64)> = names.iter().filter_map(|name| Some((*name, of.row(name)?.load_of_base))).collect();
@@ -351,7 +357,8 @@ fn sources(of: &Comparison, name: &str) -> Option<String> {
     ))
 }
 
-/// How many of a row's reads must come from the disk, in percent, for reads to take so long, in microseconds, where so many in percent miss the client's cache.
+/// How many of a row's reads must come from the disk, in percent, for reads to take so long, in
+/// microseconds, where so many in percent miss the client's cache.
 fn from_disk(row: &Row, mean_us: f64, misses: f64) -> f64 {
     Rates { misses, ..row.rates() }.that_take(mean_us, &row.times_us).disk
 }
@@ -365,10 +372,11 @@ fn as_long(row: &Row, mean_us: f64, misses: f64) -> String {
     )
 }
 
-/// Misses of clients' own caches that the thesis states of reads in Auspex's trace, in percent (section 3.3.5, as hits): N-Chance's, and with memory moved to the
-/// server.
+/// Misses of clients' own caches that the thesis states of reads in Auspex's trace, in percent
+/// (section 3.3.5, as hits): N-Chance's, and with memory moved to the server.
 const AUSPEX_MISSES: [f64; 2] = [34.0, 56.0];
-/// Speed-up of the best case by the part of all reads that is not in the trace (figure 3-17, and the footnote of section 3.3.4.2).
+/// Speed-up of the best case by the part of all reads that is not in the trace (figure 3-17, and
+/// the footnote of section 3.3.4.2).
 const AUSPEX_BEST: [(f64, f64); 3] = [(HIDDEN_HITS, 2.02), (0.9, 1.68), (0.7, 2.22)];
 /// With memory moved to the server (section 3.3.5).
 const AUSPEX_MOVED: f64 = 1.93;
@@ -378,7 +386,8 @@ fn hidden_us(hidden: f64) -> f64 {
     hidden / (1.0 - hidden) * Technology::ATM.local_us
 }
 
-/// How long a read in their trace took, in microseconds: in the base case, and in the best, as two of their speed-ups say.
+/// How long a read in their trace took, in microseconds: in the base case, and in the best, as two
+/// of their speed-ups say.
 fn auspex_means_us() -> [f64; 2] {
     let [(one, fast), (other, slow), _] = AUSPEX_BEST;
     let gained = |hidden: f64, speed_up: f64| (speed_up - 1.0) * hidden_us(hidden);
@@ -492,7 +501,8 @@ fn beyond(of: &Comparison, workload: Workload) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// What follows from two of their speed-ups gives the third: that is how they counted what is not in the trace.
+    /// What follows from two of their speed-ups gives the third: that is how they counted what is
+    /// not in the trace.
     #[test]
     fn hits_that_are_not_in_the_trace_are_counted_as_the_thesis_counts_them() {
         let [base_us, best_us] = auspex_means_us();

@@ -9,7 +9,8 @@ use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 /// Those that share the clients' memory, and have no more of it than there is.
 const COOPERATIVE: [&str; 7] = ["greedy", "central", "hash", "weighted-lru", "n-chance", "two-choices", "epochs"];
 
-/// The unit of the thesis's network is a block's way and back: as many microseconds as its ATM takes.
+/// The unit of the thesis's network is a block's way and back: as many microseconds as its ATM
+/// takes.
 const ATM_US: f64 = 800.0;
 
 fn axis(label: &str, scale: Scale) -> Axis {
