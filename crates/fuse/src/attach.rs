@@ -1,8 +1,8 @@
-//! Attaching to the kernel: mount(2) and umount2(2) as root, `fusermount3` for everyone else.
+//! Attaching to the kernel: mount(2) and umount2(2) as root, `fusermount3` for other users.
 //!
-//! fuser could mount by itself, but its errors are texts, it does not try the helper where
-//! /dev/fuse cannot be opened, and at the end of a session it unmounts by path whatever is there by
-//! then. So it is handed a descriptor, and mounting stays here.
+//! Starling mounts by itself and hands fuser the descriptor, because fuser's own mount code has
+//! three faults: its errors are texts, it does not try the helper when /dev/fuse cannot be opened,
+//! and at the end of a session it unmounts the path, even if another mount is there by then.
 
 use crate::apart;
 use crate::error::MountError;
@@ -21,20 +21,21 @@ use std::process::{Command, Stdio};
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 const HELPER_CONFIG: &str = "/etc/fuse.conf";
-/// Tells the helper which of its descriptors is the socket that it sends /dev/fuse over.
+/// The environment variable that tells the helper which of its descriptors is the socket to send
+/// /dev/fuse over.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
-/// Where the kernel shows connections, if somebody has mounted that.
+/// Where the kernel lists FUSE connections, if the fusectl file system is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// A mount point that was looked at.
+/// A mount point that was checked to be a directory.
 pub(crate) struct Mountpoint {
-    /// Absolute and without symlinks, as /proc/self/mountinfo has it.
+    /// Absolute and without symlinks, as in /proc/self/mountinfo.
     pub(crate) path: PathBuf,
     mode: u32,
 }
 
 impl Mountpoint {
-    /// Looks at what is to be mounted on.
+    /// Resolves `path` and checks that it is a directory.
     pub(crate) fn find(path: &Path) -> Result<Self, MountError> {
         let path = path.to_path_buf();
         let resolved = std::fs::canonicalize(&path).and_then(|found| Ok((std::fs::metadata(&found)?, found)));
@@ -52,8 +53,8 @@ impl Mountpoint {
     }
 }
 
-/// Whether anything can be mounted on the folder `mountpoint`, with `allow_other` or without, as
-/// far as can be told without doing it.
+/// Checks, as far as possible without mounting, that this user can mount on the folder
+/// `mountpoint`, with or without `allow_other`.
 pub fn check(mountpoint: &Path, allow_other: bool) -> Result<(), MountError> {
     let found = Mountpoint::find(mountpoint)?;
     if !Path::new(DEVICE).exists() {
@@ -72,18 +73,18 @@ pub fn check(mountpoint: &Path, allow_other: bool) -> Result<(), MountError> {
     }
 }
 
-/// What the helper's configuration says of `allow_other`.
+/// True if the helper's configuration permits `allow_other`.
 fn lets_others_in(config: &str) -> bool {
     config.lines().any(|line| line.trim() == "user_allow_other")
 }
 
-/// The helper mounts only where the user may write.
+/// True if the user may write to `path`: the helper mounts nowhere else.
 fn is_writable(path: &Path) -> bool {
     // SAFETY: the path is a NUL-terminated string that outlives the call.
     c_string(path.as_os_str().as_bytes()).is_ok_and(|path| unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0)
 }
 
-/// Mounts; returns the kernel's end of it.
+/// Mounts on `mountpoint`, and returns the kernel's end of the connection.
 pub(crate) fn attach(mountpoint: &Mountpoint, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let name = &options.fs_name;
     if name.is_empty() || name.contains(|c: char| c == ',' || c == '\\' || c.is_control()) {
@@ -100,12 +101,12 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-fn c_string(bytes: &[u8]) -> io::Result<CString> {
+pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// True if each FUSE thread can have a descriptor of its own, for which /dev/fuse must be opened
-/// again.
+/// True if this process can open /dev/fuse again, so that each FUSE thread can have a descriptor of
+/// its own.
 pub(crate) fn device_opens() -> bool {
     open_device().is_ok()
 }
@@ -114,11 +115,11 @@ fn open_device() -> io::Result<OwnedFd> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map(OwnedFd::from)
 }
 
-/// Makes an open /dev/fuse another descriptor of a connection.
+/// The ioctl that turns a freshly opened /dev/fuse into another descriptor of a connection.
 const CLONE: libc::Ioctl = libc::_IOR::<u32>(229, 0);
 
-/// Another descriptor of the connection of `session`. Requests that are read by way of one of them
-/// fail when that one is closed.
+/// Another descriptor of the connection of `session`. Closing a descriptor fails the requests that
+/// were read through it.
 pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
     let device = open_device()?;
     let number = session.as_raw_fd() as u32;
@@ -146,7 +147,7 @@ fn attach_as_root(mountpoint: &Mountpoint, options: &MountOptions) -> Result<Own
     let path = &mountpoint.path;
     let system = |step, source| MountError::System { path: path.clone(), step, source };
     let device = open_device().map_err(device_error)?;
-    // SAFETY: neither has preconditions, and neither can fail.
+    // SAFETY: neither call has preconditions, and neither can fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let allow_other = if options.allow_other { ",allow_other" } else { "" };
     let data =
@@ -188,11 +189,11 @@ fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<O
     }
     let (ours, theirs) = UnixStream::pair().map_err(|e| system("make a socket pair", e))?;
     let mut command = helper();
-    // As its standard input the socket is inherited without any change to descriptor flags.
+    // As standard input the child inherits the socket without any change to descriptor flags.
     command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).args(["-o", &words, "--"]).arg(path);
     let child = command.spawn().map_err(helper_start_error)?;
-    // The command holds our copy of the helper's end: while it is open, a failed helper would not
-    // end the wait below.
+    // The command holds our copy of the helper's end of the socket. While that is open, the wait
+    // below would not end if the helper failed.
     drop(command);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output().map_err(|e| system("run fusermount3", e))?;
@@ -203,7 +204,7 @@ fn attach_by_helper(mountpoint: &Mountpoint, options: &MountOptions) -> Result<O
     }
 }
 
-/// What the helper's words mean.
+/// Turns the helper's error text into an error.
 fn helper_error(path: &Path, words: &str) -> MountError {
     let path = path.to_path_buf();
     if words.contains("user_allow_other") {
@@ -224,7 +225,7 @@ fn helper_error(path: &Path, words: &str) -> MountError {
     }
 }
 
-/// One descriptor from a socket; `None` if the other end closed without sending any.
+/// Receives one descriptor from a socket; `None` if the other end closed without sending one.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = 0u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -263,29 +264,28 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
             return Err(io::Error::other("a message without a descriptor"));
         }
         let fd: libc::c_int = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
-        // The kernel just made this descriptor for us, so nobody else owns it.
+        // The kernel just made this descriptor for this call, so it has no other owner.
         Ok(Some(OwnedFd::from_raw_fd(fd)))
     }
 }
 
-/// How an unmount went.
+/// How an unmount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detached {
-    /// It is gone; the kernel has written back what was mapped, and its last request has been
+    /// The mount is gone. The kernel has written back mapped pages, and its last request was
     /// answered.
     Clean,
-    /// It is gone from the tree, but files are still open; it ends when they are closed.
+    /// The mount is gone from the tree, but files are still open. It ends when they are closed.
     InUse,
 }
 
-/// Unmounts what is on `path`, which the caller knows to be its own. The error is what the system
-/// said.
+/// Unmounts `path`, which the caller knows to hold its own mount. The error is the system's text.
 pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
     if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
 }
 
-/// Fails the requests of a connection, those that are still to come, too. What fails shows when it
-/// is detached.
+/// Fails the requests of a connection, including those that are still to come. Reports no error: if
+/// the abort fails, the detach that follows fails too.
 pub(crate) fn abort(path: &Path, device: &Device) {
     if let Some(number) = device.connection() {
         let _ = std::fs::write(Path::new(CONNECTIONS).join(number).join("abort"), "1");
@@ -295,7 +295,7 @@ pub(crate) fn abort(path: &Path, device: &Device) {
     }
 }
 
-/// Takes a mount away whose connection was aborted.
+/// Removes a mount whose connection was aborted.
 pub(crate) fn detach_dead(path: &Path) -> Result<(), String> {
     if is_root() {
         unmount_as_root(path, libc::MNT_DETACH).map_err(|error| error.to_string())
@@ -304,8 +304,8 @@ pub(crate) fn detach_dead(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The kernel may wait here until pages are written back, which this process does: so the thread
-/// that calls it is apart.
+/// Calls umount2(2) on a thread apart: the kernel may wait there for pages that this process must
+/// write back.
 fn unmount_as_root(path: &Path, flags: libc::c_int) -> io::Result<()> {
     let target = c_string(path.as_os_str().as_bytes())?;
     apart::run(|| {

@@ -1,59 +1,68 @@
-//! Takes a mount away whose process has died.
+//! Removes a mount whose process has died.
 //!
-//! The kernel ends a connection with its process. But a thread that waited in the kernel for an
-//! answer of its own process, when that was killed, can have kept it: then nobody answers, and
-//! whoever asks hangs until the connection is aborted.
+//! The kernel ends a connection when its process ends. There is one exception: when the process was
+//! killed, one of its threads may have been waiting in the kernel for an answer of the process
+//! itself, and such a thread can keep the connection open. Requests then get no answer, and every
+//! program that makes one hangs until the connection is aborted.
 
 use crate::attach;
 use crate::error::MountError;
 use crate::mountinfo::{self, Device};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// A mount that does not answer within this time is looked into.
+/// How long to wait for a mount's answer before looking for a process that serves it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-/// How a process's descriptor of /dev/fuse says which connection it is of (Linux 6.15).
+/// The line of /proc/PID/fdinfo that names the connection of a descriptor of /dev/fuse (Linux
+/// 6.15).
 const CONNECTION: &str = "fuse_connection:";
 
-/// Where `path` is, without asking what is mounted there.
+/// Resolves `path` without a request to the file system that is mounted there.
 fn located(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?))
 }
 
-/// Takes away what is on `path`, if it is a mount of this program's whose process has died. A mount
-/// that does not answer, and may have a process, is refused.
+/// Removes the mount on `path` if it is a Starling mount whose process has died. Fails with
+/// [`MountError::Silent`] if the mount does not answer and may still have a process.
 pub fn clear(path: &Path) -> Result<(), MountError> {
     let Some(path) = located(path) else { return Ok(()) };
-    let Some(device) = mountinfo::own_mount_at(&path) else { return Ok(()) };
-    match errno_of(&path) {
-        Ok(None) => return Ok(()),
-        Ok(Some(libc::ENOTCONN | libc::ECONNABORTED)) => {}
-        Ok(Some(_)) => return Ok(()),
-        Err(Silent) if is_served(&device) => return Err(MountError::Silent { path }),
-        Err(Silent) => {}
+    // Dead mounts can lie on top of each other.
+    while let Some(device) = mountinfo::own_mount_at(&path) {
+        match errno_of(&path) {
+            Ok(Some(libc::ENOTCONN | libc::ECONNABORTED)) => {}
+            Ok(_) => return Ok(()),
+            Err(Silent) if is_served(&device) => return Err(MountError::Silent { path }),
+            Err(Silent) => {}
+        }
+        tracing::warn!(path = %path.display(), "removing a mount whose process has ended");
+        attach::abort(&path, &device);
+        if mountinfo::own_mount_at(&path) == Some(device) && attach::detach_dead(&path).is_err() {
+            return Err(MountError::Stuck { path });
+        }
     }
-    tracing::warn!(path = %path.display(), "taking away a mount whose process has ended");
-    attach::abort(&path, &device);
-    if mountinfo::own_mount_at(&path) != Some(device) {
-        return Ok(());
-    }
-    attach::detach_dead(&path).map_err(|_| MountError::Stuck { path })
+    Ok(())
 }
 
-/// Nothing was answered in time.
+/// The mount did not answer in time.
 struct Silent;
 
-/// Why what is mounted cannot be looked at.
+/// Why the mount does not answer: the errno of a request that the kernel never answers from its
+/// caches, as it may answer a stat.
 fn errno_of(path: &Path) -> Result<Option<i32>, Silent> {
+    let Ok(path) = attach::c_string(path.as_os_str().as_bytes()) else { return Ok(None) };
     let (answer, answered) = sync_channel(1);
-    let path = path.to_path_buf();
     let ask = move || {
-        let errno = std::fs::metadata(path).err().and_then(|error| error.raw_os_error());
+        let mut space = std::mem::MaybeUninit::uninit();
+        // SAFETY: the path is a NUL-terminated string, and both outlive the call.
+        let result = unsafe { libc::statfs(path.as_ptr(), space.as_mut_ptr()) };
+        let errno = (result != 0).then(|| io::Error::last_os_error().raw_os_error()).flatten();
         let _ = answer.send(errno);
     };
-    // It ends when the connection does.
+    // The thread ends when the connection does.
     let asked = std::thread::Builder::new().name("fuse-probe".to_owned()).spawn(ask);
     if asked.is_err() {
         return Ok(None);
@@ -65,7 +74,7 @@ fn errno_of(path: &Path) -> Result<Option<i32>, Silent> {
     }
 }
 
-/// True unless it is sure that no process has the connection of a mount open.
+/// False only if it is certain that no process holds the mount's connection open.
 fn is_served(device: &Device) -> bool {
     let Some(number) = device.connection() else { return true };
     let Ok(processes) = std::fs::read_dir("/proc") else { return true };
@@ -78,7 +87,7 @@ fn is_served(device: &Device) -> bool {
             }
             let said = std::fs::read_to_string(process.path().join("fdinfo").join(fd.file_name())).unwrap_or_default();
             let of = said.lines().find_map(|line| line.strip_prefix(CONNECTION)).map(str::trim);
-            // Older kernels do not say.
+            // Older kernels do not name the connection.
             of.is_none_or(|of| of == number)
         })
     })

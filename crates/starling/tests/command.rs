@@ -149,6 +149,29 @@ fn mount_whose_process_died_is_taken_away_by_the_next() {
     fs.down();
 }
 
+/// The next mount went on top of the dead one when the kernel answered for the dead one from its
+/// cache. The dead one came to light when that ended.
+#[test]
+fn regression_dead_mount_with_cached_attributes_is_taken_away() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB"]);
+    let pid: i32 = fs::read_to_string(fs.data.join("lock")).expect("lock").trim().parse().expect("process id");
+    // The kernel learns from the first call that Starling has no statx. From then on it answers
+    // from its cache.
+    (0..2).for_each(|_| drop(fs::metadata(&fs.mountpoint).expect("a mount")));
+    // SAFETY: kill takes numbers only; the process is one that this test started.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    let has_ended = || fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
+    while !has_ended() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    fs::metadata(&fs.mountpoint).expect("the kernel's cache answers");
+    fs.up_again();
+    fs.down();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    assert!(!mounts.contains(fs.mountpoint.to_str().expect("a path")), "{mounts}");
+}
+
 #[test]
 fn stores_that_were_set_back_are_refused_until_the_loss_is_accepted() {
     let dir = tempfile::tempdir().expect("temporary folder");

@@ -338,7 +338,10 @@ impl Ordeal {
                     self.unsynced_count += keepers.iter().filter(|keeper| !keeper.is_synced).count();
                     keepers.retain(|keeper| keeper.is_synced);
                 }
-                self.two.mounts[mount].stop(libc::SIGTERM);
+                if let Fault::ClientEnds(_) = fault {
+                    self.two.mounts[mount].stop(libc::SIGTERM);
+                }
+                // This also removes a dead mount.
                 self.two.mounts[mount].mount_again();
             }
             _ => {}
